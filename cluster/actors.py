@@ -103,6 +103,7 @@ class RayEngine:
         self._load = [0] * len(actors)
         self._waiting: list[_Job] = []
         self._open: set[Future[Any]] = set()
+        self._cancelled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
 
@@ -119,15 +120,18 @@ class RayEngine:
         return self._queue(call, -float(call.stop - call.start))
 
     def cancel(self) -> None:
-        """Ends all waiting: every open call raises StoppedError in the thread that waits for it."""
+        """Ends all waiting: every call, open or still to come, raises StoppedError where it is waited for."""
+        self._cancelled = True
         self._waiting.clear()
         for future in list(self._open):
-            if not future.done():
-                future.set_exception(StoppedError("stopped in the middle of a round"))
+            _stop(future)
 
     def _queue(self, call: Any, priority: float) -> Future[Any]:
         future: Future[Any] = Future()
         self._open.add(future)
+        if self._cancelled:
+            _stop(future)
+            return future
         self._count += 1
         self._loop.call_soon_threadsafe(self._enqueue, _Job((priority, self._count), call, future))
         return future
@@ -175,6 +179,11 @@ class RayEngine:
         return StepResult(known, RayHandle(parts), RayHandle(state))
 
 
+def _stop(future: Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(StoppedError("stopped in the middle of a round"))
+
+
 def _explained(error: Exception, host: int, call: Any) -> Exception:
     """What a user should read: a method's own error as it is, a lost host as a sentence."""
     cause = getattr(error, "cause", None)
@@ -199,6 +208,7 @@ class ServerActor:
         self._recorder = RunRecorder(Path(folder), setting)
         self._simulation: Simulation | None = None
         self._engine: RayEngine | None = None
+        self._stopping = False
 
     async def run(self) -> dict[str, Any]:
         """The whole run; gives the summary. Tables are closed whatever happens."""
@@ -206,6 +216,8 @@ class ServerActor:
         sizes = self._setting.partition.sizes.tolist()
         self._engine = RayEngine(self._clients, self._plan.pinned, sizes, loop)
         self._simulation = Simulation(self._setting, self._engine, self._recorder, self._device)
+        if self._stopping:
+            self._simulation.stop()
         return await asyncio.to_thread(run_recorded, self._simulation, self._recorder)
 
     @ray.method(concurrency_group="control")
@@ -215,7 +227,8 @@ class ServerActor:
 
     @ray.method(concurrency_group="control")
     async def stop(self) -> None:
-        """Ends the run at once; `run` then returns with what there is."""
+        """Ends the run at once, or before it starts; `run` then returns with what there is."""
+        self._stopping = True
         if self._simulation is not None and self._engine is not None:
             self._simulation.stop()
             self._engine.cancel()

@@ -12,6 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def _check_rows(rows: Tensor, name: str, columns: str = "classes") -> None:
+    if rows.ndim != 2 or not rows.numel():
+        raise ValueError(f"{name} is {list(rows.shape)}, expected [batch, {columns}], none of them 0")
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """-log softmax(logits)[label], mean over the batch.
 
@@ -19,7 +24,11 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         logits: [batch, classes], float.
         labels: [batch], int64.
     Returns: scalar.
+    Raises: ValueError if the shapes are others.
     """
+    _check_rows(logits, "logits")
+    if labels.shape != logits.shape[:1]:
+        raise ValueError(f"labels are {list(labels.shape)}, expected [{len(logits)}], one a row of logits")
     return F.cross_entropy(logits, labels)
 
 
@@ -30,8 +39,9 @@ def kl_divergence(teacher_logits: Tensor, student_logits: Tensor) -> Tensor:
         teacher_logits: [batch, classes], float.
         student_logits: the same shape and device.
     Returns: scalar.
-    Raises: ValueError if the shapes differ.
+    Raises: ValueError if the shapes differ or are not [batch, classes].
     """
+    _check_rows(student_logits, "student_logits")
     if teacher_logits.shape != student_logits.shape:
         raise ValueError(
             f"teacher {list(teacher_logits.shape)} and student {list(student_logits.shape)} differ"
@@ -51,10 +61,10 @@ def distillation(teacher_logits: Tensor, student_logits: Tensor, temperature: fl
         student_logits: the same shape and device.
         temperature: T > 0.
     Returns: scalar.
-    Raises: ValueError if the shapes differ or T is not above 0.
+    Raises: ValueError if the shapes differ or are not [batch, classes], or T is not above 0 and finite.
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}, expected above 0")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}, expected above 0 and finite")
     teacher = teacher_logits.detach()
     if temperature == 1:
         return kl_divergence(teacher, student_logits)
@@ -67,7 +77,9 @@ def one_hot_loss(logits: Tensor) -> Tensor:
     Args:
         logits: [batch, classes], the teacher's on generated samples; gradient passes.
     Returns: scalar.
+    Raises: ValueError if the shape is another.
     """
+    _check_rows(logits, "logits")
     return F.cross_entropy(logits, logits.argmax(dim=1))
 
 
@@ -78,7 +90,11 @@ def information_entropy_loss(logits: Tensor, normalised: bool = False) -> Tensor
         logits: [batch, classes], the teacher's on generated samples; gradient passes.
         normalised: 1 - H / log(classes) instead, which the released code minimises.
     Returns: scalar; in [-log(classes), 0], or in [0, 1].
+    Raises: ValueError if the shape is another, or for `normalised` with one class, where log C is 0.
     """
+    _check_rows(logits, "logits")
+    if normalised and logits.shape[1] == 1:
+        raise ValueError("logits are of 1 class, expected 2 or more for the normalised entropy")
     log_mean = F.log_softmax(logits, dim=1).logsumexp(dim=0) - math.log(len(logits))
     negative_entropy = (log_mean.exp() * log_mean).sum()
     return 1 + negative_entropy / math.log(logits.shape[1]) if normalised else negative_entropy
@@ -91,7 +107,9 @@ def activation_loss(features: Tensor, reduction: str = "mean") -> Tensor:
         features: [batch, feature_size], input of the teacher's last layer; gradient passes.
         reduction: "mean" over features (DAFL and the released code), or "sum" (eq. 4 as printed).
     Returns: scalar, mean over the batch.
+    Raises: ValueError if the shape or the reduction is another.
     """
+    _check_rows(features, "features", "feature_size")
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction is {reduction!r}, expected 'mean' or 'sum'")
     strength = features.abs()

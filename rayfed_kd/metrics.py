@@ -35,13 +35,21 @@ def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = No
         correct: [K] right predictions on each client's test part.
         samples: [K] its test samples.
         weights: [K] |D_k|; the test samples if not given, which are in proportion to all of a client's.
-    Raises: ValueError if no client has a test sample.
+    Raises: ValueError if the shapes differ, no client has a test sample, or the tested clients' weights
+        are negative or all zero.
     """
+    sizes = samples if weights is None else weights
+    if not correct.shape == samples.shape == sizes.shape:
+        raise ValueError(
+            f"correct {correct.shape}, samples {samples.shape} and weights {sizes.shape} differ, expected [K]"
+        )
     tested = samples > 0
     if not tested.any():
         raise ValueError("no client has a test sample")
     accuracy = correct[tested] / samples[tested]
-    size = (samples if weights is None else weights)[tested]
+    size = sizes[tested]
+    if (size < 0).any() or not size.any():
+        raise ValueError(f"weights of tested clients are {size.tolist()}, expected 0 or more, not all 0")
     return ClientMetrics(
         amp=float((accuracy * size).sum() / size.sum()),
         fm=float(accuracy.var()),
@@ -56,6 +64,11 @@ def rounds_to(values: Sequence[float | None], target: float) -> int | None:
 
 
 def bytes_to(values: Sequence[float | None], round_bytes: Sequence[int], target: float) -> int | None:
-    """Bytes of all rounds up to the first whose value is at least `target`; None if there is none."""
+    """Bytes of all rounds up to the first whose value is at least `target`; None if there is none.
+
+    Raises: ValueError if there are not as many bytes as values.
+    """
+    if len(values) != len(round_bytes):
+        raise ValueError(f"{len(values)} values and {len(round_bytes)} rounds of bytes, expected as many")
     rounds = rounds_to(values, target)
     return None if rounds is None else sum(round_bytes[:rounds])

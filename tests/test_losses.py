@@ -72,6 +72,39 @@ def test_cross_entropy_matches_the_worked_number():
     assert cross_entropy(U, torch.tensor([0])).item() == pytest.approx(0.6802696706, abs=1e-9)
 
 
+def test_cross_entropy_matches_definition_in_float64():
+    logits, labels = random_logits(5), np.array([0, 4, 2, 2, 1, 3, 0])
+    expected = -np.log(softmax(logits)[np.arange(7), labels]).mean()
+    assert cross_entropy(torch.tensor(logits), torch.tensor(labels)).item() == pytest.approx(expected)
+
+
+def test_divergence_is_not_symmetric():
+    """T^2 KL(u, t) at T = 1, 2, 3: the other direction of the worked numbers."""
+    for temperature, value in ((1, 0.3230176239), (2, 0.3767111566), (3, 0.3806019489)):
+        assert distillation(U, T, temperature).item() == pytest.approx(value, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x: distillation(-x, x, 2),
+        lambda x: cross_entropy(x, x.argmin(dim=1)),
+        one_hot_loss,
+        activation_loss,
+    ],
+)
+def test_loss_of_a_batch_is_the_mean_of_its_samples(loss):
+    logits = torch.tensor(random_logits(6))
+    assert loss(logits).item() == pytest.approx(np.mean([loss(row[None]).item() for row in logits]))
+
+
+@pytest.mark.parametrize("loss", [one_hot_loss, information_entropy_loss, activation_loss])
+def test_generator_losses_pass_a_gradient(loss):
+    logits = torch.tensor(random_logits(7), requires_grad=True)
+    loss(logits).backward()
+    assert logits.grad.abs().sum() > 0
+
+
 def test_one_hot_loss_is_cross_entropy_with_the_largest():
     logits = random_logits(3)
     expected = -np.log(softmax(logits).max(axis=1)).mean()
@@ -110,13 +143,52 @@ def test_large_logits_give_finite_values_and_gradients(loss):
     assert torch.isfinite(logits.grad).all()
 
 
+def test_entropy_of_a_one_hot_mean_is_zero():
+    """p = (1, 0, 0) to the last bit, where 0 log 0 counts as 0."""
+    logits = torch.tensor([[1e4, 0.0, -1e4]] * 3, requires_grad=True)
+    value = information_entropy_loss(logits)
+    value.backward()
+    assert value.item() == 0
+    assert torch.isfinite(logits.grad).all()
+
+
+ON_ROWS = {
+    "cross_entropy": lambda rows: cross_entropy(rows, torch.zeros(len(rows), dtype=torch.int64)),
+    "kl_divergence": lambda rows: kl_divergence(rows, rows),
+    "distillation": lambda rows: distillation(rows, rows),
+    "one_hot_loss": one_hot_loss,
+    "information_entropy_loss": information_entropy_loss,
+    "activation_loss": activation_loss,
+}
+
+
+@pytest.mark.parametrize("name", ON_ROWS)
+@pytest.mark.parametrize("shape", [(3,), (0, 3), (2, 3, 4)])
+def test_other_than_rows_is_refused(name, shape):
+    """A third dimension would be averaged in silence, an empty batch would give NaN."""
+    with pytest.raises(ValueError, match=r"expected \[batch, "):
+        ON_ROWS[name](torch.zeros(shape))
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(3, dtype=torch.int64), torch.zeros(2, 5)])
+def test_labels_that_do_not_match_are_refused(labels):
+    """[2, 5] floats are logits in the labels' place; torch would take them as probabilities."""
+    with pytest.raises(ValueError, match=r"expected \[2\]"):
+        cross_entropy(torch.zeros(2, 5), labels)
+
+
+def test_normalised_entropy_of_one_class_is_refused():
+    with pytest.raises(ValueError, match="expected 2 or more"):
+        information_entropy_loss(torch.zeros(4, 1), normalised=True)
+
+
 def test_shapes_that_differ_are_refused():
     with pytest.raises(ValueError, match=r"teacher \[1, 3\] and student \[1, 2\] differ"):
         distillation(T, U[:, :2])
 
 
-@pytest.mark.parametrize("temperature", [0, -1])
-def test_temperature_must_be_above_zero(temperature):
+@pytest.mark.parametrize("temperature", [0, -1, math.nan, math.inf])
+def test_temperature_must_be_positive_and_finite(temperature):
     with pytest.raises(ValueError, match="expected above 0"):
         distillation(T, U, temperature)
 

@@ -43,6 +43,24 @@ def test_nobody_tested_is_refused():
         client_metrics(np.array([0]), np.array([0]))
 
 
+@pytest.mark.parametrize("weights", [[0, 0], [-1, 2]])
+def test_weights_without_a_mean_are_refused(weights):
+    with pytest.raises(ValueError, match="expected 0 or more, not all 0"):
+        client_metrics(np.array([1, 2]), np.array([2, 2]), np.array(weights))
+
+
+def test_arrays_of_other_clients_are_refused():
+    with pytest.raises(ValueError, match="differ"):
+        client_metrics(np.array([1, 2]), np.array([2]))
+    with pytest.raises(ValueError, match="differ"):
+        client_metrics(np.array([1, 2]), np.array([2, 2]), np.array([1]))
+
+
+def test_missing_round_bytes_are_refused():
+    with pytest.raises(ValueError, match="3 values and 1 rounds of bytes"):
+        bytes_to([0.1, 0.2, 0.9], [5], 0.8)
+
+
 def test_rounds_and_bytes_to_a_target_count_from_one():
     values, sizes = [0.1, None, 0.5, 0.6], [10, 10, 20, 40]
     assert rounds_to(values, 0.5) == 3

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from rayfed_kd.registry import load_object, locate, options_model
 __all__ = ["SCHEMES", "Partition", "Pool", "make_partition"]
 
 Array = np.ndarray[Any, Any]
+SPLITS = ("train", "test")
 
 SCHEMES = {
     name: f"rayfed_kd.data.schemes:{name}"
@@ -61,56 +63,44 @@ class Partition:
 
     def save(self, path: Path) -> None:
         """Writes client, split, sample; one row a sample."""
-        splits = [(name, parts) for name, parts in (("train", self.train), ("test", self.test))]
-        columns: dict[str, list[Array]] = {"client": [], "split": [], "sample": []}
-        for code, (_, parts) in enumerate(splits):
-            lengths = [len(part) for part in parts]
-            columns["client"].append(np.repeat(np.arange(len(parts), dtype=np.int32), lengths))
-            columns["split"].append(np.full(sum(lengths), code, dtype=np.int8))
-            columns["sample"].append(np.concatenate(parts).astype(np.int64))
-        split = pa.DictionaryArray.from_arrays(np.concatenate(columns["split"]), ["train", "test"])
-        table = pa.table(
-            {
-                "client": np.concatenate(columns["client"]),
-                "split": split,
-                "sample": np.concatenate(columns["sample"]),
-            }
+        rows = _Rows(
+            np.concatenate([_owners(self.train), _owners(self.test)]),
+            np.repeat([False, True], [_total(self.train), _total(self.test)]),
+            np.concatenate([*self.train, *self.test]).astype(np.int64),
+            {"clients": len(self.train), "origin": dict(self.origin)},
         )
-        origin = {"rayfed_kd": json.dumps({"clients": len(self.train), "origin": dict(self.origin)})}
+        split = pa.DictionaryArray.from_arrays(rows.testing.astype(np.int8), list(SPLITS))
+        table = pa.table(
+            {"client": rows.client.astype(np.int32), "split": split, "sample": rows.sample},
+            metadata={"rayfed_kd": json.dumps({**rows.meta, "digest": rows.digest()})},
+        )
         aside = path.with_name(f".{path.name}.part")
-        pq.write_table(table.replace_schema_metadata(origin), aside)
+        pq.write_table(table, aside)
         aside.replace(path)
 
     @classmethod
     def load(cls, path: Path, num_samples: int) -> Partition:
-        """Reads what `save` wrote.
+        """Reads what `save` wrote, or any Parquet file with its columns.
+
+        Without `save`'s metadata the clients are those that have samples, and must be 0 to K - 1.
 
         Raises: DataError naming the file and the fault.
         """
         if not path.is_file():
             raise DataError(f"partition.file: {path} does not exist")
-        try:
-            table = pq.read_table(path)
-            meta = json.loads(table.schema.metadata[b"rayfed_kd"])
-            client, sample = (table.column(name).to_numpy() for name in ("client", "sample"))
-            testing = np.array(table.column("split").cast(pa.string()).to_pylist()) == "test"
-        except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"partition.file: {path} is no saved partition ({error!r})") from None
-        if len(sample) and (sample.min() < 0 or sample.max() >= num_samples):
-            raise DataError(
-                f"partition.file: {path} has samples {sample.min()} to {sample.max()}, "
-                f"the data has 0 to {num_samples - 1}"
-            )
-        if len(np.unique(sample)) != len(sample):
-            raise DataError(f"partition.file: {path} gives a sample to two clients or parts")
+        rows = _read(path)
+        fault = _sample_fault(rows, num_samples) or _client_fault(rows, num_samples)
+        fault = fault or _meta_fault(rows, num_samples)
+        if fault:
+            raise DataError(f"partition.file: {path} {fault}")
 
         def parts(chosen: Array) -> tuple[Array, ...]:
-            owners, samples = client[chosen], sample[chosen]
+            owners, samples = rows.client[chosen], rows.sample[chosen]
             order = np.lexsort((samples, owners))
-            ends = np.cumsum(np.bincount(owners, minlength=meta["clients"]))[:-1]
+            ends = np.cumsum(np.bincount(owners, minlength=rows.clients))[:-1]
             return tuple(np.split(samples[order], ends))
 
-        return cls(parts(~testing), parts(testing), meta["origin"])
+        return cls(parts(~rows.testing), parts(rows.testing), rows.meta.get("origin", {}))
 
 
 def make_partition(
@@ -120,7 +110,7 @@ def make_partition(
     options: Mapping[str, Any],
     stream: np.random.Generator,
     *,
-    test: str = "local",
+    test: Literal["local", "official"] = "local",
     test_fraction: float = 0.2,
 ) -> Partition:
     """Draws a partition.
@@ -137,7 +127,7 @@ def make_partition(
     function = load_object(locate(scheme, SCHEMES, "partition.name"), "partition.name")
     checked = validate(options_model(function), dict(options), "partition", scheme)
     arguments = {key: getattr(checked, key) for key in type(checked).model_fields}
-    parts: Sequence[Array] = function(pool, clients, stream, **arguments)
+    parts = _checked(function(pool, clients, stream, **arguments), clients, total, scheme)
     origin = {"scheme": scheme, "options": dict(options), "test": test, "samples": total}
     if test == "official":
         return Partition(tuple(parts), tuple(np.zeros(0, dtype=np.int64) for _ in parts), origin)
@@ -150,3 +140,113 @@ def _halved(part: Array, fraction: float, stream: np.random.Generator) -> tuple[
     shuffled = stream.permutation(part)
     held = min(round(fraction * len(part)), max(len(part) - 1, 0))
     return np.sort(shuffled[held:]), np.sort(shuffled[:held])
+
+
+def _checked(drawn: Any, clients: int, total: int, scheme: str) -> list[Array]:
+    """What a scheme gave, ascending; somebody's own scheme may be wrong."""
+    parts = [np.sort(np.asarray(part)) for part in drawn]
+    if len(parts) != clients:
+        raise RecipeError(f"partition.name = {scheme!r}: it gave {len(parts)} clients, expected {clients}")
+    for client, part in enumerate(parts):
+        if len(part) and (part.dtype.kind not in "iu" or part[0] < 0 or part[-1] >= total):
+            raise RecipeError(
+                f"partition.name = {scheme!r}: client {client} has {part[0]} to {part[-1]} ({part.dtype}), "
+                f"expected sample indices from 0 to {total - 1}"
+            )
+    held = np.bincount(np.concatenate(parts).astype(np.int64), minlength=total)
+    if held.max() > 1:
+        raise RecipeError(
+            f"partition.name = {scheme!r}: sample {held.argmax()} is given {held.max()} times, expected once"
+        )
+    return [part.astype(np.int64) for part in parts]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A partition's file: client, testing, sample, each [rows]; `meta` is empty if it is not `save`'s."""
+
+    client: Array
+    testing: Array
+    sample: Array
+    meta: Mapping[str, Any]
+
+    @property
+    def clients(self) -> Any:
+        """K; unchecked as long as `_client_fault` has not seen it."""
+        return self.meta.get("clients", int(self.client.max(initial=-1)) + 1)
+
+    def digest(self) -> str:
+        """Of all that `load` builds on."""
+        facts = json.dumps([self.clients, self.meta.get("origin")], sort_keys=True)
+        digest = hashlib.blake2b(facts.encode(), digest_size=16)
+        for column in (self.client, self.testing, self.sample):
+            digest.update(column.astype(np.int64).tobytes())
+        return digest.hexdigest()
+
+
+def _read(path: Path) -> _Rows:
+    try:
+        table = pq.read_table(path)
+        client, sample = (_whole(table.column(name)) for name in ("client", "sample"))
+        split = table.column("split").cast(pa.string()).to_numpy()
+        meta = json.loads((table.schema.metadata or {}).get(b"rayfed_kd", b"{}"))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"partition.file: {path} is no saved partition; expected Parquet with columns client, split, "
+            f"sample ({reason})"
+        ) from None
+    if unknown := set(split) - set(SPLITS):
+        raise DataError(
+            f"partition.file: {path} has split {min(map(repr, unknown))}, expected 'train' or 'test'"
+        )
+    if not (isinstance(meta, dict) and isinstance(meta.get("origin", {}), dict)):
+        raise DataError(f"partition.file: {path} is no saved partition; its metadata is no mapping")
+    return _Rows(client, split == "test", sample, meta)
+
+
+def _whole(column: pa.ChunkedArray) -> Array:
+    if column.null_count:
+        raise ValueError(f"{column.null_count} rows are empty")
+    whole: Array = column.cast(pa.int64()).to_numpy()
+    return whole
+
+
+def _sample_fault(rows: _Rows, num_samples: int) -> str | None:
+    sample = rows.sample
+    if not len(sample):
+        return "has no samples"
+    if sample.min() < 0 or sample.max() >= num_samples:
+        return f"has samples {sample.min()} to {sample.max()}, the data has 0 to {num_samples - 1}"
+    if len(np.unique(sample)) != len(sample):
+        return "gives a sample to two clients or parts"
+    return None
+
+
+def _client_fault(rows: _Rows, num_samples: int) -> str | None:
+    client, clients = rows.client, rows.clients
+    # No more clients than samples are ever drawn: a damaged count must not become memory.
+    if not isinstance(clients, int) or not 1 <= clients <= num_samples:
+        return f"names {clients} clients, expected 1 to {num_samples}, the number of samples"
+    if client.min() < 0 or client.max() >= clients:
+        return f"has clients {client.min()} to {client.max()}, expected 0 to {clients - 1}"
+    if not rows.meta and len(missing := np.setdiff1d(np.arange(clients), client)):
+        return f"has clients 0 to {clients - 1}, but client {missing[0]} has no samples"
+    return None
+
+
+def _meta_fault(rows: _Rows, num_samples: int) -> str | None:
+    if rows.meta.get("digest", rows.digest()) != rows.digest():
+        return "is damaged: it is not what was saved"
+    drawn_over = rows.meta.get("origin", {}).get("samples", num_samples)
+    if drawn_over != num_samples:
+        return f"was drawn over {drawn_over} samples, the data has {num_samples}"
+    return None
+
+
+def _owners(parts: Sequence[Array]) -> Array:
+    return np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+
+
+def _total(parts: Sequence[Array]) -> int:
+    return sum(len(part) for part in parts)

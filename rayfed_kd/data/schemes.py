@@ -15,9 +15,10 @@ from pydantic import Field
 from rayfed_kd.errors import RecipeError
 
 Array = np.ndarray[Any, Any]
-Alpha = Annotated[float, Field(gt=0, description="Dirichlet concentration")]
+Alpha = Annotated[float, Field(gt=0, lt=float("inf"), description="Dirichlet concentration")]
 MinSize = Annotated[int, Field(ge=0, description="samples that every client gets at least")]
 REDRAWS = 100
+SMALLEST_ALPHA = 1e-300  # below it log(U) / alpha overflows; the draws are one-hot long before
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator
     log Gamma(a) = log Gamma(a + 1) + log(U) / a keeps what underflows as a plain gamma draw.
     """
     uniform = 1.0 - stream.random(size)  # in (0, 1]: its logarithm is finite
-    logs = np.log(stream.standard_gamma(alpha + 1.0, size)) + np.log(uniform) / alpha
+    logs = np.log(stream.standard_gamma(alpha + 1.0, size)) + np.log(uniform) / max(alpha, SMALLEST_ALPHA)
     shifted = np.exp(logs - logs.max(axis=1, keepdims=True))
     rows: Array = shifted / shifted.sum(axis=1, keepdims=True)
     return rows
@@ -110,12 +111,13 @@ def dirichlet_fedkf(
 ) -> list[Array]:
     """The scheme of FedKF's released code: in each group of at most C clients everyone leads in some class.
 
-    Clients form groups of at most C. A class is split between groups by their sizes; within a group the
-    proportions ~ Dir(alpha) are redrawn until the largest goes to a client that has not led since the
-    cycle began; after 100 redraws the largest share changes places with such a client's.
+    Clients fill groups of C; the last may be smaller. A class is split between groups by their sizes; within
+    a group the proportions ~ Dir(alpha) are redrawn until the largest goes to a client that has not led
+    since the cycle began; after 100 draws the largest share changes places with such a client's. Samples
+    left over by rounding follow the cumulative shares; the released code gives them to a random client.
     """
     owner = np.empty(len(pool.labels), dtype=np.int64)
-    groups = np.array_split(np.arange(clients), -(-clients // pool.classes))
+    groups = np.split(np.arange(clients), range(pool.classes, clients, pool.classes))
     sizes = np.array([len(group) for group in groups], dtype=np.float64)
     led: list[set[int]] = [set() for _ in groups]
     for label in range(pool.classes):
@@ -136,6 +138,9 @@ def classes(
 ) -> list[Array]:
     """Pathological: every client sees c classes; a class is shared equally by those that see it.
 
+    Clients in turn take the c classes that the fewest have so far, ties at random: the classes' numbers of
+    clients differ by one at most.
+
     Raises: RecipeError if a class would be nobody's, or a client cannot get a sample of each of its classes.
     """
     if classes_per_client > pool.classes:
@@ -147,13 +152,15 @@ def classes(
             f"partition.classes_per_client = {classes_per_client}: {clients} clients see at most "
             f"{clients * classes_per_client} of {pool.classes} classes, so samples would be nobody's"
         )
-    order = stream.permutation(pool.classes)
-    slots = np.arange(clients * classes_per_client) % pool.classes
-    seen = order[slots].reshape(clients, classes_per_client)  # c consecutive ones: never the same twice
+    seen = np.zeros((clients, pool.classes), dtype=bool)
+    holding = np.zeros(pool.classes, dtype=np.int64)
+    for client, ties in enumerate(stream.random((clients, pool.classes))):
+        seen[client, np.lexsort((ties, holding))[:classes_per_client]] = True
+        holding += seen[client]
     owner = np.empty(len(pool.labels), dtype=np.int64)
     for label in range(pool.classes):
         members = stream.permutation(np.flatnonzero(pool.labels == label))
-        holders = stream.permutation(np.flatnonzero((seen == label).any(axis=1)))
+        holders = stream.permutation(np.flatnonzero(seen[:, label]))
         if len(members) < len(holders):
             raise RecipeError(
                 f"partition.clients = {clients}: class {label} has {len(members)} samples "

@@ -55,16 +55,33 @@ class Generator(nn.Module):
         return images
 
 
+class Shortcut(nn.Conv2d):
+    """A strided 1x1 convolution: every stride-th pixel, then a dense 1x1 convolution.
+
+    The same sums. oneDNN's own strided kernel, given channels-last images of fewer than 16 channels,
+    writes beyond its memory in the backward pass (oneDNN issue 6035, open as of torch 2.14).
+    """
+
+    def __init__(self, into: int, out: int, stride: int) -> None:
+        super().__init__(into, out, 1, bias=False)
+        self.every = stride
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[batch, into, h, w] -> [batch, out, ceil(h / stride), ceil(w / stride)]."""
+        return super().forward(images[:, :, :: self.every, :: self.every])
+
+
 def image_shape(shape: Shape, model: str, smallest: int, path: str = "model.name") -> tuple[int, int, int]:
     """`shape` as (channels, height, width), if each side has at least `smallest` pixels.
 
     Raises: RecipeError
     """
     if len(shape) != 3:
-        raise RecipeError(f"{path}: {model} takes images (channels, height, width), this data has {shape}")
+        raise RecipeError(f"{model} takes images (channels, height, width), this data has {shape}", path=path)
     channels, height, width = shape
     if min(height, width) < smallest:
         raise RecipeError(
-            f"{path}: {model} takes images of {smallest}x{smallest} or more, this data has {height}x{width}"
+            f"{model} takes images of {smallest}x{smallest} or more, this data has {height}x{width}",
+            path=path,
         )
     return channels, height, width

@@ -30,7 +30,7 @@ def dafl_image(
     channels, height, across = image_shape(shape, "dafl_image", 4, path)
     if height % 4 or across % 4:
         raise RecipeError(
-            f"{path}: dafl_image makes images whose sides are multiples of 4, not {height}x{across}"
+            f"dafl_image makes images whose sides are multiples of 4, not {height}x{across}", path=path
         )
     half = width // 2
     body = nn.Sequential(

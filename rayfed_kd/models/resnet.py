@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_kd.models.base import Classifier, Shape, image_shape
+from rayfed_kd.models.base import Classifier, Shape, Shortcut, image_shape
 
 
 class BasicBlock(nn.Module):
@@ -26,7 +26,7 @@ class BasicBlock(nn.Module):
         self.norm2 = nn.GroupNorm(out, out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or into != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.GroupNorm(out, out))
+            self.shortcut = nn.Sequential(Shortcut(into, out, stride), nn.GroupNorm(out, out))
 
     def forward(self, images: Tensor) -> Tensor:
         """[batch, into, h, w] -> [batch, out, h / stride, w / stride]."""
@@ -41,8 +41,8 @@ def resnet8(
 
     1,227,594 parameters for 3x32x32 and 10 classes; width 16: 78,042.
     """
-    # GroupNorm over one pixel gives zero: four pixels a side leave none below two in the last block.
-    channels, _, _ = image_shape(shape, "resnet8", 8)
+    # GroupNorm over a single pixel forgets the image: 4x4 would be 1x1 in the last block, 5x5 is 2x2.
+    channels, _, _ = image_shape(shape, "resnet8", 5)
     body = nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1, bias=False),
         nn.GroupNorm(width, width),

@@ -10,6 +10,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))
 
@@ -22,32 +23,39 @@ class RunConsole:
     """
 
     def __init__(self, stream: IO[str] | None = None) -> None:
-        self._console = Console(file=stream, highlight=False, soft_wrap=True)
+        # No markup: a method's names and a folder's may hold brackets.
+        self._console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
         self._progress: Progress | None = None
+        self._last_metrics: Mapping[str, Any] = {}
 
     def start(self, title: str) -> None:
         """Says what runs."""
-        self._console.print(title, markup=False)
-        if self._console.is_terminal:
+        self._console.print(title)
+        if self._console.is_interactive:  # a dumb terminal has no live display
             columns = (
                 TextColumn("round"),
                 MofNCompleteColumn(),
                 BarColumn(),
                 TimeRemainingColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
             )
             self._progress = Progress(*columns, console=self._console)
             self._progress.add_task("starting", total=None)
             self._progress.start()
 
     def round(self, event: Mapping[str, Any]) -> None:
-        """Shows a finished round."""
-        shown = "  ".join(_facts(event))
+        """Shows a finished round; live, with the last evaluation until there is another one."""
         if self._progress is None:
-            self._console.print(f"round {event['round']}/{event['rounds']}  {shown}")
+            self._console.print(f"round {event['round']}/{event['rounds']}  {'  '.join(_facts(event))}")
             return
+        self._last_metrics = event.get("metrics") or self._last_metrics
+        shown = "  ".join(_facts({**event, "metrics": self._last_metrics}))
         task = self._progress.task_ids[0]
         self._progress.update(task, completed=event["round"], total=event["rounds"], description=shown)
+
+    def message(self, text: str) -> None:
+        """Says something in between; a live display stays below it."""
+        self._console.print(text)
 
     def stop(self) -> None:
         """Ends the live display; the terminal is as before."""
@@ -63,8 +71,8 @@ class RunConsole:
         for _, title in COLUMNS:
             table.add_column(title, justify="right")
         for name, found in summary["models"].items():
-            table.add_row(name, *(_value(metric, found["last"][metric]) for metric, _ in COLUMNS))
-            table.add_row(f"{name}, best", *(_value(metric, found["best"][metric]) for metric, _ in COLUMNS))
+            for title, values in ((name, found["last"]), (f"{name}, best", found["best"])):
+                table.add_row(Text(title), *(_value(metric, values[metric]) for metric, _ in COLUMNS))
         self._console.print(table)
         sent = summary["bytes"]
         self._console.print(
@@ -76,14 +84,16 @@ class RunConsole:
 
 
 def _facts(event: Mapping[str, Any]) -> Iterator[str]:
-    for model, metrics in event["metrics"].items():
-        values = (
+    for model, metrics in (event.get("metrics") or {}).items():
+        values = [
             f"{name} {metrics[name]:.3f}"
             for name in ("amp", "wlp", "server_accuracy")
             if metrics.get(name) is not None
-        )
-        yield f"{model} {' '.join(values)}"
-    for name, value in list(event["losses"].items())[:2]:
+        ]
+        if values:
+            yield f"{model} {' '.join(values)}"
+    losses = [(name, value) for name, value in event["losses"].items() if value is not None]
+    for name, value in losses[:2]:
         yield f"{name} {value:.3f}"
     yield f"up {format_bytes(event['bytes_up'])} down {format_bytes(event['bytes_down'])}"
     yield f"{event['round_s']:.1f} s"

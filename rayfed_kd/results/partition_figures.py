@@ -16,7 +16,11 @@ from rayfed_kd.results.figures import COLOURS, save_figure
 Array = np.ndarray[Any, Any]
 MOST_CLIENTS = 100
 MOST_NAMES = 30
-LARGEST_BUBBLE = 260.0
+LARGEST_BUBBLE = 400.0
+KEYS = (1.0, 0.25)
+FILLED = 0.95
+MOST_NUMBERS = 240
+HEAT_MAP_CELL, HEAT_MAP_SIDE = 0.32, 9.0
 
 
 def bubble_figure(counts: Array, class_names: Sequence[str], title: str) -> Figure:
@@ -29,62 +33,74 @@ def bubble_figure(counts: Array, class_names: Sequence[str], title: str) -> Figu
     clients, classes = shown.shape
     figure = Figure(figsize=(_side(clients), _side(classes)), layout="constrained")
     axes = figure.add_subplot()
+    axes.set(
+        xlabel="client", ylabel="class", title=title, xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3)
+    )
+    axes.set_xticks(_places(clients))
+    _name_classes(axes.yaxis, class_names)
+    look: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.8, "linewidths": 0}
+    most = max(int(shown.max()), 1)
     client, label = np.nonzero(shown)
-    values = shown[client, label]
-    # A bubble fills its cell at most: cells shrink as clients and classes grow.
-    largest = min(
-        LARGEST_BUBBLE, (60 * min(figure.get_size_inches() / np.array([clients + 1, classes + 1]))) ** 2
-    )
-    axes.scatter(
-        client, label, s=values / max(values.max(), 1) * largest, color=COLOURS[0], alpha=0.8, linewidths=0
-    )
-    for share in (1.0, 0.25):
-        size = max(1, round(share * int(values.max())))
-        axes.scatter([], [], s=share * largest, color=COLOURS[0], alpha=0.8, linewidths=0, label=f"{size}")
-    figure.legend(loc="outside right upper", title="samples", frameon=False, labelspacing=1.2)
-    _label(axes, shown, class_names, title)
+    bubbles = axes.scatter(client, label, **look)
+    for share in KEYS:
+        axes.scatter([], [], s=LARGEST_BUBBLE, label=f"{max(1, round(share * most))}", **look)
+    legend = figure.legend(loc="outside right upper", title="samples", frameon=False, labelspacing=1.2)
+    largest = min(LARGEST_BUBBLE, (FILLED * _cell_points(figure)) ** 2)
+    bubbles.set_sizes(shown[client, label] / most * largest)
+    keys: list[Any] = legend.legend_handles
+    for key, share in zip(keys, KEYS, strict=True):
+        key.set_sizes([share * largest])
     return figure
 
 
 def heat_map_figure(counts: Array, class_names: Sequence[str], title: str) -> Figure:
-    """Clients by classes, colour the samples (KDIA's Fig. 4).
+    """Classes by clients, colour the samples (KDIA's Fig. 4: x the class, y the client).
 
     Args:
         counts: [clients, classes].
     """
     shown, title = _shown(counts, title)
     clients, classes = shown.shape
-    figure = Figure(figsize=(_side(clients), _side(classes)), layout="constrained")
+    sides = [float(np.clip(HEAT_MAP_CELL * cells + 1.8, 4.5, HEAT_MAP_SIDE)) for cells in (classes, clients)]
+    figure = Figure(figsize=(sides[0] + 0.6, sides[1]), layout="constrained")
     axes = figure.add_subplot()
-    drawn = axes.imshow(shown.T, aspect="auto", cmap="Blues", origin="lower", interpolation="nearest")
+    drawn = axes.imshow(shown, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
     figure.colorbar(drawn, ax=axes, label="samples")
-    if shown.size <= 20 * 12:
-        for client, label in np.ndindex(shown.shape):
-            if shown[client, label]:
-                dark = shown[client, label] > 0.6 * shown.max()
-                axes.text(
-                    client,
-                    label,
-                    str(int(shown[client, label])),
-                    ha="center",
-                    va="center",
-                    fontsize=6,
-                    color="white" if dark else "black",
-                )
-    _label(axes, shown, class_names, title)
+    if shown.size <= MOST_NUMBERS:
+        _write_numbers(axes, shown)
+    axes.set(xlabel="class", ylabel="client", title=title)
+    _name_classes(axes.xaxis, class_names, rotation=90 if max(map(len, class_names)) > 2 else 0)
+    axes.set_yticks(_places(clients))
     return figure
 
 
+def summary_rows(partition: Partition, labels: Array, classes: int) -> list[dict[str, Any]]:
+    """A row per client: client, train, test, classes present, largest_class and its share in [0, 1]."""
+    rows = []
+    for client, row in enumerate(partition.counts(labels, classes)):
+        rows.append(
+            {
+                "client": client,
+                "train": len(partition.train[client]),
+                "test": len(partition.test[client]),
+                "classes": int(np.count_nonzero(row)),
+                "largest_class": int(row.argmax()),
+                "largest_share": float(row.max() / max(row.sum(), 1)),
+            }
+        )
+    return rows
+
+
 def partition_table(partition: Partition, labels: Array, classes: int) -> Table:
-    """A row per client: samples, classes present, share of its largest class; the first hundred."""
-    table = Table(title=f"{len(partition.train)} clients, {partition.sizes.sum()} training samples")
+    """`summary_rows` for the console; the first hundred clients, and it says so."""
+    rows = summary_rows(partition, labels, classes)
+    hidden = f"; the first {MOST_CLIENTS} are shown" if len(rows) > MOST_CLIENTS else ""
+    table = Table(title=f"{len(rows)} clients, {partition.sizes.sum()} training samples{hidden}")
     for column in ("client", "train", "test", "classes", "largest class"):
         table.add_column(column, justify="right")
-    counts = partition.counts(labels, classes)
-    for client, row in enumerate(counts[:MOST_CLIENTS]):
-        share = f"{row.argmax()}: {100 * row.max() / max(row.sum(), 1):.0f} %"
-        train, test = len(partition.train[client]), len(partition.test[client])
-        table.add_row(str(client), str(train), str(test), str(np.count_nonzero(row)), share)
+    for row in rows[:MOST_CLIENTS]:
+        share = f"{row['largest_class']}: {100 * row['largest_share']:.0f} %"
+        table.add_row(*(str(row[name]) for name in ("client", "train", "test", "classes")), share)
     return table
 
 
@@ -114,11 +130,24 @@ def _side(cells: int) -> float:
     return float(np.clip(0.32 * cells + 1.6, 4.0, 16.0))
 
 
-def _label(axes: Any, shown: Array, class_names: Sequence[str], title: str) -> None:
-    clients, classes = shown.shape
-    axes.set(
-        xlabel="client", ylabel="class", title=title, xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3)
-    )
-    axes.set_xticks(range(0, clients, 1 if clients <= MOST_NAMES else 10))
-    step = 1 if classes <= MOST_NAMES else 10
-    axes.set_yticks(range(0, classes, step), [class_names[c] for c in range(0, classes, step)], fontsize=7)
+def _cell_points(figure: Figure) -> float:
+    """The shorter side of a cell, in points: known only when the labels beside it have taken their room."""
+    figure.draw_without_rendering()
+    lower, upper = figure.axes[0].transData.transform([(0, 0), (1, 1)])
+    return float(min(upper - lower) / figure.dpi * 72)
+
+
+def _write_numbers(axes: Any, shown: Array) -> None:
+    for client, label in np.argwhere(shown):
+        value = int(shown[client, label])
+        colour = "white" if value > 0.6 * shown.max() else "black"
+        axes.text(label, client, str(value), ha="center", va="center", fontsize=6, color=colour)
+
+
+def _places(cells: int) -> range:
+    return range(0, cells, 1 if cells <= MOST_NAMES else 10)
+
+
+def _name_classes(axis: Any, class_names: Sequence[str], rotation: int = 0) -> None:
+    places = _places(len(class_names))
+    axis.set_ticks(places, [class_names[place] for place in places], fontsize=7, rotation=rotation)

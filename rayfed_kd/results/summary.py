@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ SMALLER_IS_BETTER = ("fm",)
 
 def summarise(tables: Mapping[str, pa.Table], status: str) -> dict[str, Any]:
     """Rounds, seconds, bytes by kind, and per model the last and the best value of every metric.
+
+    A value that is no finite number counts as none: JSON has no word for it, and nothing would beat it.
 
     Args:
         tables: rounds, metrics and messages.
@@ -51,12 +54,16 @@ def _models(rows: list[dict[str, Any]]) -> dict[str, Any]:
         found = models.setdefault(
             row["model"], {"last": {}, "best": dict.fromkeys(METRICS), "best_round": {}}
         )
-        found["last"] = {metric: row[metric] for metric in METRICS}
-        for metric in METRICS:
-            if _better(metric, row[metric], found["best"][metric]):
-                found["best"][metric] = row[metric]
+        found["last"] = {metric: _finite(row[metric]) for metric in METRICS}
+        for metric, value in found["last"].items():
+            if _better(metric, value, found["best"][metric]):
+                found["best"][metric] = value
                 found["best_round"][metric] = row["round"]
     return models
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _better(metric: str, value: float | None, best: float | None) -> bool:

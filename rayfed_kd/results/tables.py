@@ -7,6 +7,7 @@ that lies within another, so a kill in between doubles nothing.
 
 from __future__ import annotations
 
+import numbers
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 MERGE_AT = 64
+READ_ATTEMPTS = 5
 
 _INT, _FLOAT, _TEXT = pa.int64(), pa.float64(), pa.string()
 
@@ -85,6 +87,15 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
 }
 
+# The order of a round's rows.
+_KEYS = {
+    "rounds": (),
+    "metrics": ("model",),
+    "clients": ("client", "model"),
+    "messages": ("client", "direction", "kind"),
+    "hosts": ("host",),
+}
+
 _NAME = re.compile(r"part-(\d+)-(\d+)\.parquet")
 
 
@@ -99,42 +110,51 @@ class _Part:
 
 
 class TableWriter:
-    """Writes a run's tables below `folder`, one folder a table.
+    """Writes a run's tables below `folder`, one folder a table. One writer at a time.
 
     Args:
-        folder: made if it is not there.
+        folder: made if it is not there; what a killed writer left half done is removed.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         for name in SCHEMAS:
             (folder / name).mkdir(parents=True, exist_ok=True)
+            _tidy(folder / name)
 
     def write(self, round_index: int, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """One part per table for this round.
+        """One part per table for this round; a part of the same round is replaced.
 
-        Raises: KeyError for an unknown table or column; pyarrow.ArrowInvalid for a value of a wrong type.
+        Raises: KeyError for an unknown table or column; TypeError for a value of a wrong type; ValueError
+            for a row of another round, or a round that lies in a merged part (`truncate` comes first).
         """
         for name, rows in tables.items():
+            table = _arrow(name, round_index, rows)
             if rows:
-                _write_part(self._folder / name, round_index, round_index, _arrow(name, rows))
+                self._refuse_covered(name, round_index)
+                _write_part(self._folder / name, round_index, round_index, table)
                 self._merge_when_many(name)
 
     def truncate(self, after_round: int) -> None:
-        """Drops all rows of later rounds, as a resumed run needs."""
+        """Drops all rows of later rounds, as a resumed run needs; after a kill in it, call it again."""
         for name in SCHEMAS:
-            for part in _covering(self._folder / name):
+            _tidy(self._folder / name)  # first: a part would come back once the one that covers it is gone
+            for part in _parts(self._folder / name):
                 if part.last > after_round:
-                    if part.first <= after_round:
-                        table = pq.read_table(part.path)
-                        kept = table.filter(pa.compute.less_equal(table["round"], after_round))
-                        _write_part(part.path.parent, part.first, after_round, kept)
-                    part.path.unlink()
+                    _cut(part, after_round)
 
     def close(self) -> None:
         """Merges what is left into one part a table."""
         for name in SCHEMAS:
             self._merge(name, _covering(self._folder / name))
+
+    def _refuse_covered(self, name: str, round_index: int) -> None:
+        for part in _parts(self._folder / name):
+            if part.first <= round_index <= part.last and part.first != part.last:
+                raise ValueError(
+                    f"table {name}: round {round_index} is in {part.path.name} already; "
+                    f"truncate({round_index - 1}) comes before writing it again"
+                )
 
     def _merge_when_many(self, name: str) -> None:
         single = [part for part in _covering(self._folder / name) if part.first == part.last]
@@ -145,33 +165,87 @@ class TableWriter:
         if len(parts) > 1:
             merged = pa.concat_tables([pq.read_table(part.path) for part in parts])
             _write_part(self._folder / name, parts[0].first, parts[-1].last, merged)
-        for part in _parts(self._folder / name):
-            if any(part.within(other) for other in _parts(self._folder / name)):
-                part.path.unlink()
+        _tidy(self._folder / name)
 
 
 def read_table(folder: Path, name: str) -> pa.Table:
-    """A table's rows so far, in the order of rounds; empty if there are none.
+    """A table's rows so far, by round and then by client, model and so on; empty if there are none.
+
+    May be called while a run writes.
 
     Args:
         folder: the run's folder of tables.
         name: rounds, metrics, clients, messages or hosts.
+
+    Raises: KeyError for an unknown table.
     """
-    parts = [pq.read_table(part.path) for part in _covering(folder / name)]
-    return pa.concat_tables(parts) if parts else SCHEMAS[name].empty_table()
+    schema = _schema(name)
+    for _ in range(READ_ATTEMPTS - 1):
+        try:
+            return _read_parts(folder / name, schema)
+        except FileNotFoundError:  # merged into another part since the folder was listed
+            continue
+    return _read_parts(folder / name, schema)
 
 
-def _arrow(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    schema = SCHEMAS[name]
+def _read_parts(folder: Path, schema: pa.Schema) -> pa.Table:
+    parts = [pq.read_table(part.path) for part in _covering(folder)]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _schema(name: str) -> pa.Schema:
+    if name not in SCHEMAS:
+        raise KeyError(f"no table {name}; there are {', '.join(SCHEMAS)}")
+    return SCHEMAS[name]
+
+
+def _arrow(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    schema = _schema(name)
     unknown = {key for row in rows for key in row} - set(schema.names)
     if unknown:
         raise KeyError(
             f"table {name} has no column {', '.join(sorted(unknown))}; it has {', '.join(schema.names)}"
         )
-    columns: dict[str, list[Any]] = {column: [row.get(column) for row in rows] for column in schema.names}
-    if "losses" in columns:
-        columns["losses"] = [None if value is None else list(value.items()) for value in columns["losses"]]
-    return pa.table(columns, schema=schema)
+    arrays = [_array(name, field, [row.get(field.name) for row in rows]) for field in schema]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    others = set(table["round"].to_pylist()) - {round_index}
+    if others:
+        found = ", ".join(map(str, sorted(others)))
+        raise ValueError(f"table {name}: rows of round {found} written as round {round_index}")
+    return table.sort_by([(key, "ascending") for key in _KEYS[name]]) if _KEYS[name] else table
+
+
+def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    """A column; a number with a fraction is no integer, though Arrow would cut it off."""
+    if field.type == _INT:
+        wrong = [v for v in values if v is not None and not isinstance(v, numbers.Integral)]
+        if wrong:
+            raise TypeError(f"table {name}, column {field.name}: {wrong[0]!r} is not {field.type}")
+    if pa.types.is_map(field.type):
+        values = [None if value is None else list(value.items()) for value in values]
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise TypeError(f"table {name}, column {field.name}: {error}; expected {field.type}") from error
+
+
+def _cut(part: _Part, after_round: int) -> None:
+    """Keeps a part's rows up to a round; the shorter part is written before the longer one goes."""
+    if part.first <= after_round:
+        table = pq.read_table(part.path)
+        kept = table.filter(pa.compute.less_equal(table["round"], after_round))
+        _write_part(part.path.parent, part.first, after_round, kept)
+    part.path.unlink()
+
+
+def _tidy(folder: Path) -> None:
+    """Removes parts that lie within others, and half-written ones."""
+    parts = _parts(folder)
+    for part in parts:
+        if any(part.within(other) for other in parts):
+            part.path.unlink()
+    for aside in folder.glob(".part-*.parquet"):
+        aside.unlink()
 
 
 def _write_part(folder: Path, first: int, last: int, table: pa.Table) -> None:

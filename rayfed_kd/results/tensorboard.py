@@ -30,7 +30,8 @@ class RunWriter:
     """
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # two seconds of import: not before it is needed
+        # Torch takes two seconds to load, this on top of it a quarter: not before it is needed.
+        from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(str(folder), flush_secs=5)
 
@@ -42,13 +43,22 @@ class RunWriter:
         losses: Mapping[str, float],
         sim_s: float | None,
     ) -> None:
-        """Scalars of a round: times, bytes, losses, metrics."""
-        scalars = {tag: row[column] for column, tag in SHOWN.items()}
+        """Scalars of a round: times, bytes, losses, metrics; a value that is None is left out.
+
+        Args:
+            row: the round's row of the table `rounds`.
+            metrics: its rows of the table `metrics`, one a model.
+            losses: mean by name.
+            sim_s: simulated seconds since the start, None without a clock; a step is a whole second.
+        """
+        scalars = {tag: row.get(column) for column, tag in SHOWN.items()}
         scalars |= {f"loss/{name}": value for name, value in losses.items()}
         for metric in metrics:
-            values = {k: v for k, v in metric.items() if k not in ("round", "model") and v is not None}
+            values = {k: v for k, v in metric.items() if k not in ("round", "model")}
             scalars |= {f"{name}/{metric['model']}": value for name, value in values.items()}
         for tag, value in scalars.items():
+            if value is None:
+                continue
             self._writer.add_scalar(tag, value, round_index)
             if sim_s is not None:
                 self._writer.add_scalar(f"sim/{tag}", value, round(sim_s))

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfed_kd.data.partition import SCHEMES, Partition, make_partition
-from rayfed_kd.data.schemes import Pool, apportioned, proportions
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.data.partition import SCHEMES, make_partition
+from rayfed_kd.data.schemes import Pool, _mended, apportioned, proportions
+from rayfed_kd.errors import RecipeError
 
 ALPHAS = st.floats(1e-6, 1e6)
 WITH_ALPHA = ["dirichlet", "dirichlet_client", "dirichlet_fedkf", "quantity"]
@@ -43,6 +43,33 @@ def test_any_alpha_and_any_number_of_clients_end_disjoint(name, alpha, samples, 
     used = clients * (samples // clients) if name == "dirichlet_client" else samples
     assert len(everything) == used
     assert min(len(part) for part in parts) >= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    samples=st.integers(1, 120),
+    share=st.floats(0.001, 1),
+    per_client=st.integers(1, 6),
+    seed=st.integers(0, 99),
+)
+def test_pathological_is_complete_or_refused(samples, share, per_client, seed):
+    clients, pool = max(1, int(share * samples)), pool_of(samples, seed=seed)
+    try:
+        parts = drawn("classes", pool, clients, seed, classes_per_client=per_client)
+    except RecipeError:
+        return
+    assert sorted(np.concatenate(parts).tolist()) == list(range(samples))
+    assert all(len(np.unique(pool.labels[part])) == per_client for part in parts)
+
+
+@settings(max_examples=40, deadline=None)
+@given(samples=st.integers(1, 100), share=st.floats(0.001, 1), seed=st.integers(0, 99))
+def test_natural_clients_are_disjoint_and_pure(samples, share, seed):
+    writers = np.random.default_rng(seed).integers(0, 20, samples)
+    clients = max(1, int(share * len(np.unique(writers))))
+    parts = drawn("natural", Pool(np.zeros(samples, dtype=np.int64), 1, writers), clients, seed)
+    assert [len(np.unique(writers[part])) for part in parts] == [1] * clients
+    assert sum(map(len, parts)) == np.isin(writers, [writers[part[0]] for part in parts]).sum()
 
 
 @settings(max_examples=30, deadline=None)
@@ -84,6 +111,51 @@ def test_very_large_alpha_gives_equal_shares():
     assert np.allclose(proportions(1e6, (5, 8), stream()), 1 / 8, atol=0.002)
 
 
+@pytest.mark.parametrize("alpha", [5e-324, 1e-310, 1e-6, 1e6, 1e300])
+def test_proportions_are_finite_at_the_ends_of_floats(alpha):
+    with np.errstate(all="raise", under="ignore"):
+        rows = proportions(alpha, (200, 10), stream())
+    assert np.allclose(rows.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("name", WITH_ALPHA)
+def test_infinite_alpha_is_refused(name):
+    with pytest.raises(RecipeError, match=r"partition.alpha = inf: expected a number below inf"):
+        drawn(name, pool_of(20), 2, alpha=float("inf"))
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "dirichlet_client", "dirichlet_fedkf"])
+def test_very_large_alpha_gives_every_client_the_same_mix(name):
+    """5 classes of 100 over 5 clients: 20 of each, at most one more or less in each of two roundings."""
+    labels = np.repeat(np.arange(5), 100)
+    parts = drawn(name, Pool(labels, 5), 5, alpha=1e6)
+    counts = np.stack([np.bincount(labels[part], minlength=5) for part in parts])
+    assert np.abs(counts - 20).max() <= 2
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "dirichlet_fedkf"])
+def test_very_small_alpha_gives_each_class_to_one_client(name):
+    labels = np.repeat(np.arange(5), 100)
+    parts = drawn(name, Pool(labels, 5), 5, alpha=1e-6, min_size=0)
+    counts = np.stack([np.bincount(labels[part], minlength=5) for part in parts])
+    assert counts.max(axis=0).tolist() == [100] * 5
+
+
+def test_fedkf_groups_fill_up_before_the_next():
+    """C = 3, K = 4: groups of 3 and 1, so the fourth client alone gets a quarter of each class."""
+    labels = np.repeat(np.arange(3), 40)
+    parts = drawn("dirichlet_fedkf", Pool(labels, 3), 4, alpha=0.1)
+    assert np.bincount(labels[parts[3]]).tolist() == [10, 10, 10]
+
+
+def test_fedkf_leaders_start_anew_when_all_have_led():
+    """K = 2, C = 4: one group of two, each of whom leads in two of the four classes."""
+    labels = np.repeat(np.arange(4), 100)
+    parts = drawn("dirichlet_fedkf", Pool(labels, 4), 2, alpha=0.01)
+    counts = np.stack([np.bincount(labels[part], minlength=4) for part in parts])
+    assert sorted(counts.argmax(axis=0).tolist()) == [0, 0, 1, 1]
+
+
 @pytest.mark.parametrize("name", WITH_ALPHA)
 def test_partition_is_a_function_of_its_stream(name):
     pool = pool_of(100)
@@ -96,6 +168,12 @@ def test_minimum_size_is_met_by_moving_samples():
     sizes = [len(p) for p in drawn("dirichlet", pool_of(100), 10, alpha=1e-6, min_size=5)]
     assert min(sizes) >= 5
     assert sum(sizes) == 100
+
+
+def test_the_largest_give_their_last_samples():
+    """Sizes 6, 1, 0 to at least 2: 5 goes to client 1, then 4 and 3 to client 2."""
+    parts = [np.arange(6), np.array([6]), np.zeros(0, dtype=np.int64)]
+    assert [part.tolist() for part in _mended(parts, 2)] == [[0, 1, 2], [5, 6], [3, 4]]
 
 
 def test_minimum_that_cannot_be_met_is_told_with_both_numbers():
@@ -146,6 +224,21 @@ def test_pathological_request_that_cannot_be_met_is_told(clients, per_client, me
         drawn("classes", Pool(np.repeat(np.arange(10), 60), 10), clients, classes_per_client=per_client)
 
 
+def test_pathological_classes_have_equal_numbers_of_clients():
+    """20 clients of 3 classes over 10 classes: 60 / 10 = 6 clients a class."""
+    labels = np.repeat(np.arange(10), 60)
+    parts = drawn("classes", Pool(labels, 10), 20, classes_per_client=3)
+    counts = np.stack([np.bincount(labels[part], minlength=10) for part in parts])
+    assert np.count_nonzero(counts, axis=0).tolist() == [6] * 10
+
+
+def test_pathological_clients_do_not_form_closed_pairs():
+    """Fixed pairs of classes would part 20 clients into 5 worlds that share no class."""
+    labels = np.repeat(np.arange(10), 60)
+    parts = drawn("classes", Pool(labels, 10), 20, classes_per_client=2)
+    assert len({tuple(np.unique(labels[part])) for part in parts}) > 5
+
+
 def test_natural_clients_are_the_writers():
     writers = np.array([5, 5, 9, 9, 9, 2])
     parts = drawn("natural", Pool(np.zeros(6, dtype=np.int64), 1, writers), 3)
@@ -160,47 +253,6 @@ def test_natural_needs_writers():
 def test_whole_numbers_by_share_lose_nothing():
     """0.5, 0.25, 0.25 of 10: cumulative 5, 7.5, 10 round to 5, 8, 10."""
     assert apportioned(np.array([0.5, 0.25, 0.25]), 10).tolist() == [5, 3, 2]
-
-
-def test_local_split_keeps_a_fifth_for_the_test():
-    partition = make_partition(pool_of(100), 4, "iid", {}, stream())
-    assert [len(part) for part in partition.test] == [5, 5, 5, 5]
-    assert partition.sizes.tolist() == [20, 20, 20, 20]
-
-
-def test_client_with_one_sample_trains_on_it():
-    partition = make_partition(pool_of(3), 3, "iid", {}, stream())
-    assert partition.sizes.tolist() == [1, 1, 1]
-    assert [len(part) for part in partition.test] == [0, 0, 0]
-
-
-def test_saved_partition_comes_back(tmp_path):
-    partition = make_partition(pool_of(50), 6, "dirichlet", {"alpha": 0.1}, stream())
-    partition.save(tmp_path / "p.parquet")
-    again = Partition.load(tmp_path / "p.parquet", 50)
-    for first, second in zip(partition.train + partition.test, again.train + again.test, strict=True):
-        assert np.array_equal(first, second)
-    assert again.origin["scheme"] == "dirichlet"
-
-
-def test_saved_partition_of_other_data_is_refused(tmp_path):
-    make_partition(pool_of(50), 6, "iid", {}, stream()).save(tmp_path / "p.parquet")
-    with pytest.raises(DataError, match="has samples 0 to 49, the data has 0 to 29"):
-        Partition.load(tmp_path / "p.parquet", 30)
-
-
-def test_damaged_partition_file_is_refused(tmp_path):
-    path = tmp_path / "p.parquet"
-    path.write_bytes(b"PAR1 not really")
-    with pytest.raises(DataError, match="is no saved partition"):
-        Partition.load(path, 10)
-
-
-def test_sample_given_twice_is_refused(tmp_path):
-    both = (np.array([0, 1]), np.array([1, 2]))
-    Partition(both, (np.zeros(0, int), np.zeros(0, int)), {}).save(tmp_path / "p.parquet")
-    with pytest.raises(DataError, match="gives a sample to two clients"):
-        Partition.load(tmp_path / "p.parquet", 3)
 
 
 def test_every_scheme_is_listed():

@@ -6,6 +6,7 @@ from torch import nn
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
+from rayfed_kd.models.base import Shortcut
 from rayfed_kd.registry import load_object
 from rayfed_kd.vectors import FlatModule
 
@@ -14,31 +15,87 @@ def make(name, shape, classes, **options):
     return load_object({**CLASSIFIERS, **GENERATORS}[name], "model")(shape, classes, **options)
 
 
-COUNTS = [
-    ("lenet5", (1, 28, 28), 10, {}, 61_706),
-    ("lenet5", (1, 28, 28), 26, {}, 63_066),
-    ("resnet8", (3, 32, 32), 10, {}, 1_227_594),
-    ("resnet8", (3, 32, 32), 100, {}, 1_250_724),
-    ("resnet8", (3, 32, 32), 10, {"width": 16}, 78_042),
-    ("simple_cnn", (3, 32, 32), 10, {}, 92_626),
-    ("simple_cnn", (3, 32, 32), 100, {}, 115_756),
-    ("simple_cnn", (3, 32, 32), 10, {"projection": False}, 62_006),
-    ("simple_cnn", (3, 32, 32), 100, {"projection": False}, 69_656),
-    ("dafl_image", (1, 32, 32), 10, {}, 1_049_985),
-    ("dafl_image", (3, 32, 32), 10, {}, 1_051_139),
-    ("dafl_image", (1, 28, 28), 10, {}, 856_065),
-]
+def count(name, shape, classes=10, **options):
+    return sum(p.numel() for p in make(name, shape, classes, **options).parameters())
 
 
-@pytest.mark.parametrize(("name", "shape", "classes", "options", "count"), COUNTS)
-def test_parameters_are_as_many_as_published(name, shape, classes, options, count):
-    assert sum(p.numel() for p in make(name, shape, classes, **options).parameters()) == count
+@pytest.mark.parametrize(
+    ("shape", "classes", "expected"),
+    [
+        ((1, 28, 28), 10, 61_706),
+        ((1, 28, 28), 26, 63_066),
+        ((1, 32, 32), 10, 61_706),
+        ((1, 8, 8), 10, 21_386),
+    ],
+)
+def test_lenet5_has_the_published_parameters(shape, classes, expected):
+    """6 (25 + 1) = 156; 16 (6 25 + 1) = 2,416; 120 (16 5 5 + 1) = 48,120; 84 (120 + 1) = 10,164; C (84 + 1).
+
+    Padded 28x28 and plain 32x32 both give 28, 14, 10, 5 a side: 60,856 + 85 C, so 61,706 and 63,066.
+    8x8, padded twice: 8, 4, 4, 2, so the first full layer is 120 (16 2 2 + 1) = 7,800: 20,536 + 850.
+    """
+    assert count("lenet5", shape, classes) == expected
 
 
-def test_lenet_count_by_arithmetic():
-    """6 (25 + 1) + 16 (150 + 1) + 120 (400 + 1) + 84 (120 + 1) + 10 (84 + 1)."""
-    layers = 6 * 26 + 16 * 151 + 120 * 401 + 84 * 121 + 10 * 85
-    assert layers == 61_706
+@pytest.mark.parametrize(
+    ("width", "classes", "expected"),
+    [
+        (64, 10, 1_227_594),
+        (64, 100, 1_250_724),
+        (16, 10, 78_042),
+    ],
+)
+def test_resnet8_has_the_published_parameters(width, classes, expected):
+    """With w the stem's channels; a norm over n channels has 2 n, convolutions no bias.
+
+    Stem 27 w + 2 w. Block 1: 2 x 9 w^2 + 4 w. Block 2: (18 + 36 + 2) w^2 + 3 x 4 w, its shortcut the 2 w^2.
+    Block 3: (72 + 144 + 8) w^2 + 3 x 8 w. Head C (4 w + 1). In all 298 w^2 + 69 w + C (4 w + 1):
+    w = 64: 1,220,608 + 4,416 + 257 C; w = 16: 76,288 + 1,104 + 65 C.
+    """
+    assert count("resnet8", (3, 32, 32), classes, width=width) == expected
+
+
+@pytest.mark.parametrize(
+    ("projection", "classes", "expected"),
+    [
+        (True, 10, 92_626),
+        (True, 100, 115_756),
+        (False, 10, 62_006),
+        (False, 100, 69_656),
+    ],
+)
+def test_simple_cnn_has_the_published_parameters(projection, classes, expected):
+    """6 (3 25 + 1) = 456; 2,416; 48,120; 10,164: 61,156 before the projection, then C (84 + 1).
+
+    The projection adds 84 (84 + 1) + 256 (84 + 1) = 28,900, and the head is C (256 + 1).
+    """
+    assert count("simple_cnn", (3, 32, 32), classes, projection=projection) == expected
+
+
+def test_cnn2_has_the_parameters_of_its_layers():
+    """32 (3 25 + 1) = 2,432; 64 (32 25 + 1) = 51,264; 512 (64 8 8 + 1) = 2,097,664; 10 (512 + 1) = 5,130."""
+    assert count("cnn2", (3, 32, 32)) == 2_156_490
+
+
+def test_mlp_has_the_parameters_of_its_layers():
+    """64 (12 + 1) + 10 (64 + 1) = 1,482 by default; 5 (12 + 1) + 10 (5 + 1) = 125 with five hidden units."""
+    assert count("mlp", (12,)) == 1_482
+    assert count("mlp", (12,), hidden=5) == 125
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((1, 32, 32), 1_049_985),
+        ((3, 32, 32), 1_051_139),
+        ((1, 28, 28), 856_065),
+    ],
+)
+def test_dafl_image_has_the_published_parameters(shape, expected):
+    """101 x 128 (s/4)^2 = 827,392 at 32, 633,472 at 28; BatchNorm 256; 128 (128 9 + 1) = 147,584; 256;
+    64 (128 9 + 1) = 73,792; 128; c (64 9 + 1) = 577 c. No room for an affine BatchNorm at the end.
+    """
+    assert count("dafl_image", shape) == expected
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 40, 20)])
@@ -48,6 +105,50 @@ def test_classifier_takes_any_size_it_can(name, shape):
     images = torch.randn(3, *shape)
     assert model(images).shape == (3, 7)
     assert model.features(images).shape == (3, model.feature_size)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("lenet5", (1, 4, 4)),
+        ("resnet8", (5, 5, 5)),
+        ("simple_cnn", (2, 16, 19)),
+        ("cnn2", (3, 4, 7)),
+        ("mlp", (12,)),
+    ],
+)
+def test_smallest_shape_still_tells_inputs_apart(name, shape):
+    torch.manual_seed(0)
+    logits = make(name, shape, 3)(torch.randn(8, *shape))
+    assert logits.shape == (8, 3)
+    assert logits.std(dim=0).min() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["lenet5", "resnet8", "simple_cnn", "cnn2"])
+def test_channels_last_weights_give_the_same_model(name):
+    """In float64, so that another order of sums cannot hide a wrong order of features."""
+    torch.manual_seed(0)
+    images = torch.randn(2, 3, 20, 32, dtype=torch.float64)
+    model = make(name, (3, 20, 32), 4).double()
+    plain = model(images)
+    gradient = torch.autograd.grad(plain.square().sum(), list(model.parameters()))
+    stored = model.to(memory_format=torch.channels_last)
+    assert torch.allclose(stored(images), plain, atol=1e-12)
+    logits = stored(images.contiguous(memory_format=torch.channels_last))
+    assert torch.allclose(logits, plain, atol=1e-12)
+    again = torch.autograd.grad(logits.square().sum(), list(stored.parameters()))
+    assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(again, gradient, strict=True))
+
+
+@pytest.mark.parametrize("name", [*CLASSIFIERS, *GENERATORS])
+def test_weights_follow_the_callers_seed(name):
+    def weights(seed):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return nn.utils.parameters_to_vector(make(name, (3, 32, 32), 4).parameters())
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -66,7 +167,8 @@ def test_last_layer_alone_turns_features_into_logits(name):
 
 REFUSED = [
     ("lenet5", (1, 3, 3), "lenet5 takes images of 4x4 or more, this data has 3x3"),
-    ("resnet8", (3, 4, 4), "resnet8 takes images of 8x8 or more, this data has 4x4"),
+    ("resnet8", (3, 4, 4), "resnet8 takes images of 5x5 or more, this data has 4x4"),
+    ("cnn2", (3, 9, 3), "cnn2 takes images of 4x4 or more, this data has 9x3"),
     ("simple_cnn", (3, 8, 8), "simple_cnn takes images of 16x16 or more, this data has 8x8"),
     ("lenet5", (64,), r"lenet5 takes images \(channels, height, width\), this data has \(64,\)"),
     ("dafl_image", (1, 30, 30), "sides are multiples of 4, not 30x30"),
@@ -75,11 +177,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "shape", "message"), REFUSED)
 def test_shape_that_does_not_fit_is_told(name, shape, message):
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(RecipeError, match=message) as refused:
         make(name, shape, 10)
+    assert refused.value.path == ("method.generator.name" if name in GENERATORS else "model.name")
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28)])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (2, 8, 12)])
 def test_generator_makes_images_of_the_datas_shape(shape):
     generator = make("dafl_image", shape, 10, width=8, latent=5)
     images = generator(torch.randn(4, 5))
@@ -100,3 +203,22 @@ def test_flat_model_gives_the_plain_models_logits(name):
     images = torch.randn(2, 3, 32, 32)
     expected = model(images)
     assert torch.allclose(FlatModule(model).freeze()(images), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("into", "side", "batch"), [(4, 8, 2), (3, 7, 3), (16, 4, 1)])
+def test_shortcut_is_torchs_strided_1x1_convolution(into, side, batch):
+    """Held against torch in float64, whose kernel is not the one that corrupts memory."""
+    shortcut = Shortcut(into, 5, 2)
+    exact = nn.Conv2d(into, 5, 1, stride=2, bias=False).double()
+    exact.load_state_dict({"weight": shortcut.weight.detach().double()})
+    images = torch.randn(batch, into, side, side).contiguous(memory_format=torch.channels_last)
+    ours, theirs = images.clone().requires_grad_(), images.double().requires_grad_()
+    made, expected = shortcut(ours), exact(theirs)
+    (made**2).sum().backward()
+    (expected**2).sum().backward()
+    for got, wanted in (
+        (made, expected),
+        (ours.grad, theirs.grad),
+        (shortcut.weight.grad, exact.weight.grad),
+    ):
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-5)

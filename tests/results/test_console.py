@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from rayfed_kd.results.console import RunConsole, format_bytes
 
@@ -32,6 +33,69 @@ def test_round_without_evaluation_says_what_there_is():
     stream = io.StringIO()
     RunConsole(stream).round({**EVENT, "metrics": {}, "losses": {}})
     assert stream.getvalue() == "round 3/10  up 1.5 KiB down 3.0 MiB  2.1 s\n"
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [{"metrics": {"aca": {"amp": None}}}, {"metrics": None}, {"losses": {"ce": None}, "metrics": {}}],
+)
+def test_values_that_are_not_there_are_left_out(absent):
+    stream = io.StringIO()
+    RunConsole(stream).round({**EVENT, "losses": {}, **absent})
+    assert stream.getvalue() == "round 3/10  up 1.5 KiB down 3.0 MiB  2.1 s\n"
+
+
+def test_without_a_terminal_there_are_no_control_characters():
+    stream = io.StringIO()
+    console = RunConsole(stream)
+    console.start("quickstart.yaml rounds=3")
+    console.message("client 3 was lost, and runs again")
+    console.round(EVENT)
+    console.stop()
+    first, second, *_ = stream.getvalue().splitlines()
+    assert (first, second) == ("quickstart.yaml rounds=3", "client 3 was lost, and runs again")
+    assert all(character.isprintable() or character == "\n" for character in stream.getvalue())
+
+
+def test_live_display_keeps_the_last_evaluation(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = io.StringIO()
+    console = RunConsole(stream)
+    console._console = Console(file=stream, force_terminal=True, width=120)
+    console.start("quickstart.yaml")
+    console.round(EVENT)
+    console.round({**EVENT, "round": 4, "metrics": {}})
+    console.message("still there")
+    console.stop()
+    after = stream.getvalue().partition("still there")[2]
+    assert "4/10" in after
+    assert "aca amp 0.412" in after
+
+
+def test_dumb_terminal_gets_plain_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+    stream = io.StringIO()
+    console = RunConsole(stream)
+    console.start("quickstart.yaml")
+    console.round(EVENT)
+    assert "round 3/10  aca amp 0.412" in stream.getvalue()
+
+
+def test_brackets_in_names_are_shown_as_they_are():
+    stream = io.StringIO()
+    console = RunConsole(stream)
+    console.round({**EVENT, "metrics": {"a[bold]": {"amp": 0.5}}})
+    values = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy"))
+    summary = {
+        "rounds": 1,
+        "status": "finished",
+        "wall_s": 1.0,
+        "bytes": {"up": 0, "down": 0},
+        "models": {"a[/b]": {"last": values, "best": values}},
+    }
+    console.finish(summary, Path("/runs/[red]"), 1.0)
+    assert all(shown in stream.getvalue() for shown in ("a[bold] amp 0.500", "a[/b], best", "/runs/[red]\n"))
 
 
 def test_end_names_the_folder_and_the_command():

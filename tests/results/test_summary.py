@@ -1,6 +1,7 @@
 """summary.json: last, best, bytes by kind."""
 
 import json
+import math
 
 import pyarrow as pa
 
@@ -33,6 +34,12 @@ def test_best_is_largest_except_for_the_variance():
     assert (model["last"]["amp"], model["best"]["amp"], model["best_round"]["amp"]) == (0.5, 0.6, 1)
     assert (model["best"]["fm"], model["best_round"]["fm"]) == (0.01, 2)
     assert model["best"]["server_accuracy"] is None
+
+
+def test_value_that_is_no_number_is_never_the_best():
+    rows = [{"round": r, "model": "aca", "amp": amp} for r, amp in ((1, math.nan), (2, 0.3), (3, math.nan))]
+    model = found(rows)["models"]["aca"]
+    assert (model["last"]["amp"], model["best"]["amp"], model["best_round"]["amp"]) == (None, 0.3, 2)
 
 
 def test_bytes_add_up_over_rounds_and_by_kind():

@@ -6,19 +6,48 @@ import subprocess
 import sys
 import time
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rayfed_kd.results.tables import MERGE_AT, SCHEMAS, TableWriter, read_table
 
+INT, FLOAT, TEXT = "int64", "double", "string"
 COLUMNS = {
-    "rounds": "round sim_s wall_s dispatch_s client_s server_s evaluate_s bytes_up bytes_down cohort dropped "
-    "staleness losses",
-    "metrics": "round model amp fm wlp ua server_accuracy server_loss",
-    "clients": "round client model samples correct accuracy",
-    "messages": "round client direction kind bytes parts",
-    "hosts": "round host node rss_mb gpu_mb busy_s clients",
+    "rounds": {
+        "round": INT,
+        **dict.fromkeys(["sim_s", "wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"], FLOAT),
+        **dict.fromkeys(["bytes_up", "bytes_down", "cohort", "dropped"], INT),
+        "staleness": FLOAT,
+        "losses": "map<string, double>",
+    },
+    "metrics": {
+        "round": INT,
+        "model": TEXT,
+        **dict.fromkeys(["amp", "fm", "wlp", "ua", "server_accuracy", "server_loss"], FLOAT),
+    },
+    "clients": {
+        "round": INT,
+        "client": INT,
+        "model": TEXT,
+        "samples": INT,
+        "correct": INT,
+        "accuracy": FLOAT,
+    },
+    "messages": {
+        "round": INT,
+        "client": INT,
+        "direction": TEXT,
+        "kind": TEXT,
+        "bytes": INT,
+        "parts": INT,
+    },
+    "hosts": {
+        "round": INT,
+        "host": INT,
+        "node": TEXT,
+        **dict.fromkeys(["rss_mb", "gpu_mb", "busy_s"], FLOAT),
+        "clients": INT,
+    },
 }
 
 
@@ -30,9 +59,25 @@ def rounds_in(folder):
     return read_table(folder, "metrics")["round"].to_pylist()
 
 
+def written(folder, rounds):
+    writer = TableWriter(folder)
+    for round_index in rounds:
+        writer.write(round_index, {"metrics": [metric(round_index)]})
+    return writer
+
+
+def merged_with_the_small_parts_left(folder):
+    """What a kill between merging and deleting leaves: rounds 1 to 5 in one part, and one by one."""
+    writer = written(folder, range(1, 6))
+    parts = {path: path.read_bytes() for path in (folder / "metrics").iterdir()}
+    writer.close()
+    for path, content in parts.items():
+        path.write_bytes(content)
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_are_the_promised_ones(name):
-    assert SCHEMAS[name].names == COLUMNS[name].split()
+    assert [(field.name, str(field.type)) for field in SCHEMAS[name]] == list(COLUMNS[name].items())
 
 
 def test_rows_come_back_with_nulls_where_a_method_has_none(tmp_path):
@@ -69,14 +114,76 @@ def test_many_rounds_merge_into_few_parts(tmp_path):
 
 
 def test_kill_between_merging_and_deleting_doubles_nothing(tmp_path):
-    writer = TableWriter(tmp_path)
-    for round_index in (1, 2, 3):
-        writer.write(round_index, {"metrics": [metric(round_index)]})
-    parts = {p: p.read_bytes() for p in (tmp_path / "metrics").iterdir()}
+    merged_with_the_small_parts_left(tmp_path)
+    assert rounds_in(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_next_writer_removes_what_a_kill_left(tmp_path):
+    merged_with_the_small_parts_left(tmp_path)
+    (tmp_path / "metrics" / ".part-00000006-00000006.parquet").write_bytes(b"half written")
+    TableWriter(tmp_path)
+    assert [path.name for path in (tmp_path / "metrics").iterdir()] == ["part-00000001-00000005.parquet"]
+
+
+@pytest.mark.parametrize("after_round", [0, 1, 3, 5])
+def test_truncating_after_a_kill_brings_nothing_back(tmp_path, after_round):
+    writer = written(tmp_path, [])
+    merged_with_the_small_parts_left(tmp_path)
+    writer.truncate(after_round)
+    assert rounds_in(tmp_path) == list(range(1, after_round + 1))
+
+
+def test_truncating_goes_on_after_a_kill_in_it(tmp_path):
+    writer = written(tmp_path, range(1, 6))
     writer.close()
-    for path, content in parts.items():
-        path.write_bytes(content)
+    whole = tmp_path / "metrics" / "part-00000001-00000005.parquet"
+    content = whole.read_bytes()
+    writer.truncate(3)
+    whole.write_bytes(content)  # killed after the shorter part was written
+    assert rounds_in(tmp_path) == [1, 2, 3, 4, 5]
+    TableWriter(tmp_path).truncate(3)
     assert rounds_in(tmp_path) == [1, 2, 3]
+
+
+def test_rounds_go_on_after_truncating(tmp_path):
+    writer = written(tmp_path, range(1, 6))
+    writer.close()
+    writer.truncate(3)
+    writer.write(4, {"metrics": [metric(4, "oca")]})
+    writer.close()
+    assert read_table(tmp_path, "metrics")["model"].to_pylist() == ["aca", "aca", "aca", "oca"]
+
+
+def test_merged_round_is_not_lost_by_writing_it_again(tmp_path):
+    writer = written(tmp_path, range(1, 6))
+    writer.close()
+    with pytest.raises(ValueError, match=r"round 3 is in part-00000001-00000005.parquet already"):
+        writer.write(3, {"metrics": [metric(3)]})
+
+
+def test_reader_looks_again_when_parts_merge(tmp_path, monkeypatch):
+    writer = written(tmp_path, [1, 2, 3])
+    read = pq.read_table
+
+    def merging_first(path):
+        monkeypatch.setattr(pq, "read_table", read)
+        writer.close()
+        return read(path)
+
+    monkeypatch.setattr(pq, "read_table", merging_first)
+    assert rounds_in(tmp_path) == [1, 2, 3]
+
+
+def test_rows_of_a_round_come_in_order(tmp_path):
+    rows = [{"round": 1, "client": c, "model": m} for m in ("oca", "aca") for c in (10, 2)]
+    TableWriter(tmp_path).write(1, {"clients": rows})
+    found = read_table(tmp_path, "clients")
+    assert list(zip(found["client"].to_pylist(), found["model"].to_pylist(), strict=True)) == [
+        (2, "aca"),
+        (2, "oca"),
+        (10, "aca"),
+        (10, "oca"),
+    ]
 
 
 def test_truncating_drops_later_rounds_only(tmp_path):
@@ -101,12 +208,35 @@ def test_unknown_column_is_refused(tmp_path):
         TableWriter(tmp_path).write(1, {"metrics": [{"round": 1, "ampp": 3}]})
 
 
-def test_value_of_a_wrong_type_is_refused(tmp_path):
-    with pytest.raises(pa.ArrowInvalid):
-        TableWriter(tmp_path).write(1, {"metrics": [{"round": "one"}]})
+@pytest.mark.parametrize(
+    ("table", "column", "value", "expected"),
+    [
+        ("metrics", "round", "one", "int64"),
+        ("metrics", "amp", "high", "double"),
+        ("metrics", "model", 3, "string"),
+        ("rounds", "cohort", 1.5, "int64"),
+        ("rounds", "losses", {"ce": "low"}, "map"),
+    ],
+)
+def test_value_of_a_wrong_type_is_refused(tmp_path, table, column, value, expected):
+    with pytest.raises(TypeError, match=f"table {table}, column {column}: .*{expected}"):
+        TableWriter(tmp_path).write(1, {table: [{"round": 1, column: value}]})
 
 
-def test_killed_writer_leaves_readable_tables(tmp_path):
+def test_row_of_another_round_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="table metrics: rows of round 2 written as round 1"):
+        TableWriter(tmp_path).write(1, {"metrics": [metric(2)]})
+
+
+def test_unknown_table_is_refused_by_name(tmp_path):
+    with pytest.raises(KeyError, match="no table metric; there are rounds, metrics"):
+        TableWriter(tmp_path).write(1, {"metric": [metric(1)]})
+    with pytest.raises(KeyError, match="no table metric"):
+        read_table(tmp_path, "metric")
+
+
+@pytest.mark.parametrize("parts", [1, 20, MERGE_AT - 1])
+def test_killed_writer_leaves_readable_tables(tmp_path, parts):
     code = (
         "import sys\nfrom pathlib import Path\nfrom rayfed_kd.results.tables import TableWriter\n"
         "writer = TableWriter(Path(sys.argv[1]))\n"
@@ -116,8 +246,8 @@ def test_killed_writer_leaves_readable_tables(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     try:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and len(list(tmp_path.glob("metrics/*.parquet"))) < 20:
-            time.sleep(0.05)
+        while time.monotonic() < deadline and len(list(tmp_path.glob("metrics/*.parquet"))) < parts:
+            time.sleep(0.01)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,0 +1,103 @@
+"""Pictures and tables of a partition show its counts, legibly."""
+
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from rayfed_kd.data.partition import Partition
+from rayfed_kd.results.figures import save_figure
+from rayfed_kd.results.partition_figures import (
+    bubble_figure,
+    heat_map_figure,
+    partition_pictures,
+    partition_table,
+    summary_rows,
+)
+
+NONE = np.zeros(0, dtype=np.int64)
+DRAW = pytest.mark.parametrize("draw", [bubble_figure, heat_map_figure])
+
+
+def names(classes):
+    return tuple(f"a long class name {c}" for c in range(classes))
+
+
+def overlaps(labels, renderer):
+    boxes = [label.get_window_extent(renderer) for label in labels if label.get_text()]
+    return any(a.overlaps(b) for a, b in pairwise(boxes))
+
+
+def test_heat_map_has_classes_across_and_clients_down():
+    """KDIA's Fig. 4."""
+    axes = heat_map_figure(np.array([[3, 0, 1], [0, 2, 0]]), ("a", "b", "c"), "p").axes[0]
+    assert axes.images[0].get_array().tolist() == [[3, 0, 1], [0, 2, 0]]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("class", "client")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
+
+
+def test_heat_map_writes_the_numbers_that_are_not_zero():
+    axes = heat_map_figure(np.array([[3, 0, 1], [0, 2, 0]]), ("a", "b", "c"), "p").axes[0]
+    found = {(text.get_position(), text.get_text()) for text in axes.texts}
+    assert found == {((0, 0), "3"), ((2, 0), "1"), ((1, 1), "2")}
+
+
+def test_bubbles_lie_at_client_and_class():
+    axes = bubble_figure(np.array([[5, 0], [0, 7], [1, 0]]), ("a", "b"), "p").axes[0]
+    assert axes.collections[0].get_offsets().tolist() == [[0, 0], [1, 1], [2, 0]]
+
+
+@DRAW
+@pytest.mark.parametrize(("clients", "classes"), [(1, 1), (10, 10), (10, 100), (100, 10), (100, 100)])
+def test_labels_do_not_run_into_each_other(draw, clients, classes):
+    figure = draw(np.ones((clients, classes), dtype=np.int64), names(classes), "p")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        assert not overlaps(axis.get_ticklabels(), renderer)
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(10, 10), (20, 26), (10, 100), (100, 10), (100, 100)])
+def test_equal_bubbles_do_not_touch(clients, classes):
+    figure = bubble_figure(np.ones((clients, classes), dtype=np.int64), names(classes), "p")
+    FigureCanvasAgg(figure).draw()
+    axes = figure.axes[0]
+    (left, bottom), (right, top) = axes.transData.transform([(0, 0), (1, 1)])
+    diameter = np.sqrt(axes.collections[0].get_sizes().max()) / 72 * figure.dpi
+    assert diameter < min(right - left, top - bottom)
+
+
+@DRAW
+def test_no_samples_at_all_can_be_drawn(draw, tmp_path):
+    save_figure(draw(np.zeros((3, 2), dtype=np.int64), ("a", "b"), "p"), tmp_path / "p.png")
+
+
+def test_pictures_leave_no_global_state(tmp_path):
+    partition = Partition(
+        (np.array([0, 1]), np.array([2])), (NONE, NONE), {"scheme": "dirichlet", "options": {"alpha": 0.1}}
+    )
+    paths = partition_pictures(partition, np.array([0, 1, 1]), ("a", "b"), tmp_path)
+    assert [path.name for path in paths] == ["partition-bubbles.png", "partition-heat-map.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert plt.get_fignums() == []
+
+
+def test_summary_counts_parts_classes_and_largest_share():
+    """Client 0 has labels 0, 1, 1, 1: three quarters are class 1; client 1 has nothing."""
+    partition = Partition((np.array([0, 1, 2]), NONE), (np.array([3]), NONE), {})
+    first, second = summary_rows(partition, np.array([0, 1, 1, 1]), 3)
+    expected = {"client": 0, "train": 3, "test": 1, "classes": 2, "largest_class": 1, "largest_share": 0.75}
+    assert first == expected
+    assert (second["train"], second["classes"], second["largest_share"]) == (0, 0, 0.0)
+
+
+def test_console_table_says_that_it_ends_at_a_hundred():
+    partition = Partition(tuple(np.array([c]) for c in range(101)), (NONE,) * 101, {})
+    table = partition_table(partition, np.zeros(101, dtype=np.int64), 1)
+    assert (table.row_count, table.title) == (
+        100,
+        "101 clients, 101 training samples; the first 100 are shown",
+    )
