@@ -7,4 +7,6 @@ METHODS = {
     "fedavg": "algorithms.fedavg:FedAvg",
     "datafree": "algorithms.datafree:DataFree",
     "fedkf": "algorithms.fedkf:FedKF",
+    "dafkd": "algorithms.dafkd:DaFKD",
+    "kdia": "algorithms.kdia:KDIA",
 }

@@ -21,7 +21,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.imitation import GeneratorState, ImitationOptions, Imitator, drawn_samples
 from rayfed_kd.losses import distillation
 from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import Architecture, Cohort, Message, Method, Reply, Samples
+from rayfed_kd.protocol import Architecture, Cohort, Message, Method, Reply, Samples, Shown
 from rayfed_kd.training import train_on_labels
 
 
@@ -58,7 +58,7 @@ class DataFree(Method[ServerState, None]):
     up = {"teacher": "weights"}
 
     def architectures(self) -> Mapping[str, Architecture]:
-        return {"generator": self.options.generator.architecture}
+        return {"generator": self.options.generator.architecture()}
 
     def check(self, ctx: ServerContext) -> None:
         if ctx.num_clients != 1:
@@ -83,11 +83,11 @@ class DataFree(Method[ServerState, None]):
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
         return {"teacher": server.teacher, "student": server.student}
 
-    def samples(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Samples | None:
+    def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         if ctx.round <= self.options.teacher_rounds:
-            return None
+            return {}
         images, labels = drawn_samples(server.imitator, ctx.frozen_model(server.teacher), ctx)
-        return Samples(images.cpu(), labels.cpu())
+        return {"samples": Samples(images.cpu(), labels.cpu())}
 
     def _distil(self, server: ServerState, ctx: ServerContext) -> ServerState:
         student = ctx.model(server.student)

@@ -32,7 +32,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.imitation import GeneratorState, ImitationOptions, Imitator, drawn_samples
 from rayfed_kd.losses import cross_entropy, distillation
 from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import Architecture, Cohort, Message, OneExchange, Replies, Reply, Samples
+from rayfed_kd.protocol import Architecture, Cohort, Message, OneExchange, Replies, Reply, Samples, Shown
 from rayfed_kd.slots import Slots
 from rayfed_kd.vectors import FlatModule, weighted_mean
 
@@ -97,7 +97,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     up = {"student": "weights"}
 
     def architectures(self) -> Mapping[str, Architecture]:
-        return {"generator": self.options.generator.architecture}
+        return {"generator": self.options.generator.architecture()}
 
     def check(self, ctx: ServerContext) -> None:
         if self.options.steps_per_epoch == "equal" and equal_steps(ctx.sizes, ctx.local.batch_size) == 0:
@@ -158,11 +158,12 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
         return {"aca": server.aca, "oca": server.oca}
 
-    def samples(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Samples | None:
+    def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         if ctx.round <= self.options.warmup_rounds:
-            return None
+            return {}
         replies = cohort.broadcast(self.draw_samples, self.dispatch(server, ctx))
-        return Samples(torch.cat(list(replies.vectors("images"))), torch.cat(list(replies.vectors("labels"))))
+        images, labels = (torch.cat(list(replies.vectors(name))) for name in ("images", "labels"))
+        return {"samples": Samples(images, labels)}
 
     def draw_samples(
         self, client: GeneratorState | None, message: Message, ctx: ClientContext

@@ -15,7 +15,7 @@ from cluster.evaluation import Evaluator
 from cluster.schedules import make_schedule
 from rayfed_kd.contexts import DeviceData, ServerContext
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Samples
+from rayfed_kd.protocol import Shown
 from rayfed_kd.setting import Setting
 
 Rows = list[dict[str, Any]]
@@ -32,12 +32,12 @@ class RoundRecord:
     Attributes:
         round: from 1.
         tables: table -> rows.
-        samples: generated samples to show, if any were drawn.
+        shown: what the method gives to draw, by name.
     """
 
     round: int
     tables: dict[str, Rows]
-    samples: Samples | None = None
+    shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
 class Recorder(Protocol):
@@ -109,7 +109,7 @@ class Simulation:
             record.tables |= {"metrics": metrics, "clients": clients}
             if self.setting.recipe.evaluation.samples:
                 observers = self._cohort(round_index, cohort)
-                record.samples = method.samples(server, observers, ctx)
+                record.shown = method.shown(server, observers, ctx)
                 self._workshop.take_back()
         seconds = {
             "wall_s": time.perf_counter() - self._started,
@@ -139,9 +139,10 @@ class Simulation:
 
 
 def _round_row(round_index: int, cohort: EngineCohort, ctx: ServerContext) -> dict[str, Any]:
-    sums = {name: list(value) for name, value in ctx.logged().items()}
-    for _, facts in sorted(cohort.traffic.facts, key=lambda entry: entry[0]):
-        for name, (value, count) in facts.logged.items():
+    sums: dict[str, list[float]] = {}
+    clients = [facts.logged for _, facts in sorted(cohort.traffic.facts, key=lambda entry: entry[0])]
+    for logged in (*clients, ctx.logged()):
+        for name, (value, count) in logged.items():
             entry = sums.setdefault(name, [0.0, 0])
             entry[0] += value
             entry[1] += count

@@ -57,6 +57,9 @@ class DataRecipe(Named):
     folder: str | None = Field(None, description="where the files lie; null: $RAYFED_KD_DATA, else ./data")
     fraction: float = Field(1.0, gt=0, le=1, description="share of each class's training images that is kept")
     augment: str = Field("none", description="augmentation of training batches")
+    pixels: Literal["standard", "symmetric"] = Field(
+        "standard", description="scaled by the data set's mean and deviation, or to [-1, 1]"
+    )
 
 
 class PartitionRecipe(Named):

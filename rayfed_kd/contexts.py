@@ -56,6 +56,11 @@ class DeviceData:
         shape = (1, -1, *([1] * (images.dim() - 2)))
         return (images - self._mean.view(shape)) / self._std.view(shape)
 
+    def pixels(self, images: Tensor) -> Tensor:
+        """Images as the model sees them, in [0, 1]."""
+        shape = (1, -1, *([1] * (images.dim() - 2)))
+        return (images * self._std.view(shape) + self._mean.view(shape)).clamp(0, 1)
+
     def _official(self) -> tuple[Tensor, Tensor]:
         if self._test is None:
             raise ValueError("this data set has no official test set")
@@ -90,6 +95,8 @@ class Log:
 class Context:
     """What server and client contexts share."""
 
+    local: LocalRecipe
+
     def __init__(self, workshop: Workshop, data: DeviceData, seed: int, scope: tuple[str | int, ...]) -> None:
         self._workshop, self._data, self._seed, self._scope = workshop, data, seed, scope
         self._streams: dict[str, torch.Generator] = {}
@@ -119,6 +126,10 @@ class Context:
     def normalise(self, images: Tensor) -> Tensor:
         """Generated images in [0, 1], [batch, c, h, w], as the model sees real ones; gradients pass."""
         return self._data.normalise_unit(images)
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """The reverse, for people: images as the model sees them, in [0, 1]; beyond it they are cut."""
+        return self._data.pixels(images)
 
     def log(self, **values: Tensor) -> None:
         """Logs scalars; tables show their means over the round."""

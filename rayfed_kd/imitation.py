@@ -11,30 +11,17 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.config import OptimizerRecipe
 from rayfed_kd.contexts import Context
+from rayfed_kd.generation import GeneratorOptions, generate, noise
 from rayfed_kd.losses import activation_loss, information_entropy_loss, kl_divergence, one_hot_loss
 from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import Architecture, MethodOptions
+from rayfed_kd.protocol import MethodOptions
 from rayfed_kd.vectors import FlatModule
 
 SHOWN = 64
-
-
-class GeneratorOptions(BaseModel):
-    """A generator: a registered name, its Adam's rate, and the generator's own options."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-    name: str = Field("dafl_image", description="a registered generator or package.module:Object")
-    lr: float = Field(0.001, gt=0, description="beta, Adam's learning rate")
-
-    @property
-    def architecture(self) -> Architecture:
-        """What contexts make as "generator"."""
-        return Architecture("generator", self.name, self.model_extra or {})
 
 
 class ImitationOptions(MethodOptions):
@@ -79,15 +66,12 @@ class Imitator:
     ) -> None:
         self._options, self._teacher, self._ctx = options, teacher, ctx
         self._generator = ctx.model(state.generator, "generator")
-        recipe = OptimizerRecipe(name="adam", lr=options.generator.lr)
-        self._optimizer = Optimizer(recipe, self._generator, state.moments)
+        self._optimizer = Optimizer(options.generator.optimizer, self._generator, state.moments)
 
     def imagine(self, count: int) -> Imagined:
         """A batch of `count` images with the teacher's view of it, still differentiable."""
         ctx = self._ctx
-        latent = self._generator.latent
-        noise = torch.randn(count, latent, generator=ctx.stream("noise"), device=ctx.device)
-        images = ctx.normalise(self._generator(noise))
+        images = generate(self._generator, noise(count, self._generator, ctx), None, ctx)
         features = self._teacher.features(images)
         return Imagined(images, features, self._teacher.classify(features))
 
@@ -114,6 +98,6 @@ def drawn_samples(state: GeneratorState, teacher: FlatModule, ctx: Context) -> t
     """64 generated images, [64, c, h, w] in [0, 1], with the classes that the teacher predicts."""
     generator = ctx.frozen_model(state.generator, "generator")
     with torch.no_grad():
-        noise = torch.randn(SHOWN, generator.latent, generator=ctx.stream("shown"), device=ctx.device)
-        images = generator(noise)
-        return images, teacher(ctx.normalise(images)).argmax(dim=1)
+        shown = torch.randn(SHOWN, generator.latent, generator=ctx.stream("shown"), device=ctx.device)
+        images = generate(generator, shown, None, ctx)
+        return ctx.pixels(images), teacher(images).argmax(dim=1)

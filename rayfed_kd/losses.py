@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -114,3 +115,50 @@ def activation_loss(features: Tensor, reduction: str = "mean") -> Tensor:
         raise ValueError(f"reduction is {reduction!r}, expected 'mean' or 'sum'")
     strength = features.abs()
     return -(strength.mean(dim=1) if reduction == "mean" else strength.sum(dim=1)).mean()
+
+
+def diversity_loss(noise: Tensor, samples: Tensor) -> Tensor:
+    """mean|e1 - e2| / (mean|Z1 - Z2| + 1e-5): low where different noise gives different samples. KDIA eq. 4.
+
+    Args:
+        noise: [batch, latent]; its first and second half are e1 and e2, an odd last row is left out.
+        samples: [batch, ...], made from `noise`; gradient passes.
+    Returns: scalar.
+    Raises: ValueError if there are fewer than two samples, or not as many as rows of noise.
+    """
+    half = len(noise) // 2
+    if half == 0 or len(samples) != len(noise):
+        raise ValueError(f"{len(noise)} rows of noise, {len(samples)} samples, expected as many, 2 or more")
+    between_noise = (noise[:half] - noise[half : 2 * half]).abs().mean()
+    between_samples = (samples[:half] - samples[half : 2 * half]).abs().mean()
+    return between_noise / (between_samples + 1e-5)
+
+
+def target_divergence(probabilities: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """T^2 KL(probabilities, softmax(logits / T)), mean over the batch: distillation from a mixed target.
+
+    Args:
+        probabilities: [batch, classes], rows sum to 1 (already at temperature T); zeros are allowed.
+        logits: [batch, classes], the student's; gradient passes.
+        temperature: T > 0.
+    Returns: scalar.
+    Raises: ValueError if the shapes differ or T is not above 0 and finite.
+    """
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}, expected above 0 and finite")
+    if probabilities.shape != logits.shape:
+        raise ValueError(f"target {list(probabilities.shape)} and student {list(logits.shape)} differ")
+    log_student = F.log_softmax(logits / temperature, dim=1)
+    return temperature**2 * F.kl_div(log_student, probabilities.detach(), reduction="batchmean")
+
+
+def adversarial_loss(real: Tensor, fake: Tensor) -> Tensor:
+    """Mean of -log f(x) over real samples and -log(1 - f(x)) over generated ones, together. DaFKD eq. 2.
+
+    Args:
+        real: [n] the discriminator's logits on real samples.
+        fake: [m] on generated ones.
+    Returns: scalar.
+    """
+    terms = torch.cat([F.softplus(-real), F.softplus(fake)])
+    return terms.mean()

@@ -36,10 +36,13 @@ class Optimizer:
         kept = state or self._fresh()
         self._state = {name: value.clone() for name, value in kept.items()}
 
-    def minimise(self, loss: Tensor) -> None:
-        """One step on `loss`: gradients afresh, backward, update."""
+    def minimise(self, loss: Tensor, *, alone: bool = False) -> None:
+        """One step on `loss`: gradients afresh, backward, update.
+
+        `alone`: no other module's gradients are computed; those that the loss reaches are left as they are.
+        """
         self._module.zero_gradients()
-        torch.autograd.backward(loss)
+        torch.autograd.backward(loss, inputs=self._module.parameters() if alone else None)
         self.step()
 
     def step(self) -> None:

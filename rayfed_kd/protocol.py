@@ -203,13 +203,28 @@ class Cohort(Protocol):
         ...
 
 
+RECIPE_MODEL = "model"
+
+
 @dataclass(frozen=True)
 class Architecture:
-    """A module that a method uses beside the recipe's model: a registered name and its options."""
+    """A module that a method uses beside the recipe's model: a registered name and its options.
 
-    kind: Literal["classifier", "generator"]
+    Attributes:
+        kind: what it is.
+        name, options: as registered; RECIPE_MODEL is the recipe's model with its options.
+        space: what a generator makes and a head takes: images, the model's last feature maps, or its
+            features.
+        classes: outputs, if not one per class of the data.
+        conditional: whether the method tells a generator the class.
+    """
+
+    kind: Literal["classifier", "generator", "head"]
     name: str
     options: Mapping[str, Any]
+    space: Literal["images", "maps", "features"] = "images"
+    classes: int | None = None
+    conditional: bool = False
 
 
 @dataclass(frozen=True)
@@ -223,6 +238,35 @@ class Samples:
 
     images: Tensor
     labels: Tensor
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Values whose spread is to be seen.
+
+    Attributes:
+        values: series -> [n], any n.
+        quantity: what they are, with the unit.
+    """
+
+    values: Mapping[str, Tensor]
+    quantity: str
+
+
+@dataclass(frozen=True)
+class ClassValues:
+    """One value per class.
+
+    Attributes:
+        values: series -> [classes].
+        quantity: what they are, with the unit.
+    """
+
+    values: Mapping[str, Tensor]
+    quantity: str
+
+
+Shown = Samples | Distribution | ClassValues
 
 
 class Method(Generic[ServerState, ClientState]):
@@ -277,9 +321,9 @@ class Method(Generic[ServerState, ClientState]):
         """The shared models to evaluate, name -> vector."""
         raise _missing(self, "evaluated")
 
-    def samples(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Samples | None:
-        """Generated samples to show after an evaluated round. Its traffic is no part of the method."""
-        return None
+    def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
+        """What to draw after an evaluated round, by name. Its traffic is no part of the method."""
+        return {}
 
 
 class OneExchange(Method[ServerState, ClientState]):

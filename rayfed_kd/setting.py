@@ -6,8 +6,8 @@ A `Blueprint` is a `Setting` on paper: plain values, which any process turns int
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,18 @@ from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.loading import load_dataset, open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition, Pool, make_partition
 from rayfed_kd.errors import RecipeError, nearest
-from rayfed_kd.models import CLASSIFIERS, GENERATORS
-from rayfed_kd.protocol import Architecture, Method
+from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
+from rayfed_kd.models.base import Classifier, last_maps
+from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
 from rayfed_kd.registry import load_object, locate, options_model
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.workshop import Workshop
 
-REGISTRIES: Mapping[str, Mapping[str, str]] = {"classifier": CLASSIFIERS, "generator": GENERATORS}
+REGISTRIES: Mapping[str, Mapping[str, str]] = {
+    "classifier": CLASSIFIERS,
+    "generator": GENERATORS,
+    "head": HEADS,
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,11 @@ class Blueprint:
                 sys.path.append(path)
         recipe = Recipe.model_validate(dict(self.recipe))
         method = make_method(self.method, recipe.method)
-        return Setting(recipe, method, open_dataset(Path(self.dataset_folder)), self.partition)
+        dataset = open_dataset(Path(self.dataset_folder))
+        if recipe.data.pixels == "symmetric":
+            half = (0.5,) * len(dataset.mean)
+            dataset = replace(dataset, mean=half, std=half)
+        return Setting(recipe, method, dataset, self.partition)
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,10 @@ class Setting:
         model = Architecture("classifier", self.recipe.model.name, self.recipe.model.options)
         wanted = {"model": (model, "model")}
         for name, architecture in self.method.architectures().items():
-            wanted[name] = (architecture, f"method.{name}")
+            named = architecture
+            if architecture.name == RECIPE_MODEL:
+                named = replace(architecture, name=model.name, options=model.options)
+            wanted[name] = (named, f"method.{name}")
         return {name: self._builder(*entry) for name, entry in wanted.items()}
 
     def workshop(self, device: torch.device | str = "cpu") -> Workshop:
@@ -91,13 +103,16 @@ class Setting:
         return ServerFacts(round_index, self.partition.sizes.tolist(), self.recipe.local)
 
     def check(self) -> None:
-        """Builds every module once and asks the method whether it can run.
+        """Builds every module once, tries its generators, and asks the method whether it can run.
 
         Raises: RecipeError
         """
         workshop = self.workshop()
         for name in self.builders:
             workshop.initial_vector(name)
+        for name, architecture in self.method.architectures().items():
+            if architecture.kind == "generator":
+                self._try_generator(name, architecture, workshop)
         data = DeviceData(self.dataset)
         self.method.check(ServerContext(workshop, data, self.server_facts(0), self.recipe.seed))
 
@@ -107,8 +122,66 @@ class Setting:
         make = load_object(location, f"{path}.name")
         options = validate(options_model(make), dict(architecture.options), path, architecture.name)
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
-        shape, classes = self.dataset.shape, self.dataset.classes
-        return lambda: _module(make(shape, classes, **arguments), f"{path}.name")
+        classes = architecture.classes or self.dataset.classes
+        space = architecture.space
+        return lambda: _module(make(self.spaces[space], classes, **arguments), f"{path}.name")
+
+    @cached_property
+    def spaces(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of what generators may make and heads may take: images, and the model's maps and features.
+
+        Raises: RecipeError from asking for maps or features of a model that has none.
+        """
+        return _Spaces(self.dataset.shape, self.builders["model"])
+
+    def _try_generator(self, name: str, architecture: Architecture, workshop: Workshop) -> None:
+        path, takes = f"method.{name}.name", ("noise alone", "noise and labels")
+        generator = workshop.lend(name, workshop.initial_vector(name)).freeze()
+        conditional = bool(getattr(generator.module, "conditional", False))
+        if conditional != architecture.conditional:
+            raise RecipeError(
+                f"{architecture.name} takes {takes[conditional]}, this method gives its generator "
+                f"{takes[architecture.conditional]}",
+                path=path,
+            )
+        labels = (torch.zeros(2, dtype=torch.int64),) if conditional else ()
+        with torch.no_grad():
+            made = tuple(generator(torch.zeros(2, generator.latent), *labels).shape[1:])
+        wanted = self.spaces[architecture.space]
+        workshop.take_back()
+        if made != wanted:
+            whose = "the data's" if architecture.space == "images" else f"{self.recipe.model.name}'s last"
+            theirs = f"{whose} {architecture.space} are {_sides(wanted)}"
+            raise RecipeError(f"{architecture.name} makes {_sides(made)}, {theirs}", path=path)
+
+
+class _Spaces(Mapping[str, tuple[int, ...]]):
+    """Shapes by space, found when they are asked for: a plain model needs neither maps nor features."""
+
+    def __init__(self, images: tuple[int, ...], build: Callable[[], nn.Module]) -> None:
+        self._images, self._build = images, build
+
+    def __getitem__(self, space: str) -> tuple[int, ...]:
+        if space == "images":
+            return self._images
+        with torch.random.fork_rng(devices=[]):
+            model = self._build()
+        if not isinstance(model, Classifier):
+            raise RecipeError(
+                f"a {type(model).__name__} has no {space}; expected a rayfed_kd.models.base.Classifier",
+                path="model.name",
+            )
+        return last_maps(model, self._images)[1] if space == "maps" else (model.feature_size,)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("images", "maps", "features"))
+
+    def __len__(self) -> int:
+        return 3
+
+
+def _sides(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
 
 
 def _module(made: Any, path: str) -> nn.Module:

@@ -7,6 +7,7 @@ O(cohort), not O(K). Slots are references: a vector is fetched only when its cli
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -39,17 +40,20 @@ class Slots:
 
     def replaced(self, updates: Mapping[int, tuple[PartRef, float]]) -> Slots:
         """The slots after these clients' new vectors and weights; costs O(len(updates)) vectors."""
-        total, weight = self.total.clone(), self.weight
+        total = self.total.clone()
         entries, weights = dict(self.entries), dict(self.weights)
         for client in sorted(updates):
             new, new_weight = updates[client]
             if client in entries:
                 total.add_(entries[client].load().to(torch.float64), alpha=-weights[client])
-                weight -= weights[client]
             total.add_(new.load().to(torch.float64), alpha=new_weight)
-            weight += new_weight
             entries[client], weights[client] = new, new_weight
-        return Slots(total, weight, entries, weights)
+        return Slots(total, math.fsum(weights.values()), entries, weights)
+
+    def scaled(self, factor: float) -> Slots:
+        """The same slots with every weight times `factor`: a weight that shrinks with time (KDIA)."""
+        weights = {client: weight * factor for client, weight in self.weights.items()}
+        return Slots(self.total * factor, self.weight * factor, self.entries, weights)
 
     def mean(self, unseen: Tensor | None = None, unseen_weight: float = 0.0) -> Tensor:
         """The weighted mean, [P] float32.
@@ -67,5 +71,9 @@ class Slots:
 
     def recomputed(self) -> Slots:
         """The same slots with the sum added afresh: what the running sum is held against."""
+        return self.reweighted(self.weights)
+
+    def reweighted(self, weights: Mapping[int, float]) -> Slots:
+        """The same slots with weights of their own, added afresh: every slot is fetched."""
         fresh = Slots.empty(self.total.numel())
-        return fresh.replaced({k: (ref, self.weights[k]) for k, ref in self.entries.items()})
+        return fresh.replaced({k: (ref, weights[k]) for k, ref in self.entries.items()})

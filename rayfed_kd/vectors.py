@@ -7,10 +7,12 @@ channels-last without a copy; nobody but this file needs to know the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_kd.seeds import derive
 
@@ -83,11 +85,26 @@ class FlatModule:
         logits: Tensor = self.module.classify(features)  # type: ignore[operator]
         return logits
 
+    def up_to(self, stage: int, images: Tensor) -> Tensor:
+        """The output of the classifier's first `stage` stages."""
+        hidden: Tensor = self.module.up_to(stage, images)  # type: ignore[operator]
+        return hidden
+
+    def from_(self, stage: int, hidden: Tensor) -> Tensor:
+        """The classifier's logits, [batch, classes], from the output of its first `stage` stages."""
+        logits: Tensor = self.module.from_(stage, hidden)  # type: ignore[operator]
+        return logits
+
     @property
     def latent(self) -> int:
         """Length of a generator's noise."""
         latent: int = self.module.latent  # type: ignore[assignment]
         return latent
+
+    @property
+    def standardised(self) -> bool:
+        """Whether a generator's samples are as the model sees them, rather than pixels in [0, 1]."""
+        return bool(getattr(self.module, "standardised", False))
 
     @property
     def num_elements(self) -> int:
@@ -117,6 +134,29 @@ class FlatModule:
             views.append(_view_like(vector[start : start + parameter.numel()], parameter))
             start += parameter.numel()
         return views
+
+    def tensors(self, vector: Tensor) -> list[Tensor]:
+        """`vector`, [num_elements], seen as the module's parameters, then its float buffers."""
+        views, start = self.parts(vector), self.num_parameters
+        for buffer in self.module.buffers():
+            if buffer.is_floating_point():
+                views.append(vector[start : start + buffer.numel()].view(buffer.shape))
+            start += buffer.numel()
+        return views
+
+    @contextmanager
+    def keeping_statistics(self) -> Iterator[None]:
+        """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
+        layers = [layer for layer in self.module.modules() if isinstance(layer, _BatchNorm)]
+        kept = [(layer, layer.momentum) for layer in layers]
+        counters = [buffer.clone() for buffer, _ in self._integers]
+        for layer in layers:
+            layer.momentum = 0.0
+        yield
+        for layer, momentum in kept:
+            layer.momentum = momentum
+        for (buffer, _), counter in zip(self._integers, counters, strict=True):
+            buffer.copy_(counter)
 
     def vector(self) -> Tensor:
         """A copy of the module as a vector, [num_elements] float32, on its device."""

@@ -1,8 +1,9 @@
-"""Classifiers and generators by name. Listing them imports no torch."""
+"""Classifiers, generators and heads by name. Listing them imports no torch."""
 
 CLASSIFIERS = {
     "lenet5": "rayfed_kd.models.lenet:lenet5",
     "resnet8": "rayfed_kd.models.resnet:resnet8",
+    "bottleneck_resnet": "rayfed_kd.models.resnet:bottleneck_resnet",
     "simple_cnn": "rayfed_kd.models.simple_cnn:simple_cnn",
     "cnn2": "rayfed_kd.models.cnn2:cnn2",
     "mlp": "rayfed_kd.models.mlp:mlp",
@@ -10,4 +11,11 @@ CLASSIFIERS = {
 
 GENERATORS = {
     "dafl_image": "rayfed_kd.models.generators:dafl_image",
+    "conditional_image": "rayfed_kd.models.conditional:conditional_image",
+    "fedcg_feature": "rayfed_kd.models.conditional:fedcg_feature",
+    "dense_feature": "rayfed_kd.models.conditional:dense_feature",
+}
+
+HEADS = {
+    "linear": "rayfed_kd.models.base:linear",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError
@@ -13,7 +14,7 @@ class Classifier(nn.Module):
     """body -> features -> head -> logits.
 
     Args:
-        body: [batch, ...] -> [batch, feature_size].
+        body: [batch, ...] -> [batch, feature_size]; the members of an nn.Sequential are its stages.
         head: the last layer, [batch, feature_size] -> [batch, classes].
         feature_size: width of the features.
     """
@@ -36,6 +37,46 @@ class Classifier(nn.Module):
         """Logits, [batch, classes]."""
         return self.classify(self.features(images))
 
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The body's members, then the head."""
+        body = list(self.body) if isinstance(self.body, nn.Sequential) else [self.body]
+        return [*body, self.head]
+
+    def up_to(self, stage: int, images: Tensor) -> Tensor:
+        """The output of the first `stage` stages."""
+        for module in self.stages[:stage]:
+            images = module(images)
+        return images
+
+    def from_(self, stage: int, hidden: Tensor) -> Tensor:
+        """Logits, [batch, classes], from the output of the first `stage` stages."""
+        for module in self.stages[stage:]:
+            hidden = module(hidden)
+        return hidden
+
+
+def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
+    """After how many stages the last feature maps come out, and their shape (c, h, w).
+
+    Args:
+        classifier: left as it is.
+        shape: of one input.
+    Raises: RecipeError if no stage gives maps of more than one place.
+    """
+    found, training = None, classifier.training
+    hidden = torch.zeros(1, *shape)
+    classifier.eval()
+    with torch.no_grad():
+        for stage, module in enumerate(classifier.stages, start=1):
+            hidden = module(hidden)
+            if hidden.dim() == 4 and hidden[0, 0].numel() > 1:
+                found = (stage, tuple(hidden.shape[1:]))
+    classifier.train(training)
+    if found is None:
+        raise RecipeError("this classifier has no stage that gives feature maps", path="model.name")
+    return found
+
 
 class Generator(nn.Module):
     """Noise to images.
@@ -43,7 +84,14 @@ class Generator(nn.Module):
     Args:
         body: [batch, latent] -> [batch, c, h, w] in [0, 1].
         latent: length of the noise.
+
+    Attributes:
+        conditional: whether `forward` takes labels, [batch] int64, beside the noise.
+        standardised: images are already as the model sees them, rather than in [0, 1].
     """
+
+    conditional = False
+    standardised = False
 
     def __init__(self, body: nn.Module, latent: int) -> None:
         super().__init__()
@@ -53,6 +101,33 @@ class Generator(nn.Module):
         """Images, [batch, c, h, w] in [0, 1]."""
         images: Tensor = self.body(noise)
         return images
+
+
+class ConditionalGenerator(nn.Module):
+    """Noise and a class to images, feature maps or features.
+
+    Args:
+        join: (noise [batch, latent], labels [batch]) -> the body's input.
+        body: -> samples.
+        latent: length of the noise.
+        standardised: as `Generator`'s.
+    """
+
+    conditional = True
+
+    def __init__(self, join: nn.Module, body: nn.Module, latent: int, *, standardised: bool) -> None:
+        super().__init__()
+        self.join, self.body, self.latent, self.standardised = join, body, latent, standardised
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        """Samples, [batch, ...]."""
+        samples: Tensor = self.body(self.join(noise, labels))
+        return samples
+
+
+def linear(shape: Shape, classes: int) -> nn.Linear:
+    """One layer from features, [batch, *shape], to [batch, classes]: a second head beside a classifier's."""
+    return nn.Linear(shape[0], classes)
 
 
 class Shortcut(nn.Conv2d):

@@ -1,4 +1,4 @@
-"""ResNet-8 with GroupNorm, as FedKF uses it on CIFAR."""
+"""ResNets: 8 layers with GroupNorm (FedKF on CIFAR); bottlenecks with BatchNorm (DaFKD, FedGEMS)."""
 
 from __future__ import annotations
 
@@ -54,3 +54,64 @@ def resnet8(
         nn.Flatten(),
     )
     return Classifier(body, nn.Linear(4 * width, classes), 4 * width)
+
+
+EXPANSION = 4
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 convolutions with BatchNorm, four times as many channels out, and a shortcut.
+
+    He et al. 2016, arXiv 1512.03385, section 4.1.
+    """
+
+    def __init__(self, into: int, inner: int, stride: int, *, projected: bool) -> None:
+        super().__init__()
+        out = EXPANSION * inner
+        self.body = nn.Sequential(
+            nn.Conv2d(into, inner, 1, bias=False),
+            nn.BatchNorm2d(inner),
+            nn.ReLU(),
+            nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(inner),
+            nn.ReLU(),
+            nn.Conv2d(inner, out, 1, bias=False),
+            nn.BatchNorm2d(out),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if projected:
+            self.shortcut = nn.Sequential(Shortcut(into, out, stride), nn.BatchNorm2d(out))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[batch, into, h, w] -> [batch, 4 inner, h / stride, w / stride]."""
+        return F.relu(self.body(images) + self.shortcut(images))
+
+
+def bottleneck_resnet(
+    shape: Shape,
+    classes: int,
+    *,
+    blocks: Annotated[
+        list[Annotated[int, Field(ge=1)]],
+        Field(min_length=3, max_length=3, description="bottlenecks a stage"),
+    ] = [1, 1, 1],  # noqa: B006 -- read, never changed
+    width: Annotated[int, Field(ge=1, description="stem channels")] = 16,
+) -> Classifier:
+    """3x3 stem of `width`, three stages of bottlenecks (1, 2, 4 times `width`, times 4 out), average pooling.
+
+    For 3x32x32 and 10 classes: 127,642 parameters with blocks [1, 1, 1] (ResNet-11), 220,378 with
+    [2, 2, 2], 405,850 with [4, 4, 4], 591,322 with [6, 6, 6], 1,147,738 with [12, 12, 12].
+    """
+    channels, _, _ = image_shape(shape, "bottleneck_resnet", 5)
+    layers: list[nn.Module] = [
+        nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+    ]
+    into = width
+    for stage, count in enumerate(blocks):
+        inner = width * 2**stage
+        for block in range(count):
+            stride = 2 if stage and block == 0 else 1
+            layers.append(Bottleneck(into, inner, stride, projected=block == 0))
+            into = EXPANSION * inner
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return Classifier(nn.Sequential(*layers), nn.Linear(into, classes), into)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -16,6 +18,7 @@ Array = np.ndarray[Any, Any]
 # Okabe and Ito's palette: told apart by the colour-blind, too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 PER_ROW = 13
+SMALLEST = 28
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -51,7 +54,75 @@ def curves_figure(metrics: pa.Table) -> Figure:
         axes.set(xlabel="round", title=titles[metric])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-    figure.axes[0].legend(frameon=False)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    return figure
+
+
+def logged_figure(logged: Mapping[int, Mapping[str, float]]) -> Figure:
+    """Everything that a method logged, by round: losses, and KDIA's variances of frequencies (Fig. 5b).
+
+    Args:
+        logged: round -> name -> mean over the round.
+    """
+    names = sorted({name for values in logged.values() for name in values})
+    columns = min(4, len(names))
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.5 * rows), layout="constrained")
+    for place, name in enumerate(names, start=1):
+        axes = figure.add_subplot(rows, columns, place)
+        points = [(index, values[name]) for index, values in logged.items() if name in values]
+        axes.plot(*zip(*points, strict=True), color=COLOURS[0], marker="." if len(points) < 30 else "")
+        axes.set_title(name, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+    for axes in figure.axes[-columns:]:
+        axes.set_xlabel("round", fontsize=8)
+    return figure
+
+
+def distribution_figure(values: Mapping[str, Array], quantity: str, round_index: int) -> Figure:
+    """A histogram per series, over the same bins.
+
+    Args:
+        values: series -> [n].
+        quantity: what they are.
+    """
+    together = np.concatenate(list(values.values()))
+    edges = np.histogram_bin_edges(together, bins=30)
+    figure = Figure(figsize=(4.2 * len(values), 3.2), layout="constrained")
+    for place, (colour, (series, found)) in enumerate(
+        zip(_cycled(len(values)), values.items(), strict=True), start=1
+    ):
+        axes = figure.add_subplot(1, len(values), place)
+        axes.hist(found, bins=[float(edge) for edge in edges], color=colour)
+        axes.set(xlabel=quantity, ylabel="how many", title=f"{series}, round {round_index}")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def class_values_figure(
+    values: Mapping[str, Array], class_names: Sequence[str], quantity: str, round_index: int
+) -> Figure:
+    """Bars by class, side by side for each series (KDIA's Fig. 7).
+
+    Args:
+        values: series -> [classes]; NaN leaves a gap.
+        quantity: what they are.
+    """
+    classes = len(class_names)
+    figure = Figure(figsize=(float(np.clip(0.5 * classes + 1.5, 4.5, 16)), 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    width = 0.8 / len(values)
+    for place, (series, found) in enumerate(values.items()):
+        places = np.arange(classes) + (place - (len(values) - 1) / 2) * width
+        axes.bar(places, found, width, color=COLOURS[place % len(COLOURS)], label=series)
+    step = 1 if classes <= 30 else 10
+    axes.set_xticks(
+        range(0, classes, step), class_names[::step], fontsize=7, rotation=90 if classes > 10 else 0
+    )
+    axes.set(xlabel="class", ylabel=quantity, title=f"round {round_index}")
+    figure.legend(loc="outside right upper", frameon=False)
     return figure
 
 
@@ -115,11 +186,15 @@ def accuracy_histogram_figure(clients: pa.Table) -> Figure:
 def _mosaic(images: Array, titles: Sequence[str], grid: tuple[int, int], heading: str) -> Figure:
     """Images in rows and columns on one pair of axes, which is twenty times faster than one pair each."""
     rows, columns = grid
+    # Small images are enlarged, so that a label has the same room above any of them.
+    factor = -(-SMALLEST // max(images.shape[2:]))
+    images = images.repeat(factor, axis=2).repeat(factor, axis=3)
     channels, height, width = images.shape[1:]
-    gap_y, gap_x = max(2, round(0.32 * height)), max(1, round(0.1 * width))
+    gap_y, gap_x = max(2, round(0.4 * height)), max(1, round(0.1 * width))
     canvas = np.full((rows * (height + gap_y), columns * (width + gap_x), channels), np.nan, dtype=np.float32)
     figure = Figure(
-        figsize=(0.72 * columns + 0.2, 0.72 * rows * (1 + gap_y / height) + 0.4), layout="constrained"
+        figsize=(max(0.72 * columns + 0.2, 4.5), 0.72 * rows * (1 + gap_y / height) + 0.4),
+        layout="constrained",
     )
     axes = figure.add_subplot()
     axes.set_axis_off()
@@ -128,11 +203,16 @@ def _mosaic(images: Array, titles: Sequence[str], grid: tuple[int, int], heading
         row, column = divmod(index, columns)
         top, left = row * (height + gap_y) + gap_y, column * (width + gap_x)
         canvas[top : top + height, left : left + width] = np.clip(np.moveaxis(image, 0, 2), 0, 1)
-        axes.text(left + width / 2, top - 0.1 * gap_y, title, ha="center", va="bottom", fontsize=6)
+        axes.text(left + width / 2, top - 0.15 * gap_y, title, ha="center", va="bottom", fontsize=6)
+        if title and np.isnan(image).all():
+            axes.text(left + width / 2, top + height / 2, "none", ha="center", va="center", fontsize=6)
     shown = canvas[..., 0] if channels == 1 else np.where(np.isnan(canvas), 1.0, canvas)
     axes.imshow(np.ma.masked_invalid(shown), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     return figure
 
 
 def _cycled(count: int) -> list[str]:
-    return [COLOURS[index % len(COLOURS)] for index in range(count)]
+    """Colours told apart: the palette, and past it even steps through a colour map."""
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
+    return [to_hex(colormaps["turbo"](index / (count - 1))) for index in range(count)]

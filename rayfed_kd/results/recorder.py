@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
 from rayfed_kd.results.summary import summarise, write_json
@@ -18,7 +20,7 @@ from rayfed_kd.results.tensorboard import RunWriter
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rayfed_kd.protocol import Samples
+    from rayfed_kd.protocol import Samples, Shown
     from rayfed_kd.setting import Setting
 
 SHOWN_SAMPLES = 64
@@ -62,8 +64,8 @@ class RunRecorder:
         if len(self.events) == 1:  # not earlier: its imports would hold up the first round
             self._draw(self._open_tensorboard)
         self._draw(self._scalars, record)
-        if record.samples is not None:
-            self._draw(self._samples, record.round, record.samples)
+        for name, shown in record.shown.items():
+            self._draw(self._shown, record.round, name, shown)
 
     def close(self, status: str) -> dict[str, Any]:
         """Last pictures and summary.json; gives the summary."""
@@ -121,6 +123,28 @@ class RunRecorder:
         for model, accuracies in _by_model(record.tables.get("clients", [])).items():
             self._writer.histogram(f"client_accuracy/{model}", accuracies, record.round)
 
+    def _shown(self, round_index: int, name: str, shown: Shown) -> None:
+        from rayfed_kd.protocol import ClassValues, Samples
+
+        if isinstance(shown, Samples):
+            self._samples(round_index, shown)
+            return
+        from rayfed_kd.results.figures import class_values_figure, distribution_figure
+
+        values = {series: value.numpy() for series, value in shown.values.items()}
+        names = self._setting.dataset.class_names
+        if isinstance(shown, ClassValues):
+            figure = class_values_figure(values, names, shown.quantity, round_index)
+        else:
+            figure = distribution_figure(values, shown.quantity, round_index)
+        file = f"{name}-{round_index:06d}"
+        self._show(name, figure, round_index, file)
+        rows = [
+            (series, place, float(v)) for series, value in values.items() for place, v in enumerate(value)
+        ]
+        columns = dict(zip(("series", "index", "value"), zip(*rows, strict=True), strict=True))
+        pq.write_table(pa.table(columns), self._folder / "figures" / f"{file}.parquet")
+
     def _samples(self, round_index: int, samples: Samples) -> None:
         from rayfed_kd.results.figures import class_means_figure, sample_grid_figure
 
@@ -154,15 +178,20 @@ class RunRecorder:
     def _last_pictures(self) -> None:
         if self._writer is None:  # no round was finished
             return
-        from rayfed_kd.results.figures import accuracy_histogram_figure, curves_figure
+        from rayfed_kd.results.figures import accuracy_histogram_figure, curves_figure, logged_figure
+
+        last = self.events[-1]["round"]
+        rounds = read_table(self._folder / "tables", "rounds").to_pylist()
+        logged = {row["round"]: dict(row["losses"]) for row in rounds}
+        if any(logged.values()):
+            self._show("logged", logged_figure(logged), last, "logged")
 
         metrics = read_table(self._folder / "tables", "metrics")
         if metrics.num_rows:
-            self._show("curves", curves_figure(metrics), self.events[-1]["round"], "curves")
+            self._show("curves", curves_figure(metrics), last, "curves")
         clients = read_table(self._folder / "tables", "clients")
         if clients.num_rows:
-            drawn = accuracy_histogram_figure(clients)
-            self._show("client_accuracies", drawn, self.events[-1]["round"], "client-accuracies")
+            self._show("client_accuracies", accuracy_histogram_figure(clients), last, "client-accuracies")
         self._writer.close()
 
 

@@ -1,0 +1,81 @@
+"""triFreqs: what a client's latest model weighs in KDIA's teacher. All in float64.
+
+Ma et al. 2025, section 5.2, eq. 6 to 9. Direct form, over all N clients:
+
+    F^intv_k = exp(-(t - t_k)) / sum     t_k: the round of its last participation, -1 before the first
+    F^part_k = n_k / sum n               n_k: how often it took part
+    F^num_k  = N_k / sum N               N_k: its samples
+    F_k      = a mean of the three, or one of them, normalised to sum 1
+
+Running form: under the geometric mean F_k is proportional to (exp(t_k) n_k N_k)^(1/3), which changes
+only when client k takes part. So are the single frequencies. Under the arithmetic and the harmonic mean
+every client's weight changes every round.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Mean = Literal["geometric", "arithmetic", "harmonic", "interval", "participation", "samples"]
+
+# How fast a running weight shrinks with each round that its client sits out.
+DECAYS = {"geometric": math.exp(-1 / 3), "interval": math.exp(-1), "participation": 1.0, "samples": 1.0}
+
+
+class Frequencies(NamedTuple):
+    """F^intv, F^part, F^num; [N] float64 each, each of sum 1."""
+
+    interval: Array
+    participation: Array
+    samples: Array
+
+
+def frequencies(last: Array, counts: Array, sizes: Array, now: int) -> Frequencies:
+    """The three frequencies after round `now`'s cohort has been counted.
+
+    Args:
+        last: [N] t_k, -1 for a client that has not taken part.
+        counts: [N] n_k, not all zero.
+        sizes: [N] N_k.
+        now: t, from 0.
+    """
+    # Relative to the newest: exp(-(t - t_k)) of everybody underflows together after 745 rounds otherwise.
+    recent = np.exp(last - np.maximum(last.max(), now))
+    return Frequencies(recent / recent.sum(), counts / counts.sum(), sizes / sizes.sum())
+
+
+def combined(three: Frequencies, mean: Mean) -> Array:
+    """F, [N], of sum 1."""
+    stacked = np.stack(three)
+    if mean == "arithmetic":
+        raw = stacked.mean(axis=0)
+    elif mean == "harmonic":
+        with np.errstate(divide="ignore"):  # a frequency of 0 makes the mean 0, as in the limit
+            raw = 3.0 / (1.0 / stacked).sum(axis=0)
+    elif mean == "geometric":
+        raw = np.cbrt(stacked).prod(axis=0)
+    else:
+        raw = getattr(three, mean)
+    weights: Array = raw / raw.sum()
+    return weights
+
+
+def running_weight(mean: Mean, count: int, size: float) -> float:
+    """What a client that has just taken part weighs, before it shrinks by `DECAYS[mean]` a round."""
+    if mean == "geometric":
+        return math.cbrt(count * size)
+    return {"interval": 1.0, "participation": float(count), "samples": size}[mean]
+
+
+def unseen_weight(mean: Mean, unseen: int, unseen_samples: float, now: int) -> float:
+    """What all clients that have not taken part weigh together, beside the running weights."""
+    return {
+        "geometric": 0.0,
+        "participation": 0.0,
+        "interval": unseen * math.exp(-1.0 - now),
+        "samples": unseen_samples,
+    }[mean]

@@ -1,0 +1,154 @@
+"""Generators that are told the class: of images, of feature maps, of features."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.models.base import ConditionalGenerator, Shape, image_shape
+
+PATH = "method.generator.name"
+Latent = Annotated[int, Field(ge=1, description="length of the noise z")]
+
+
+class _Embedded(nn.Module):
+    """[batch, latent] and labels -> [batch, latent + classes, 1, 1]: the class as a learned embedding."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, classes)
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        return torch.cat([noise, self.embedding(labels)], dim=1)[:, :, None, None]
+
+
+class _Projected(nn.Module):
+    """[batch, latent] and labels -> maps: noise and one-hot label through a layer each, side by side."""
+
+    def __init__(self, latent: int, classes: int, maps: Shape) -> None:
+        super().__init__()
+        size = maps[0] * maps[1] * maps[2]
+        self.noise, self.label = nn.Linear(latent, size), nn.Linear(classes, size)
+        self.classes, self.maps = classes, maps
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        one_hot = F.one_hot(labels, self.classes).to(noise.dtype)
+        sides = [self.noise(noise), self.label(one_hot)]
+        return torch.cat([side.view(len(noise), *self.maps) for side in sides], dim=1)
+
+
+class _OneHot(nn.Module):
+    """[batch, latent] and labels -> [batch, latent + classes]."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        return torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], dim=1)
+
+
+class _Growing(nn.ConvTranspose2d):
+    """A transposed 2x2 convolution of stride 1 as one matrix product and four shifted sums.
+
+    The same sums as torch's, whose kernel takes nearly twice as long on maps of five places a side.
+    """
+
+    def __init__(self, into: int, out: int) -> None:
+        super().__init__(into, out, 2, bias=False)
+
+    def forward(self, maps: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """[batch, into, h, w] -> [batch, out, h + 1, w + 1]."""
+        batch, into, height, width = maps.shape
+        kernel = self.weight.permute(0, 2, 3, 1).reshape(into, -1)
+        products = (maps.permute(0, 2, 3, 1).reshape(-1, into) @ kernel).view(batch, height, width, 2, 2, -1)
+        corners = [(0, 0), (0, 1), (1, 0), (1, 1)]
+        shifted = [F.pad(products[:, :, :, i, j], (0, 0, j, 1 - j, i, 1 - i)) for i, j in corners]
+        return torch.stack(shifted).sum(0).permute(0, 3, 1, 2)
+
+
+def fedcg_feature(
+    shape: Shape,
+    classes: int,
+    *,
+    width: Annotated[int, Field(ge=4, description="channels; the published width is 512")] = 512,
+    latent: Latent = 100,
+) -> ConditionalGenerator:
+    """FedCG's generator of 16x5x5 feature maps: embedded label, transposed 2x2 convolutions, sigmoid.
+
+    Wu et al. 2022, arXiv 2111.08211; KDIA's server trains it. 890,724 parameters for 10 classes,
+    1,084,944 for 100; 1,795 buffer entries.
+    """
+    if shape != (16, 5, 5):
+        raise RecipeError(
+            f"fedcg_feature makes maps of 16x5x5, the model's last maps are {'x'.join(map(str, shape))}; "
+            "simple_cnn on 32x32 images fits",
+            path=PATH,
+        )
+    channels = (latent + classes, width, width // 2, width // 4)
+    layers: list[nn.Module] = []
+    for into, out in pairwise(channels):
+        layers += [_Growing(into, out), nn.BatchNorm2d(out), nn.LeakyReLU(0.2)]
+    layers += [_Growing(channels[-1], 16), nn.Sigmoid()]
+    return ConditionalGenerator(_Embedded(classes), nn.Sequential(*layers), latent, standardised=True)
+
+
+def conditional_image(
+    shape: Shape,
+    classes: int,
+    *,
+    width: Annotated[int, Field(ge=2, description="channels; the published width is 128")] = 128,
+    latent: Latent = 100,
+) -> ConditionalGenerator:
+    """DaFKD's generator: noise and class through a layer each, twice upsampling and convolution; tanh.
+
+    Wang et al. 2023, section 3.2; its last BatchNorm, without parameters, gives pixels of mean 0 and
+    variance 1, as normalised images have. 573,825 parameters for 1x28x28 and 10 classes, 682,499 for
+    3x32x32.
+    """
+    channels, height, across = image_shape(shape, "conditional_image", 4, PATH)
+    if height % 4 or across % 4:
+        raise RecipeError(
+            f"conditional_image makes images whose sides are multiples of 4, not {height}x{across}", path=PATH
+        )
+    half = width // 2
+    body = nn.Sequential(
+        nn.BatchNorm2d(2 * half),
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(2 * half, width, 3, padding=1),
+        nn.BatchNorm2d(width),
+        nn.LeakyReLU(0.2),
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(width, half, 3, padding=1),
+        nn.BatchNorm2d(half),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(half, channels, 3, padding=1),
+        nn.Tanh(),
+        nn.BatchNorm2d(channels, affine=False),
+    )
+    join = _Projected(latent, classes, (half, height // 4, across // 4))
+    return ConditionalGenerator(join, body, latent, standardised=True)
+
+
+def dense_feature(
+    shape: Shape,
+    classes: int,
+    *,
+    hidden: Annotated[int, Field(ge=1, description="hidden units")] = 256,
+    latent: Latent = 100,
+) -> ConditionalGenerator:
+    """A perceptron of noise and one-hot class to the features before a classifier's last layer.
+
+    The form of FedGen's generator (Zhu et al. 2021, arXiv 2105.10056), which DaFKD's Appendix A names.
+    LayerNorm in place of BatchNorm: a client's last batch may be a single sample.
+    """
+    body = nn.Sequential(
+        nn.Linear(latent + classes, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, shape[0])
+    )
+    return ConditionalGenerator(_OneHot(classes), body, latent, standardised=True)
