@@ -20,7 +20,15 @@ from rayfed_kd.experiment import prepare
 from rayfed_kd.protocol import OneExchange, Replies, to_array
 from rayfed_kd.registry import load_object
 
-OPTIONS = {"fedkf": {"generator": {"name": "dafl_image", "width": 4, "latent": 8}}}
+RECIPES = {
+    "fedkf": {"method": {"generator": {"name": "dafl_image", "width": 4, "latent": 8}}},
+    "dafkd": {"method": {"generator": {"width": 4, "latent": 8}, "distill_batches": 2}},
+    "kdia": {
+        "method": {"generator": {"width": 8, "epochs": 1, "batches": 2}},
+        "model": {"name": "simple_cnn"},
+        "data": {"name": "synthetic", "samples": 100, "classes": 3, "shape": [1, 32, 32]},
+    },
+}
 
 
 def one_exchange():
@@ -31,9 +39,12 @@ def one_exchange():
 @pytest.fixture(params=one_exchange())
 def setting(request):
     torch.set_num_threads(1)
+    own = RECIPES.get(request.param, {})
     recipe = {
-        "method": {"name": request.param, **OPTIONS.get(request.param, {})},
+        "model": {"name": "lenet5"},
         "data": {"name": "digits", "fraction": 0.2},
+        **own,
+        "method": {"name": request.param, **own.get("method", {})},
         "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4},
         "local": {"epochs": 1, "batch_size": 32},
         "rounds": 2,
@@ -127,7 +138,9 @@ def test_permuted_replies_change_nothing(setting):
     cohort = run._cohort(1)
     replies = cohort.broadcast(setting.method.client_update, setting.method.dispatch(server, ctx))
     shuffled = Replies([replies[i] for i in (2, 0, 3, 1)])
-    first, second = (setting.method.absorb(server, order, ctx) for order in (replies, shuffled))
+    first, second = (
+        setting.method.absorb(server, order, run._context(1)) for order in (replies, shuffled)
+    )
     assert_equal(tensors(setting.method.evaluated(first)), tensors(setting.method.evaluated(second)))
 
 

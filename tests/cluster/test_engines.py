@@ -19,7 +19,22 @@ RECIPE = {
 METHODS = {
     "fedavg": {"name": "fedavg", "track_oca": True},
     "fedkf": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
+    "dafkd": {"name": "dafkd", "generator": {"width": 4, "latent": 8}, "distill_batches": 2},
+    "dafkd, local protocol": {
+        "name": "dafkd",
+        "generator": {"width": 4, "latent": 8},
+        "distill_batches": 2,
+        "protocol": "local",
+    },
+    "kdia": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 2}},
 }
+CHANGES = {
+    "kdia": {
+        "model": {"name": "simple_cnn"},
+        "data": {"name": "synthetic", "samples": 100, "classes": 3, "shape": [1, 32, 32]},
+    }
+}
+MODELS = {"fedavg": {"aca", "oca"}, "fedkf": {"aca", "oca"}, "kdia": {"student", "teacher"}}
 DECIDED = ["rounds", "metrics", "clients", "messages"]
 TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
 
@@ -33,7 +48,7 @@ def small_ray():
 
 
 def run(method, folder, *overrides, local=False):
-    recipe = {**RECIPE, "method": METHODS[method]}
+    recipe = {**RECIPE, "method": METHODS[method], **CHANGES.get(method, {})}
     return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
 
 
@@ -50,7 +65,7 @@ def assert_same(result, expected):
 @pytest.mark.parametrize("method", METHODS)
 def test_any_placement_gives_the_local_engines_bits(method, small_ray, tmp_path):
     expected = run(method, tmp_path / "local", local=True)
-    assert set(expected.models) == {"aca", "oca"}
+    assert set(expected.models) == MODELS.get(method, {"global"})
     for clients_per_actor in (4, 2, 1):
         result = run(
             method, tmp_path / f"{clients_per_actor}", f"placement.clients_per_actor={clients_per_actor}"

@@ -1,0 +1,276 @@
+"""DaFKD: means, importance, its checks against FedAvg and FedDF, Appendix A and B."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import rayfed_kd
+from algorithms.dafkd import DaFKD, Options
+from cluster.engine import LocalEngine
+from cluster.host import Host
+from cluster.simulation import Simulation
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment import prepare
+from rayfed_kd.losses import adversarial_loss, target_divergence
+from rayfed_kd.protocol import Replies, Reply
+from rayfed_kd.vectors import weighted_mean
+
+SMALL = {
+    "method": {"name": "dafkd", "generator": {"width": 4, "latent": 6}, "distill_batches": 3},
+    "model": {"name": "bottleneck_resnet", "width": 2},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
+    "local": {
+        "epochs": 1,
+        "batch_size": 16,
+        "optimizer": {"name": "adam", "lr": 0.002, "weight_decay": 0.001},
+    },
+    "rounds": 2,
+    "sampling": {"fraction": 0.6},
+    "evaluation": {"samples": False, "every": 2},
+}
+
+
+class Silent:
+    def record(self, record):
+        self.last = record
+
+    def close(self, status):
+        return {}
+
+
+def run(folder, *overrides, method=None):
+    recipe = SMALL if method is None else {**SMALL, "method": method}
+    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+
+
+def simulation(*overrides):
+    setting = prepare(SMALL, list(overrides)).setting
+    return Simulation(setting, LocalEngine(Host(setting)), Silent())
+
+
+def trained_cohort(*overrides):
+    """A simulation, its first context, state, and the first cohort's replies."""
+    sim = simulation(*overrides)
+    ctx, method = sim._context(1), sim.setting.method
+    server = method.init_server(ctx)
+    replies = sim._cohort(1).broadcast(method.client_update, method.dispatch(server, ctx))
+    return sim, ctx, server, replies
+
+
+def test_global_generator_is_the_mean_of_the_clients():
+    """Eq. 4: uniform over the cohort; the released code keeps the last client's."""
+    sim, ctx, server, replies = trained_cohort()
+    after = sim.setting.method.absorb(server, replies, ctx)
+    generators = torch.stack([vector.double() for vector in replies.vectors("generator")])
+    torch.testing.assert_close(after.generator.double(), generators.mean(0), rtol=0, atol=1e-7)
+    assert not torch.equal(after.generator, replies[-1]["generator"])
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_weighting_of_both_means(weighting):
+    sim, ctx, server, replies = trained_cohort(f"method.weighting={weighting}", "method.distill_epochs=0")
+    after = sim.setting.method.absorb(server, replies, ctx)
+    counts = replies.numbers("samples") if weighting == "samples" else [1.0] * len(replies)
+    assert len(set(replies.numbers("samples"))) > 1
+    for found, name in ((after.weights, "student"), (after.generator, "generator")):
+        assert torch.equal(found, weighted_mean(replies.vectors(name), counts))
+
+
+def test_nothing_distilled_and_no_adversary_is_uniform_fedavg_bit_for_bit(tmp_path):
+    changes = ("method.adversarial=false", "method.correlation=false", "method.distill_epochs=0")
+    ours = run(tmp_path / "a", *changes)
+    plain = run(tmp_path / "b", method={"name": "fedavg", "weighting": "uniform"})
+    assert np.array_equal(ours.models["global"], plain.models["aca"])
+
+
+def constant(replies, logit=0.3):
+    """The same replies with discriminators that say the same of everything."""
+    made = []
+    for reply in replies:
+        head = torch.zeros_like(reply["discriminator"])
+        head[-1] = logit
+        other = Reply.of(
+            {**{n: reply[n] for n in ("student", "generator")}, "discriminator": head}, reply.metadata
+        )
+        other.client, other.handle = reply.client, reply.handle
+        made.append(other)
+    return Replies(made)
+
+
+def test_constant_discriminators_weigh_uniformly_and_mix_plain_averages():
+    """Then DaFKD is FedDF with averaged probabilities on generated samples."""
+    sim, ctx, server, replies = trained_cohort()
+    method, same = sim.setting.method, constant(replies)
+    theta = weighted_mean(replies.vectors("generator"), [1.0] * len(replies))
+    samples = method._samples(theta, 5, ctx)
+    predicted, log_importance = method._ensemble(same, server.weights, samples, ctx)
+    alpha = log_importance.softmax(0)
+    torch.testing.assert_close(alpha, torch.full_like(alpha, 1 / len(replies)))
+    plain = []
+    for vector in replies.vectors("student"):
+        with torch.no_grad():
+            plain.append(ctx.frozen_model(vector)(samples).softmax(1))
+    mixed = torch.einsum("kn,knc->nc", alpha, predicted)
+    torch.testing.assert_close(mixed, torch.stack(plain).mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_constant_discriminators_and_no_correlation_give_the_same_model():
+    sim, ctx, server, replies = trained_cohort()
+    first = sim.setting.method.absorb(server, constant(replies), ctx)
+    other = simulation("method.correlation=false")
+    second = other.setting.method.absorb(server, replies, other._context(1))
+    torch.testing.assert_close(first.weights, second.weights, rtol=1e-4, atol=1e-5)
+
+
+def test_sure_discriminators_of_disjoint_domains_choose_one_member():
+    """f near 1 on its own domain and near 0 elsewhere: alpha is one-hot."""
+    judged = torch.tensor([[40.0, -40.0], [-40.0, 40.0]])
+    alpha = F.logsigmoid(judged).softmax(0)
+    torch.testing.assert_close(alpha, torch.eye(2))
+
+
+def test_importance_survives_discriminators_that_believe_nothing():
+    """f underflows in float32 below exp(-103): equal disbelief is uniform importance, not 0 / 0."""
+    alpha = F.logsigmoid(torch.full((3, 4), -500.0)).softmax(0)
+    torch.testing.assert_close(alpha, torch.full((3, 4), 1 / 3))
+
+
+@pytest.mark.parametrize(
+    "changes", [(), ("method.target=logits", "method.temperature=2.0"), ("method.sharing=false",)]
+)
+def test_local_protocol_gives_the_defaults_result(changes, tmp_path):
+    """Appendix B, within float tolerance: the clients do what the server did, on the same samples."""
+    changes = ("rounds=1", "evaluation.every=1", *changes)
+    upload, local = (run(tmp_path / p, f"method.protocol={p}", *changes) for p in ("upload", "local"))
+    np.testing.assert_allclose(upload.models["global"], local.models["global"], rtol=2e-3, atol=2e-4)
+    messages = [result.tables["messages"].to_pylist() for result in (upload, local)]
+    kinds = [{row["kind"] for row in rows if row["direction"] == "up"} for rows in messages]
+    assert kinds[0] == {"weights", "generator", "discriminator", "metadata"}
+    assert kinds[1] == {"weights", "generator", "scalars", "logits", "metadata"}
+
+
+def test_local_protocol_goes_on_over_rounds(tmp_path):
+    """The model kept for the second exchange does not leak into the next round's state."""
+    result = run(tmp_path / "a", "method.protocol=local", "rounds=3")
+    assert result.summary["status"] == "finished"
+
+
+def test_feature_generator_distils_into_the_class_head_alone():
+    """Appendix A: the trunk of w is that of the mean; only the last layer learns."""
+    sim, ctx, server, replies = trained_cohort("method.generated=features", "method.generator={hidden: 8}")
+    after = sim.setting.method.absorb(server, replies, ctx)
+    mean = weighted_mean(replies.vectors("student"), [1.0] * len(replies))
+    flat = ctx.frozen_model(mean)
+    head = sum(p.numel() for p in flat.module.head.parameters())
+    end = flat.num_parameters
+    assert torch.equal(after.weights[: end - head], mean[: end - head])
+    assert not torch.equal(after.weights[end - head : end], mean[end - head : end])
+
+
+def test_discriminator_is_kept_at_the_client_and_differs_between_clients():
+    sim, _, _, replies = trained_cohort("method.correlation=true")
+    heads = list(replies.vectors("discriminator"))
+    assert not torch.equal(heads[0], heads[1])
+    assert len(sim._records) == len(replies)
+
+
+def test_sharing_saves_the_discriminators_trunk(tmp_path):
+    """Up, per client: a head of 4 x 4 x width + 1 = 33 numbers, or a network of its own with BatchNorm."""
+    once = ("rounds=1", "evaluation.every=1")
+    shared, whole = (run(tmp_path / s, f"method.sharing={s}", *once) for s in ("true", "false"))
+    sent = []
+    for result in (shared, whole):
+        rows = [r for r in result.tables["messages"].to_pylist() if r["kind"] == "discriminator"]
+        sent.append(rows[0]["bytes"] // 4)
+    flat = prepare(SMALL, ["method.sharing=false"]).setting.workshop().initial_vector("discriminator")
+    assert sent == [33, flat.numel()]
+
+
+def test_generated_batches_leave_the_running_statistics_alone():
+    sim, ctx, server, _ = trained_cohort()
+    flat = ctx.model(server.weights)
+    before = flat.storage[flat.num_parameters :].clone()
+    with flat.keeping_statistics():
+        flat(torch.randn(8, 1, 8, 8))
+    assert torch.equal(flat.storage[flat.num_parameters :], before)
+    flat(torch.randn(8, 1, 8, 8))
+    assert not torch.equal(flat.storage[flat.num_parameters :], before)
+    assert sim.setting.method.options.sharing
+
+
+def test_generators_step_moves_the_generator_alone():
+    """`alone`: the discriminator and the trunk it looks through get no gradient from the deceit."""
+    from rayfed_kd.config import OptimizerRecipe
+    from rayfed_kd.optimizers import Optimizer
+
+    _, ctx, server, replies = trained_cohort()
+    student, generator = ctx.model(server.weights), ctx.model(server.generator, "generator")
+    head = ctx.model(replies[0]["discriminator"], "discriminator")
+    before = generator.vector()
+    made = generator(torch.randn(4, 6), torch.tensor([0, 1, 2, 3]))
+    deceit = F.softplus(-head(student.features(made))).mean()
+    Optimizer(OptimizerRecipe(name="adam", lr=0.01), generator).minimise(deceit, alone=True)
+    assert student.gradients.abs().max() == head.gradients.abs().max() == 0
+    assert not torch.equal(generator.vector(), before)
+
+
+def test_adversarial_loss_is_eq_2():
+    """Logits 0 real, 0 and log 3 fake: f = 1/2; 1 - f = 1/2, 1/4. Mean of log 2, log 2, log 4 = 4/3 log 2."""
+    loss = adversarial_loss(torch.tensor([0.0]), torch.tensor([0.0, float(np.log(3))]))
+    assert loss.item() == pytest.approx(4 / 3 * np.log(2), rel=1e-6)
+
+
+def test_distillation_from_a_mixed_target_by_hand():
+    """Target (1, 0), student (0, 0): log 2, gradient (-1/2, 1/2); T 2 gives 4 / 2 times that: (-1, 1)."""
+    logits = torch.zeros(1, 2, requires_grad=True)
+    loss = target_divergence(torch.tensor([[1.0, 0.0]]), logits)
+    loss.backward()
+    assert loss.item() == pytest.approx(np.log(2), rel=1e-6)
+    torch.testing.assert_close(logits.grad, torch.tensor([[-0.5, 0.5]]))
+    logits.grad = None
+    target_divergence(torch.tensor([[1.0, 0.0]]), logits, 2.0).backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[-1.0, 1.0]]))
+
+
+def test_minmax_and_non_saturating_move_the_generator_differently(tmp_path):
+    first, second = (
+        run(tmp_path / g, f"method.generator_loss={g}", "rounds=1", "evaluation.every=1")
+        for g in ("non_saturating", "minmax")
+    )
+    deceit = [dict(r.tables["rounds"].to_pylist()[0]["losses"])["deceit"] for r in (first, second)]
+    assert deceit[0] > 0 > deceit[1]
+
+
+def test_logged_and_drawn(tmp_path):
+    result = run(tmp_path / "a", "evaluation.samples=true")
+    losses = dict(result.tables["rounds"].to_pylist()[-1]["losses"])
+    assert {"adversarial", "deceit", "real_right", "fake_right", "distillation", "ce"} <= set(losses)
+    assert 0 <= losses["real_right"] <= 1
+    drawn = {path.name for path in (tmp_path / "a" / "figures").iterdir()}
+    assert {"samples-000002.png", "importance-000002.png", "importance-000002.parquet"} <= drawn
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["method.generated=features", "method.sharing=false"], "generated: features are the shared trunk's"),
+        (["method.generator.name=fedcg_feature"], "fedcg_feature makes maps of 16x5x5"),
+        (
+            ["method.generator={name: dafl_image}"],
+            "dafl_image takes noise alone, this method",
+        ),
+        (["method.temperature=0"], "method.temperature = 0: expected a number above 0"),
+        (["method.distill_lr=0"], "method.distill_lr = 0: expected a number above 0"),
+        (["method.generated=features", "method.generator.name=conditional_image"], "takes images"),
+    ],
+)
+def test_bad_input_is_refused_before_the_first_round(overrides, message):
+    with pytest.raises(RecipeError) as caught:
+        prepare({**SMALL, "method": {"name": "dafkd"}}, overrides)
+    assert message in str(caught.value)
+
+
+def test_options_model_is_the_methods():
+    assert DaFKD.options_model() is Options

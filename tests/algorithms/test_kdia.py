@@ -1,0 +1,298 @@
+"""KDIA: the teacher against its direct form, identities, the label rule, who gets gradient, the ledger."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import rayfed_kd
+from algorithms.kdia import KDIA, Options, known_frequencies
+from cluster.calls import Held
+from cluster.engine import LocalEngine
+from cluster.host import Host
+from cluster.simulation import Simulation
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment import prepare
+from rayfed_kd.frequencies import combined
+from rayfed_kd.protocol import Replies, Reply
+from rayfed_kd.slots import Slots
+from rayfed_kd.training import train_generator_on_labels
+
+SMALL = {
+    "method": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 3, "batch_size": 8}},
+    "model": {"name": "simple_cnn"},
+    "data": {"name": "synthetic", "samples": 120, "classes": 4, "shape": [3, 32, 32]},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
+    "local": {"epochs": 2, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9}},
+    "rounds": 3,
+    "sampling": {"fraction": 0.4},
+    "evaluation": {"samples": False, "every": 3},
+}
+NOTHING_TAUGHT = ("method.lambda_kd=0", "method.lambda_gen=0")
+
+
+def run(folder, *overrides, method=None):
+    recipe = SMALL if method is None else {**SMALL, "method": method}
+    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+
+
+class Silent:
+    """Keeps what was recorded."""
+
+    def __init__(self):
+        self.records = []
+
+    def record(self, record):
+        self.records.append(record)
+
+    def close(self, status):
+        return {}
+
+
+def simulation(*overrides):
+    setting = prepare(SMALL, list(overrides)).setting
+    return Simulation(setting, LocalEngine(Host(setting)), Silent())
+
+
+def reply(client, value, samples):
+    made = Reply.of({"student": torch.tensor([value])}, {"samples": samples})
+    made.client, made.handle = client, Held({"student": np.array([value], dtype=np.float32)})
+    return made
+
+
+@pytest.mark.parametrize(
+    "mean", ["geometric", "arithmetic", "harmonic", "interval", "participation", "samples"]
+)
+def test_teacher_is_the_direct_sum_over_all_clients(mean, monkeypatch):
+    """Every round: sum_k F_k theta_k over all six, theta^0 = 100 where a client has not been seen."""
+    method = KDIA(Options(mean=mean))
+    monkeypatch.setattr(KDIA, "_trained_generator", lambda self, server, replies, ctx: server.generator)
+    sizes, stream = [10, 20, 30, 40, 50, 60], np.random.default_rng(2)
+    ctx = SimpleNamespace(
+        round=0,
+        sizes=sizes,
+        num_clients=6,
+        log=lambda **values: None,
+        initial_vector=lambda architecture="model": torch.tensor([100.0]),
+    )
+    server, latest = method.init_server(ctx), [100.0] * 6
+    for cohort in ([0, 1], [1, 2], [4], [0, 4], [2, 5], [1], [3, 0]):
+        ctx.round += 1
+        for client in cohort:
+            latest[client] = float(np.float32(stream.normal()))
+        replies = Replies([reply(k, latest[k], sizes[k]) for k in cohort])
+        server = method.absorb(server, replies, ctx)
+        weights = combined(known_frequencies(server, ctx), mean)
+        assert server.teacher.item() == pytest.approx(float(np.dot(weights, latest)), rel=1e-6)
+        mine = sum(sizes[k] * latest[k] for k in cohort) / sum(sizes[k] for k in cohort)
+        assert server.student.item() == pytest.approx(mine, rel=1e-6)
+
+
+def test_without_its_two_terms_the_student_is_fedavg_bit_for_bit(tmp_path):
+    plain = run(tmp_path / "a", method={"name": "fedavg"})
+    student = run(tmp_path / "b", *NOTHING_TAUGHT)
+    assert np.array_equal(student.models["student"], plain.models["aca"])
+
+
+@pytest.mark.parametrize("term", NOTHING_TAUGHT)
+def test_each_term_alone_changes_the_student(term, tmp_path):
+    neither, one = run(tmp_path / "a", *NOTHING_TAUGHT), run(tmp_path / "b", term)
+    assert not np.array_equal(neither.models["student"], one.models["student"])
+
+
+def test_full_participation_and_equal_sizes_make_the_teacher_the_student(tmp_path):
+    result = run(tmp_path / "a", "sampling.fraction=1.0", "partition={name: iid, clients: 5}")
+    partition = prepare(SMALL, ["partition={name: iid, clients: 5}"]).setting.partition
+    assert len(set(partition.sizes.tolist())) == 1
+    np.testing.assert_allclose(result.models["teacher"], result.models["student"], atol=1e-6)
+
+
+def test_every_batch_is_trained_on_and_drop_last_leaves_short_ones_out(tmp_path):
+    """Steps of a round: E sum ceil(N_k / B), or E sum max(floor(N_k / B), 1)."""
+    for overrides, batches in (
+        ((), lambda n: -(-n // 16)),
+        (("method.drop_last=true",), lambda n: max(n // 16, 1)),
+    ):
+        sim = simulation("rounds=1", "sampling.fraction=1.0", *overrides)
+        counted = []
+        original = sim.engine.submit
+
+        def submit(call, original=original, counted=counted):
+            future = original(call)
+            counted.append(future.result().facts.logged["ce"][1])
+            return future
+
+        sim.engine.submit = submit
+        sim.run()
+        sizes = sim.setting.partition.sizes.tolist()
+        assert sum(counted) == 2 * sum(batches(n) for n in sizes)
+
+
+def test_down_go_two_models_and_the_generator_up_goes_one_model(tmp_path):
+    """Ten classes, 3x32x32: 2 x 92,626 + 890,724 = 1,075,976 numbers down, and 1,795 BatchNorm entries."""
+    method = {"name": "kdia", "generator": {"epochs": 0}}
+    changes = ["rounds=1", "local.epochs=1", "evaluation.every=1", "data.classes=10"]
+    result = run(tmp_path / "a", *changes, method=method)
+    row = result.tables["rounds"].to_pylist()[0]
+    assert row["bytes_down"] == 2 * 4 * (1_075_976 + 1_795)
+    assert row["bytes_up"] == 2 * 4 * 92_626
+    kinds = {r["kind"]: r["bytes"] for r in result.tables["messages"].to_pylist() if r["direction"] == "down"}
+    assert kinds["generator"] == 4 * (890_724 + 1_795)
+
+
+def test_server_training_makes_what_the_ensemble_takes_for_the_class_asked_for():
+    """Against a fixed linear ensemble the loss falls below half of log C, where it starts."""
+    sim = simulation("method.generator.epochs=2", "method.generator.batches=40", "method.generator.lr=0.01")
+    ctx, options = sim._context(1), sim.setting.method.options
+    torch.manual_seed(1)
+    ensemble = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(400, 4)).requires_grad_(False)
+    fits = []
+    ctx.log = lambda **values: fits.append(values["generator_ce"].item())
+    generator = ctx.model(ctx.initial_vector("generator"), "generator")
+    train_generator_on_labels(generator, ensemble, options.generator.training, ctx)
+    assert len(fits) == 80
+    assert fits[0] == pytest.approx(np.log(4), abs=0.3)
+    assert np.mean(fits[-10:]) < 0.5 * np.log(4)
+
+
+def test_generator_and_teacher_come_back_from_a_client_unchanged_and_convolutions_see_no_generated_loss():
+    """With lambda_gen alone, and labels weightless, what moves is what lies after the maps."""
+    sim = simulation()
+    ctx = sim._context(1)
+    server = sim.setting.method.init_server(ctx)
+    flat = ctx.model(server.student)
+    generator = ctx.frozen_model(server.generator, "generator")
+    maps = generator(torch.randn(4, 100), torch.tensor([0, 1, 2, 3]))
+    loss = torch.nn.functional.cross_entropy(flat.from_(6, maps), torch.tensor([0, 1, 2, 3]))
+    loss.backward()
+    convolutions = sum(p.numel() for m in flat.module.stages[:6] for p in m.parameters())
+    assert flat.gradients[:convolutions].abs().max() == 0
+    assert flat.gradients[convolutions:].abs().max() > 0
+    assert generator.gradients.abs().max() == 0
+
+
+def test_both_kl_directions_by_hand():
+    """Logits (2, 0) taught, (0, 0) student, tau 2: teacher p = e / (e + 1), student (1/2, 1/2).
+
+    KL(p, u) = p log 2p + q log 2q with p = .7310586, q = .2689414; KL(u, p) = -log 2 - (log p + log q) / 2.
+    """
+    taught, logits = torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 0.0]])
+    p, q = 0.7310585786, 0.2689414214
+    forward = p * np.log(2 * p) + q * np.log(2 * q)
+    backward = -np.log(2) - (np.log(p) + np.log(q)) / 2
+    assert KDIA(Options())._distillation(taught, logits).item() == pytest.approx(forward, rel=1e-5)
+    released = KDIA(Options(kl_direction="student_teacher"))
+    assert released._distillation(taught, logits).item() == pytest.approx(backward, rel=1e-5)
+
+
+def test_eq_3s_extra_factor_is_a_temperature_of_k(tmp_path):
+    """The generator's loss falls differently: sum p_k l_k / K against sum p_k l_k."""
+    one, k = (run(tmp_path / s, "rounds=1", f"method.ensemble_scale={s}") for s in ("one", "k"))
+    losses = [dict(r.tables["rounds"].to_pylist()[0]["losses"]) for r in (one, k)]
+    assert losses[0]["ce"] == losses[1]["ce"]
+    assert losses[0]["generator_ce"] != losses[1]["generator_ce"]
+
+
+def test_generator_is_used_from_the_round_that_says_so(tmp_path):
+    early, late = run(tmp_path / "a"), run(tmp_path / "b", "method.generator_from_round=3")
+    logged = [[dict(r["losses"]) for r in result.tables["rounds"].to_pylist()] for result in (early, late)]
+    assert ["gen" in losses for losses in logged[0]] == [True, True, True]
+    assert ["gen" in losses for losses in logged[1]] == [False, False, True]
+
+
+def test_pictures_of_weights_and_of_feature_similarity_and_their_data(tmp_path):
+    import pyarrow.parquet as pq
+
+    run(tmp_path / "a", "evaluation.samples=true")
+    folder = tmp_path / "a" / "figures"
+    assert (folder / "teacher_weights-000003.png").stat().st_size > 5000
+    weights = pq.read_table(folder / "teacher_weights-000003.parquet").to_pylist()
+    assert {row["series"] for row in weights} == {"single (samples)", "triple"}
+    for series in ("single (samples)", "triple"):
+        assert sum(r["value"] for r in weights if r["series"] == series) == pytest.approx(1.0)
+    similar = pq.read_table(folder / "feature_similarity-000003.parquet").to_pylist()
+    assert len(similar) == 4
+    assert all(np.isnan(row["value"]) or -1 <= row["value"] <= 1 for row in similar)
+
+
+def test_feature_similarity_of_maps_with_themselves_is_their_mean_cosine():
+    """The mean over pairs of cosines is the product of mean unit vectors: two at right angles give 1/2."""
+    units = torch.nn.functional.normalize(torch.tensor([[3.0, 0.0], [0.0, 2.0]]), dim=1)
+    pairs = (units @ units.t()).mean()
+    assert (units.mean(0) @ units.mean(0)).item() == pytest.approx(pairs.item()) == pytest.approx(0.5)
+
+
+def test_evaluated_are_both_models_last_and_best(tmp_path):
+    result = run(tmp_path / "a")
+    assert set(result.summary["models"]) == {"student", "teacher"}
+    assert all({"last", "best", "best_round"} <= set(m) for m in result.summary["models"].values())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.shape=[3,28,28]"], "fedcg_feature makes maps of 16x5x5, the model's last maps are 16x4x4"),
+        (["model.name=mlp"], "model.name: this classifier has no stage that gives feature maps"),
+        (
+            ["method.generator={name: conditional_image}"],
+            "conditional_image makes images whose sides are multiples of 4, not 5x5",
+        ),
+        (["method.tau=0"], "method.tau = 0: expected a number above 0"),
+        (["method.lambda_gen=-1"], "method.lambda_gen = -1: expected a number of at least 0"),
+        (["method.mean=median"], "method.mean = 'median': expected"),
+        (
+            ["method.generator.batch_size=1"],
+            "method.generator.batch_size = 1: expected a number of at least 2",
+        ),
+        (["method.reference=nowhere.npy"], "method.reference: nowhere.npy"),
+    ],
+)
+def test_bad_input_is_refused_before_the_first_round(overrides, message):
+    with pytest.raises(RecipeError) as caught:
+        prepare({**SMALL, "method": {"name": "kdia"}}, overrides)
+    assert message in str(caught.value)
+
+
+def test_reference_of_another_model_is_refused_with_both_shapes(tmp_path):
+    np.save(tmp_path / "r.npy", np.zeros(5, dtype=np.float32))
+    with pytest.raises(RecipeError, match=r"holds float32 \[5\], expected float32 \[91,084\]|\[91084\]"):
+        prepare(SMALL, [f"method.reference={tmp_path / 'r.npy'}"])
+
+
+def test_generator_of_images_is_refused_where_the_data_is_grey(tmp_path, monkeypatch):
+    (tmp_path / "coloured.py").write_text(
+        "import torch\nfrom torch import nn\nfrom rayfed_kd.models.base import Generator\n\n\n"
+        "def coloured(shape, classes):\n"
+        "    return Generator(nn.Sequential(nn.Linear(3, 192), nn.Unflatten(1, (3, 8, 8))), 3)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = {**SMALL, "method": {"name": "fedkf", "generator": {"name": "coloured:coloured"}}}
+    with pytest.raises(RecipeError, match=r"makes 3x8x8, the data's images are 1x8x8"):
+        prepare(recipe, ["data={name: digits}", "model.name=lenet5"])
+
+
+def test_ten_thousand_registered_clients_cost_what_those_seen_cost():
+    """20 a round: what is kept grows with the clients seen, not with the clients there are."""
+    changes = (
+        "data={name: synthetic, samples: 20000, classes: 4, shape: [1, 32, 32]}",
+        "partition={name: iid, clients: 10000}",
+        "sampling={count: 20}",
+        "local.epochs=1",
+        "evaluation.every=100",
+        "rounds=4",
+    )
+    sim = simulation(*changes)
+    states = []
+    original = sim._round
+    sim._round = lambda index, server: states.append(original(index, server)) or states[-1]
+    before = psutil.Process().memory_info().rss
+    sim.run()
+    grown = psutil.Process().memory_info().rss - before
+    seen = len(states[-1].last)
+    assert isinstance(states[-1].slots, Slots)
+    assert len(states[-1].slots.entries) == seen == len(states[-1].counts) <= 80
+    slot_bytes = seen * 4 * states[-1].student.numel()
+    assert grown < 20 * slot_bytes + 300 * 2**20  # modules and workspaces; 10,000 slots would be 3.6 GB
+    assert 10_000 * 4 * states[-1].student.numel() > 3 * 2**30
