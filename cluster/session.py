@@ -7,7 +7,8 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 import psutil
@@ -35,11 +36,12 @@ class RaySession:
     Args:
         recipe: for the server's share of cores.
         address: HOST:PORT, or None.
+        runs: how many servers there will be at a time; no more than cores are counted.
     Raises: RecipeError from `ready` if nothing answers at `address`: Ray would hang.
     """
 
-    def __init__(self, recipe: Recipe, address: str | None) -> None:
-        self._recipe, self._address = recipe, address
+    def __init__(self, recipe: Recipe, address: str | None, runs: int = 1) -> None:
+        self._recipe, self._address, self._runs = recipe, address, runs
         self._foreign = ray.is_initialized()  # in a notebook or a test: somebody else's, left as it is
         self._thread = threading.Thread(target=self._live, name="ray")
         self._started, self._over = threading.Event(), threading.Event()
@@ -66,7 +68,7 @@ class RaySession:
             self._started.set()
             return
         try:
-            _connect(self._recipe, self._address)
+            _connect(self._recipe, self._address, self._runs)
         except BaseException as error:  # raised again by `ready`, in the caller's thread
             self._error = error
         self._started.set()
@@ -74,7 +76,7 @@ class RaySession:
         ray.shutdown()
 
 
-def _connect(recipe: Recipe, address: str | None) -> None:
+def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -84,7 +86,8 @@ def _connect(recipe: Recipe, address: str | None) -> None:
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # private, on loopback, gone with this process
     # The server sleeps while clients train: its share comes on top of the machine's cores.
-    cpus = (psutil.cpu_count() or 1) + math.ceil(recipe.placement.server.num_cpus)
+    cores = psutil.cpu_count() or 1
+    cpus = cores + min(runs, cores) * math.ceil(recipe.placement.server.num_cpus)
     ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
 
 
@@ -110,15 +113,62 @@ def ray_nodes() -> list[Node]:
     return found
 
 
+def run_together(
+    runs: Sequence[Callable[[int, threading.Event], None]], recipe: Recipe, jobs: int | None
+) -> None:
+    """Calls every run with its share of the cluster (one in so many) and an event that stops it.
+
+    Args:
+        runs: each blocks until it is over.
+        recipe: says what a client actor and a server need.
+        jobs: at a time; None: as many as have room for one client actor each beside their server.
+    Raises: what a run raised, once the others are over; KeyboardInterrupt after all were ended.
+    """
+    together = min(len(runs), jobs or _rooms(recipe))
+    stop = threading.Event()
+    with ThreadPoolExecutor(together, "run") as pool:
+        waiting = [pool.submit(run, together, stop) for run in runs]
+        try:
+            done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+        except KeyboardInterrupt:
+            stop.set()
+            for future in waiting:
+                future.cancel()
+            raise
+        for future in waiting:
+            if future not in done:
+                future.cancel()
+    for future in waiting:
+        if not future.cancelled():
+            future.result()
+
+
+def _rooms(recipe: Recipe) -> int:
+    """How many runs fit with one client actor and a server each."""
+    client, server, nodes = recipe.placement.client, recipe.placement.server, ray_nodes()
+    needs = (client.num_cpus + server.num_cpus, client.num_gpus + server.num_gpus)
+    has = (sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+    return max(1, min(int(there / need + 1e-9) for there, need in zip(has, needs, strict=True) if need > 0))
+
+
 def run_on_ray(
-    blueprint: Blueprint, recipe: Recipe, folder: str, on_event: Callable[[Event], None]
+    blueprint: Blueprint,
+    recipe: Recipe,
+    folder: str,
+    on_event: Callable[[Event], None],
+    *,
+    share: int = 1,
+    stop: threading.Event | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Creates the actors, runs, hands every round's event to `on_event`.
+
+    `share`: this run's part of the cluster, one in so many. `stop`: set by another thread, ends it as Ctrl-C.
 
     Returns: the summary, and the last evaluated models as arrays.
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
-    plan = plan_hosts(recipe, ray_nodes())
+    nodes = [Node(n.cpus / share, n.gpus / share, n.memory_bytes / share) for n in ray_nodes()]
+    plan = plan_hosts(recipe, nodes)
     shared = ray.put(blueprint)
     client_actor = ray.remote(ClientActor).options(**_resources(plan.client))
     clients = [client_actor.remote(shared, host, plan) for host in range(plan.num_hosts)]
@@ -130,6 +180,8 @@ def run_on_ray(
         while True:
             done, _ = ray.wait([running], timeout=POLL_S)
             seen = _tell(server, seen, on_event)
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
             if done:
                 summary = ray.get(running)
                 return summary, ray.get(server.evaluated.remote())

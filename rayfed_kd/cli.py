@@ -87,18 +87,45 @@ def doctor(address: str | None) -> None:
         click.echo(line)
 
 
-@commands.command()
-@click.argument("study", type=click.Path())
-@OVERRIDES
-@click.option("--local", is_flag=True, help="In this process, without Ray.")
-def compare(study: str, overrides: tuple[str, ...], local: bool) -> None:
-    """Run every recipe of STUDY with every seed, and print one table: mean and deviation, published beside.
+@commands.command(name="compare")
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG [CONFIG|KEY=VALUE]...")
+@click.option("--seeds", type=click.IntRange(1), help="Run seeds 1 to N; default: the study's, else 1.")
+@click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray; default: as many as have room.")
+@click.option("--folder", help="Where runs and tables go; default: the study's.")
+@click.option("--local", is_flag=True, help="In this process, one after another, without Ray.")
+@click.option("--address", help="HOST:PORT of a Ray cluster; default: RAY_ADDRESS, else a private Ray.")
+def compare_(
+    configs: tuple[str, ...],
+    seeds: int | None,
+    jobs: int | None,
+    folder: str | None,
+    local: bool,
+    address: str | None,
+) -> None:
+    """Run a study file, or several recipes, with every seed, and put the results in one table.
 
-    Runs that are there already are not run again, so a study goes on where it was cut off.
+    Mean and deviation of every metric, the paper's values beside; Markdown, LaTeX, Parquet and curves are
+    written to the folder. Runs that are there already are not run again: a study goes on where it was cut
+    off.
     """
-    from rayfed_kd.compare import run_study
+    from functools import partial
 
-    click.echo(run_study(Path(study), overrides, local=local, tell=click.echo))
+    from rich.console import Console
+
+    from rayfed_kd.compare import compare, study_of
+    from rayfed_kd.experiment import run_each
+
+    study = study_of([c for c in configs if "=" not in c], seeds=seeds, folder=folder)
+    run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
+    comparison = compare(study, [c for c in configs if "=" in c], run=run_missing)
+    console = Console()
+    console.print(comparison.rich())
+    for heading, rows in comparison.published():
+        console.print(heading, markup=False)
+        for label, values in rows:
+            console.print(f"  {label}: {values}", markup=False, highlight=False)
+    for path in comparison.write(Path(study.folder)):
+        click.echo(path)
 
 
 def main() -> NoReturn:

@@ -1,32 +1,41 @@
-"""Studies: several recipes with several seeds, one table, the paper's numbers beside.
+"""Comparisons: several recipes with several seeds, one table, the paper's numbers beside.
 
 A study file:
 
-    base: configs/fedkf/mnist.yaml        # beside this file or below the current folder
+    title: "CIFAR-10, N 50, beta 0.1"
+    base: configs/kdia/cifar10.yaml       # beside this file or below the current folder
     overrides: [rounds=50]
     seeds: [1, 2]
-    folder: runs/fedkf-mnist
+    folder: runs/kdia-cifar10
     runs:
-      - {label: FedKF, overrides: [method.teacher=oca]}
-      - {label: FedAvg, base: configs/fedavg/mnist.yaml}
-    models: {aca: ACA, oca: OCA}          # evaluated models shown, and how they are called
-    published: [{label: FedKF (OCA), amp: 71.13, ...}]
+      - {label: KDIA, overrides: [method.tau=2.0]}
+      - {label: FedAvg, base: configs/fedavg/cifar10.yaml}
+    models: {student: S, teacher: T}      # evaluated models shown, and how they are called
+    last: 10                              # evaluated rounds in "mean of the last"
+    target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
+    published:
+      - {paper: kdia, table: "2", where: {dataset: CIFAR-10, beta: 0.1}, differs: "N 50 for 100"}
+
+Runs share a seed's partition and initial weights wherever their data, partition and model are the same:
+both are functions of the recipe and the seed.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rayfed_kd.config import load_yaml, validate
+from rayfed_kd.config import load_recipe, load_yaml, validate
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.published import published_lines
 
-METRICS = ("amp", "fm", "wlp", "server_accuracy")
+if TYPE_CHECKING:
+    from rayfed_kd.results.comparison import Comparison
 
 
 class _Strict(BaseModel):
@@ -42,13 +51,18 @@ class StudyRun(_Strict):
 
 
 class Published(_Strict):
-    """A row of a paper's table: percent for amp and wlp, as printed; the real value for fm."""
+    """A paper's table, or those of its rows that `where` names."""
 
-    label: str
-    amp: float | None = None
-    fm: float | None = None
-    wlp: float | None = None
-    note: str = ""
+    paper: str
+    table: str
+    where: dict[str, Any] = {}
+    differs: str = ""
+
+
+class TargetRun(_Strict):
+    """The accuracy to reach: the best of this run, seed by seed."""
+
+    run: str
 
 
 class Study(_Strict):
@@ -61,24 +75,54 @@ class Study(_Strict):
     folder: str
     runs: list[StudyRun] = Field(min_length=1)
     models: dict[str, str] = {}
+    last: int = Field(10, ge=1)
+    target: float | TargetRun | None = None
     published: list[Published] = []
 
 
-def run_study(
-    path: Path, overrides: Sequence[str] = (), *, local: bool = False, tell: Callable[[str], None]
-) -> str:
-    """Runs what is missing of a study and gives its table as Markdown.
+@dataclass(frozen=True)
+class Planned:
+    """One run of a study: what, where its result lies, and whether it is there."""
 
-    Raises: RecipeError if the study or one of its recipes is bad, before the first run.
+    label: str
+    seed: int
+    source: str
+    overrides: tuple[str, ...]
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether the run was finished."""
+        return (self.folder / "summary.json").exists()
+
+    @property
+    def aside(self) -> Path:
+        """Where it runs: renamed when finished, so a run cut off is made again, never half believed."""
+        return self.folder.with_name(self.folder.name + ".running")
+
+
+def compare(
+    study: Study, overrides: Sequence[str] = (), *, run: Callable[[Sequence[Planned]], None]
+) -> Comparison:
+    """Runs what is missing of a study and compares.
+
+    Args:
+        study: what to run.
+        overrides: for every recipe.
+        run: runs those given, and renames each run's folder from `aside` when it is finished.
+    Raises: RecipeError if the study or one of its recipes is bad, before the first run; RunError.
     """
-    study = read_study(path)
-    recipes = list(_recipes(study, overrides))
-    _check(recipes)
-    for label, seed, source, changes, folder in recipes:
-        if not (folder / "summary.json").exists():
-            tell(f"{label}, seed {seed}: {folder}")
-            _run(source, changes, folder, local)
-    return table(study, {(label, seed): folder for label, seed, _, _, folder in recipes})
+    planned = plan(study, overrides)
+    _check(study, planned)
+    missing = [one for one in planned if not one.done]
+    for one in missing:
+        if one.aside.exists():
+            shutil.rmtree(one.aside)
+    if missing:
+        run(missing)
+    from rayfed_kd.results.comparison import Comparison
+
+    return Comparison.read(study, planned)
 
 
 def read_study(path: Path) -> Study:
@@ -91,70 +135,77 @@ def read_study(path: Path) -> Study:
     return validate(Study, load_yaml(path.read_text(encoding="utf8")))
 
 
-Planned = tuple[str, int, str, list[str], Path]
+def study_of(sources: Sequence[str], *, seeds: int | None = None, folder: str | None = None) -> Study:
+    """What a command line names: one study file, or recipes, each a row.
+
+    Args:
+        sources: files.
+        seeds: run seeds 1 to this many instead of the study's.
+        folder: in place of the study's.
+    Raises: RecipeError
+    """
+    if len(sources) == 1 and "runs" in (_raw(sources[0]) or {}):
+        study = read_study(Path(sources[0]))
+    else:
+        names = [_label(source, sources) for source in sources]
+        runs = [{"label": name, "base": source} for name, source in zip(names, sources, strict=True)]
+        study = Study.model_validate({"runs": runs, "folder": f"runs/compare-{'-'.join(names)}"})
+    changes: dict[str, Any] = {} if seeds is None else {"seeds": list(range(1, seeds + 1))}
+    return study.model_copy(update=changes | ({} if folder is None else {"folder": folder}))
 
 
-def _recipes(study: Study, overrides: Sequence[str]) -> Iterator[Planned]:
+def _raw(source: str) -> Any:
+    path = Path(source)
+    if not path.is_file():
+        raise RecipeError(f"{source}: no such file")
+    return load_yaml(path.read_text(encoding="utf8"))
+
+
+def _label(source: str, sources: Sequence[str]) -> str:
+    """A file's name without its ending; with its folder's where two files are called the same."""
+    path = Path(source)
+    same = [other for other in sources if Path(other).stem == path.stem]
+    return path.stem if len(same) == 1 else f"{path.parent.name}-{path.stem}"
+
+
+def plan(study: Study, overrides: Sequence[str] = ()) -> list[Planned]:
+    """Every run of a study, by row and seed.
+
+    Raises: RecipeError if a row has no recipe.
+    """
+    planned = []
     for run in study.runs:
         base = run.base or study.base
         if base is None:
             raise RecipeError(f"runs: {run.label}: no base recipe, neither here nor in the study")
         for seed in study.seeds:
             folder = Path(study.folder) / f"{run.label}-seed{seed}".replace(" ", "-")
-            changes = [*study.overrides, *run.overrides, *overrides, f"seed={seed}"]
-            yield run.label, seed, base, changes, folder
+            changes = (*study.overrides, *run.overrides, *overrides, f"seed={seed}")
+            planned.append(Planned(run.label, seed, base, changes, folder))
+    return planned
 
 
-def _check(recipes: Sequence[Planned]) -> None:
-    """Every recipe is read before the first one runs."""
-    from rayfed_kd.config import load_recipe
-
-    for _, _, source, changes, _ in recipes:
-        load_recipe(source, changes)
-
-
-def _run(source: str, changes: Sequence[str], folder: Path, local: bool) -> None:
-    """Runs aside, renamed when finished: a run cut off is made again, never half believed."""
-    from rayfed_kd.experiment import run
-
-    aside = folder.with_name(folder.name + ".running")
-    if aside.exists():
-        import shutil
-
-        shutil.rmtree(aside)
-    run(source, [*changes, f"results.folder={aside}"], local=local)
-    aside.rename(folder)
-
-
-def table(study: Study, folders: dict[tuple[str, int], Path]) -> str:
-    """The study's result: last round, mean and sample deviation over seeds, the published rows beneath."""
-    lines = [
-        f"| {study.title or 'run'} | AMP % | FM | WLP % | official test % |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for run in study.runs:
-        found = [json.loads((folders[run.label, s] / "summary.json").read_text()) for s in study.seeds]
-        for model, shown in (study.models or {m: m for m in found[0]["models"]}).items():
-            values = [summary["models"][model]["last"] for summary in found if model in summary["models"]]
-            if values:
-                cells = [_cell([v[metric] for v in values], metric) for metric in METRICS]
-                lines.append(f"| {run.label} ({shown}) | {' | '.join(cells)} |")
-    for row in study.published:
-        cells = [_published(getattr(row, metric)) for metric in ("amp", "fm", "wlp")]
-        lines.append(
-            f"| *{row.label}, published{': ' + row.note if row.note else ''}* | {' | '.join(cells)} | |"
-        )
-    return "\n".join(lines)
+def _check(study: Study, planned: Sequence[Planned]) -> None:
+    """Every recipe is read, and every published table looked up, before the first run."""
+    labels = [run.label for run in study.runs]
+    if len(set(labels)) < len(labels):
+        raise RecipeError(f"runs: {labels}: two rows have the same label")
+    if isinstance(study.target, TargetRun) and study.target.run not in labels:
+        raise RecipeError(f"target.run: {study.target.run!r} is no row; there are {labels}")
+    for named in study.published:
+        published_lines(named.paper, named.table, named.where)
+    first: tuple[str, Mapping[str, Any]] | None = None
+    for one in planned:
+        recipe = load_recipe(one.source, [*one.overrides, f"results.folder={one.aside}"])
+        data = recipe.data.model_dump(exclude={"augment", "pixels"})
+        if first is None:
+            first = (one.label, data)
+        elif data != first[1]:
+            raise RecipeError(
+                f"runs: {first[0]} has data {_shown(first[1])}, {one.label} has {_shown(data)}; "
+                "expected the same data and classes in every row"
+            )
 
 
-def _published(value: float | None) -> str:
-    return "" if value is None else f"{value:g}"
-
-
-def _cell(values: Sequence[Any], metric: str) -> str:
-    if any(value is None for value in values):
-        return ""
-    scale, digits = (1, 4) if metric == "fm" else (100, 2)
-    mean = statistics.fmean(values) * scale
-    deviation = statistics.stdev(values) * scale if len(values) > 1 else None
-    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+def _shown(data: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in data.items() if value is not None)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.config import Named, Recipe, RecipeSource, load_recipe
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, RunError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cluster.placement import Node
+    from rayfed_kd.compare import Planned
     from rayfed_kd.setting import Blueprint, Setting
 
 Event = Mapping[str, Any]
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,54 @@ def _tables(folder: Path) -> dict[str, Any]:
     return {name: read_table(folder / "tables", name) for name in SCHEMAS}
 
 
+def run_each(
+    planned: Sequence[Planned], *, local: bool, address: str | None, jobs: int | None, tell: Tell
+) -> None:
+    """Runs a comparison's runs: one after another in this process, or `jobs` at a time on one Ray.
+
+    Args:
+        planned: every one's folder is renamed when it is finished.
+        local: in this process, without Ray.
+        address: of a Ray cluster.
+        jobs: how many at a time on Ray; None: as many as have room for a client actor each.
+        tell: called with a line when a run starts and ends.
+    Raises: RecipeError or DataError; RunError naming the run that failed.
+    """
+    if local:
+        for plan in planned:
+            _run_planned(plan, tell, lambda prepared: _run_local(prepared, _silent))
+        return
+    from cluster.session import RaySession, run_together
+
+    def on_ray(plan: Planned, share: int, stop: threading.Event) -> None:
+        _run_planned(plan, tell, lambda prepared: _run_ray(prepared, _silent, share, stop))
+
+    first = load_recipe(planned[0].source, planned[0].overrides)
+    with RaySession(first, address or os.environ.get("RAY_ADDRESS"), jobs or len(planned)) as session:
+        session.ready()
+        run_together([partial(on_ray, plan) for plan in planned], first, jobs)
+
+
+def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared], Result]) -> None:
+    tell(f"{plan.label}, seed {plan.seed}: starts in {plan.aside}")
+    try:
+        result = work(prepare(plan.source, [*plan.overrides, f"results.folder={plan.aside}"]))
+    except RunError as error:
+        raise RunError(f"{plan.label}, seed {plan.seed}: {error}") from error
+    plan.aside.rename(plan.folder)
+    tell(f"{plan.label}, seed {plan.seed}: {_headline(result)}")
+
+
+def _headline(result: Result) -> str:
+    values = [
+        f"{model} {metric} {found['last'][metric]:.4f}"
+        for model, found in result.summary["models"].items()
+        for metric in ("amp", "server_accuracy")
+        if found["last"][metric] is not None
+    ]
+    return ", ".join(values)
+
+
 def _run_local(prepared: Prepared, on_event: Callable[[Event], None]) -> Result:
     import torch
 
@@ -178,12 +230,19 @@ def _run_local(prepared: Prepared, on_event: Callable[[Event], None]) -> Result:
     return Result(folder, summary, _tables(folder), models)
 
 
-def _run_ray(prepared: Prepared, on_event: Callable[[Event], None]) -> Result:
+def _run_ray(
+    prepared: Prepared,
+    on_event: Callable[[Event], None],
+    share: int = 1,
+    stop: threading.Event | None = None,
+) -> Result:
     from cluster.session import run_on_ray
     from rayfed_kd.results.folder import run_folder
 
     with run_folder(prepared.recipe, prepared.setting, "ray") as folder:
-        summary, models = run_on_ray(prepared.blueprint, prepared.recipe, str(folder), on_event)
+        summary, models = run_on_ray(
+            prepared.blueprint, prepared.recipe, str(folder), on_event, share=share, stop=stop
+        )
     return Result(folder, summary, _tables(folder), models)
 
 

@@ -1,12 +1,16 @@
-"""Studies: one table over seeds, published rows beside, nothing run twice."""
+"""Comparisons: one table over seeds, the paper's rows beside, nothing run twice."""
 
-import json
+from functools import partial
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from rayfed_kd.compare import Study, run_study, table
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.compare import Study, compare, plan, read_study, study_of
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment import run_each
+from rayfed_kd.published import published_lines, published_rows
+from rayfed_kd.results.comparison import Comparison, Curve
 
 RECIPE = {
     "method": {"name": "fedavg"},
@@ -14,7 +18,7 @@ RECIPE = {
     "data": {"name": "digits", "fraction": 0.1},
     "partition": {"name": "iid", "clients": 3},
     "local": {"epochs": 1},
-    "rounds": 1,
+    "rounds": 2,
 }
 
 
@@ -23,55 +27,196 @@ def write(path, content):
     return path
 
 
-def summary(folder, **values):
-    folder.mkdir()
-    full = {"amp": None, "fm": None, "wlp": None, "server_accuracy": None, **values}
-    (folder / "summary.json").write_text(json.dumps({"models": {"aca": {"last": full}}}))
-    return folder
+@pytest.fixture
+def study(tmp_path):
+    base = write(tmp_path / "base.yaml", RECIPE)
+    runs = [{"label": "A"}, {"label": "B b", "overrides": ["local.optimizer.lr=0.1"]}]
+    content = {"base": str(base), "folder": str(tmp_path / "runs"), "seeds": [1, 2], "runs": runs}
+    return Study.model_validate(content)
 
 
-def test_table_shows_mean_and_sample_deviation(tmp_path):
-    """AMP 50 and 60: mean 55, deviation sqrt(50) = 7.07; FM is a variance, not percent."""
-    study = Study(folder="x", seeds=[1, 2], runs=[{"label": "A"}], published=[{"label": "B", "amp": 71.5}])
-    folders = {
-        ("A", 1): summary(tmp_path / "1", amp=0.5, fm=0.01),
-        ("A", 2): summary(tmp_path / "2", amp=0.6, fm=0.03),
+def local(told=None):
+    tell = (lambda line: None) if told is None else told.append
+    return partial(run_each, local=True, address=None, jobs=None, tell=tell)
+
+
+def made(**study):
+    """A seen twice: official test .5, .6, .4 and .7, .6, .8; B once the seed 1 has run: .9."""
+    content = {"folder": "x", "seeds": [1, 2], "runs": [{"label": "A"}, {"label": "B"}], "last": 2, **study}
+    rounds, seconds, nothing = [2, 4, 6], [1.0, 2.0, 3.0], [None, None, None]
+    found = {
+        ("A", 1): Curve(rounds, [0.5, 0.6, 0.4], [10, 20, 30], seconds),
+        ("A", 2): Curve(rounds, [0.7, 0.6, 0.8], [10, 20, 30], seconds),
+        ("B", 1): Curve(rounds, [0.1, 0.2, 0.9], [5, 10, 15], nothing),
+        ("B", 2): Curve(rounds, [0.1, 0.2, 0.3], [5, 10, 15], nothing),
     }
-    lines = table(study, folders).splitlines()
-    assert lines[2] == "| A (aca) | 55.00 ± 7.07 | 0.0200 ± 0.0141 |  |  |"
-    assert lines[3] == "| *B, published* | 71.5 |  |  | |"
+    curves = {(label, "aca", seed, "server_accuracy"): curve for (label, seed), curve in found.items()}
+    return Comparison(Study.model_validate(content), curves)
 
 
-def test_finished_runs_are_not_run_again(tmp_path):
-    base = write(tmp_path / "base.yaml", RECIPE)
-    content = {"base": str(base), "folder": str(tmp_path / "runs"), "seeds": [1, 2], "runs": [{"label": "A"}]}
-    study = write(tmp_path / "study.yaml", content)
+def test_last_best_and_mean_of_the_last_by_hand():
+    """A: last .4, .8: 60 and sqrt(.08) = 28.28; best .6, .8: 70 and 14.14; last two .5, .7: 60 and 14.14."""
+    comparison = made()
+    assert comparison.header() == [
+        "run",
+        "official test %",
+        "official test %, best",
+        "official test %, mean of last 2",
+    ]
+    assert comparison.cells()[0] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
+
+
+def test_cost_to_a_number_by_hand():
+    """.6: A at rounds 4 and 2, mean 3, 20 and 10 bytes; B in one seed at 6."""
+    comparison = made(target=0.6)
+    assert comparison.costs(("A", "aca")) == {"rounds": [4, 2], "bytes": [20, 10], "sim_s": [2.0, 1.0]}
+    assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
+    assert [line[4] for line in comparison.cells()] == ["3.0", "6.0 (1 of 2 seeds)"]
+    assert comparison.header()[-1] == "simulated s to target"
+
+
+def test_target_is_a_runs_own_best_seed_by_seed():
+    """A's best is .6 in seed 1 and .8 in seed 2; B reaches the first in round 6 and never the second."""
+    comparison = made(target={"run": "A"})
+    assert comparison.costs(("A", "aca"))["rounds"] == [4, 6]
+    assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
+
+
+def test_latex_is_for_booktabs_and_escaped():
+    lines = made(title="x").latex().splitlines()
+    assert lines[0] == r"\begin{tabular}{lrrr}"
+    assert lines[1] == r"\toprule"
+    assert lines[4] == r"A (aca) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 \\"
+    assert r"official test \%" in lines[2]
+    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+
+
+def test_published_rows_stand_beneath_with_what_differs():
+    named = {"paper": "kdia", "table": "2", "where": {"dataset": "CIFAR-10", "beta": 0.1}, "differs": "N 50"}
+    text = made(published=[named]).markdown()
+    assert "Published, kdia table 2 (dataset CIFAR-10, beta 0.1); here differs: N 50:" in text
+    assert "| KDIA (T) | accuracy 57.29 ± 0.97 |" in text
+
+
+def test_published_data_holds_what_the_papers_print():
+    assert published_lines("dafkd", "3a", {"dataset": "MNIST", "alpha": 0.1})[0] == {
+        "label": "DaFKD",
+        "values": {"accuracy": (95.56, 0.41)},
+    }
+    (amp,) = published_rows("fedkf", "V", {"method": "FedAvg", "alpha": 0.01, "metric": "AMP"})
+    assert (amp["mean"], amp["std"]) == (55.42, 2.78)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("kdai", "2", {}), "Did you mean kdia?"),
+        (("kdia", "20", {}), "kdia has 2, 3, 4, 5, 6, 7"),
+        (("kdia", "2", {"alpha": 0.1}), "no 'alpha' in kdia's table 2; there are beta,"),
+        (("kdia", "2", {"beta": 7}), "no row of kdia's table 2 has {'beta': 7}"),
+    ],
+)
+def test_what_is_not_published_is_told(arguments, message):
+    with pytest.raises(RecipeError) as caught:
+        published_rows(*arguments)
+    assert message in str(caught.value)
+
+
+def test_finished_runs_are_not_run_again(study, tmp_path):
     told = []
-    first = run_study(study, local=True, tell=told.append)
-    assert len(told) == 2
-    assert run_study(study, local=True, tell=told.append) == first
-    assert len(told) == 2
+    first = compare(study, run=local(told))
+    assert len(told) == 8
+    again = compare(study, run=local(told))
+    assert len(told) == 8
+    assert again.markdown() == first.markdown()
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "A-seed1",
+        "A-seed2",
+        "B-b-seed1",
+        "B-b-seed2",
+    }
 
 
-def test_half_finished_run_is_made_again(tmp_path):
-    base = write(tmp_path / "base.yaml", RECIPE)
-    content = {"base": str(base), "folder": str(tmp_path / "runs"), "runs": [{"label": "A"}]}
-    study = write(tmp_path / "study.yaml", content)
+def test_half_finished_run_is_made_again(study, tmp_path):
     (tmp_path / "runs" / "A-seed1.running").mkdir(parents=True)
-    run_study(study, local=True, tell=lambda line: None)
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["A-seed1"]
+    compare(study.model_copy(update={"seeds": [1]}), run=local())
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"A-seed1", "B-b-seed1"}
 
 
-def test_bad_recipe_is_found_before_the_first_run(tmp_path):
-    base = write(tmp_path / "base.yaml", RECIPE)
-    runs = [{"label": "good"}, {"label": "bad", "overrides": ["roundz=2"]}]
-    content = {"base": str(base), "folder": str(tmp_path / "runs"), "runs": runs}
+def test_rows_share_partition_and_initial_weights(study):
+    compare(study, run=local())
+    for seed in (1, 2):
+        first, second = (pq.read_table(p.folder / "partition.parquet") for p in plan(study) if p.seed == seed)
+        assert first.equals(second)
+
+
+def test_runs_at_a_time_on_one_ray_give_the_local_results(study, tmp_path):
+    expected = compare(study, run=local())
+    on_ray = study.model_copy(update={"folder": str(tmp_path / "ray")})
+    told = []
+    found = compare(on_ray, run=partial(run_each, local=False, address=None, jobs=2, tell=told.append))
+    assert found.curves == expected.curves
+    starts = [line for line in told if "starts" in line]
+    assert len(starts) == 4
+    assert told[1] in starts  # the second began before the first was over
+
+
+def test_written_files(study, tmp_path):
+    comparison = compare(study, run=local())
+    names = {path.name for path in comparison.write(tmp_path / "out")}
+    assert {"comparison.md", "comparison.tex", "comparison.parquet", "curves-amp.png"} <= names
+    rows = pq.read_table(tmp_path / "out" / "comparison.parquet").to_pylist()
+    amp = next(r for r in rows if (r["run"], r["metric"], r["statistic"]) == ("A", "amp", "last"))
+    assert amp["mean"] == pytest.approx(sum(amp["seeds"]) / 2)
+    assert (tmp_path / "out" / "tensorboard" / "A (aca)").is_dir()
+
+
+def test_recipes_on_the_command_line_are_rows(tmp_path):
+    first, second = (write(tmp_path / f"{name}.yaml", RECIPE) for name in ("one", "two"))
+    study = study_of([str(first), str(second)], seeds=3, folder="elsewhere")
+    assert [run.label for run in study.runs] == ["one", "two"]
+    assert (study.seeds, study.folder) == ([1, 2, 3], "elsewhere")
+
+
+def test_bad_recipe_is_found_before_the_first_run(study, tmp_path):
+    runs = [*study.runs, study.runs[0].model_copy(update={"label": "bad", "overrides": ["roundz=2"]})]
     with pytest.raises(RecipeError, match=r"roundz is no key of a recipe. Did you mean rounds\?"):
-        run_study(write(tmp_path / "study.yaml", content), local=True, tell=lambda line: None)
+        compare(study.model_copy(update={"runs": runs}), run=local())
     assert not (tmp_path / "runs").exists()
 
 
+def test_rows_of_different_data_are_refused_with_both(study):
+    other = study.runs[0].model_copy(update={"label": "C", "overrides": ["data.fraction=0.2"]})
+    with pytest.raises(RecipeError) as caught:
+        compare(study.model_copy(update={"runs": [*study.runs, other]}), run=local())
+    assert "A has data name digits, fraction 0.1, C has name digits, fraction 0.2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target": {"run": "Z"}}, "target.run: 'Z' is no row"),
+        ({"runs": [{"label": "A"}, {"label": "A"}]}, "two rows have the same label"),
+        ({"base": None}, "runs: A: no base recipe"),
+        ({"published": [{"paper": "kdia", "table": "99"}]}, "published.table: '99'"),
+    ],
+)
+def test_bad_study_is_refused(study, changes, message):
+    with pytest.raises(RecipeError) as caught:
+        compare(Study.model_validate({**study.model_dump(), **changes}), run=local())
+    assert message in str(caught.value)
+
+
+def test_failed_run_names_itself(study, monkeypatch):
+    def fail(*arguments):
+        raise RunError("round 3, client 1")
+
+    monkeypatch.setattr("rayfed_kd.experiment._run_local", fail)
+    with pytest.raises(RunError, match="A, seed 1: round 3, client 1"):
+        compare(study, run=local())
+
+
 def test_misspelt_key_of_a_study_is_told(tmp_path):
-    study = write(tmp_path / "study.yaml", {"folder": "x", "run": []})
+    path = write(tmp_path / "study.yaml", {"folder": "x", "run": []})
     with pytest.raises(RecipeError, match=r"run is no key .*Did you mean runs\?"):
-        run_study(study, tell=lambda line: None)
+        read_study(path)

@@ -126,6 +126,35 @@ def class_values_figure(
     return figure
 
 
+def band_figure(bands: Mapping[str, tuple[Array, Array, Array]], title: str, seeds: int) -> Figure:
+    """Mean curves with a band of one sample deviation over seeds.
+
+    Args:
+        bands: name -> rounds, mean, deviation; values as in the tables.
+        title: of the metric; "%" in it scales by 100.
+    """
+    scale = 100 if "%" in title else 1
+    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    for colour, (name, (rounds, mean, deviation)) in zip(_cycled(len(bands)), bands.items(), strict=True):
+        axes.plot(rounds, scale * mean, color=colour, label=name, marker="." if len(rounds) < 30 else "")
+        axes.fill_between(
+            rounds,
+            scale * (mean - deviation),
+            scale * (mean + deviation),
+            color=colour,
+            alpha=0.18,
+            linewidth=0,
+        )
+    axes.set(
+        xlabel="round", ylabel=title, title=f"mean and deviation over {seeds} seeds" if seeds > 1 else ""
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    return figure
+
+
 def sample_grid_figure(images: Array, labels: Array, class_names: Sequence[str]) -> Figure:
     """Generated samples with the class that the teacher predicts.
 

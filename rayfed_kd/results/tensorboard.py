@@ -78,6 +78,11 @@ class RunWriter:
         """A text, as the configuration."""
         self._writer.add_text(tag, markdown)
 
+    def series(self, tag: str, steps: Sequence[int], values: Sequence[float]) -> None:
+        """A whole curve."""
+        for step, value in zip(steps, values, strict=True):
+            self._writer.add_scalar(tag, float(value), int(step))
+
     def close(self) -> None:
         """Writes what is left."""
         self._writer.close()

@@ -138,9 +138,7 @@ def test_permuted_replies_change_nothing(setting):
     cohort = run._cohort(1)
     replies = cohort.broadcast(setting.method.client_update, setting.method.dispatch(server, ctx))
     shuffled = Replies([replies[i] for i in (2, 0, 3, 1)])
-    first, second = (
-        setting.method.absorb(server, order, run._context(1)) for order in (replies, shuffled)
-    )
+    first, second = (setting.method.absorb(server, order, run._context(1)) for order in (replies, shuffled))
     assert_equal(tensors(setting.method.evaluated(first)), tensors(setting.method.evaluated(second)))
 
 

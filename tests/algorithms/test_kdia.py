@@ -144,7 +144,8 @@ def test_down_go_two_models_and_the_generator_up_goes_one_model(tmp_path):
 
 def test_server_training_makes_what_the_ensemble_takes_for_the_class_asked_for():
     """Against a fixed linear ensemble the loss falls below half of log C, where it starts."""
-    sim = simulation("method.generator.epochs=2", "method.generator.batches=40", "method.generator.lr=0.01")
+    generator = "{width: 64, epochs: 2, batches: 40, batch_size: 64, lr: 0.01, diversity: 0.0}"
+    sim = simulation(f"method.generator={generator}")
     ctx, options = sim._context(1), sim.setting.method.options
     torch.manual_seed(1)
     ensemble = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(400, 4)).requires_grad_(False)
