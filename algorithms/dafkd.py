@@ -59,7 +59,7 @@ from rayfed_kd.training import Distillation, distil
 from rayfed_kd.vectors import FlatModule, weighted_mean
 
 SHOWN = 64
-CHUNK = 256
+CHUNK = 32  # larger ones leave the cache: twice as slow (tests/benchmarks/server.py)
 
 
 class AdversarialGenerator(GeneratorOptions):

@@ -8,6 +8,7 @@ import yaml
 import rayfed_kd
 from rayfed_kd.compare import read_study
 from rayfed_kd.config import load_recipe
+from rayfed_kd.published import published_lines
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted(p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name != "compare")
@@ -17,6 +18,9 @@ SHAPES = {
     "emnist_letters": [1, 28, 28],
     "cifar10": [3, 32, 32],
     "cifar100": [3, 32, 32],
+    "fashion_mnist": [1, 28, 28],
+    "svhn": [3, 32, 32],
+    "cinic10": [3, 32, 32],
 }
 CLASSES = {"emnist_letters": 26, "cifar100": 100}
 
@@ -33,12 +37,17 @@ def test_recipe_runs_one_shortened_round(path, tmp_path):
     if data in SHAPES:
         classes = CLASSES.get(data, 10)
         made = f"{{name: synthetic, samples: {4 * classes}, classes: {classes}, shape: {SHAPES[data]}}}"
-        shortened += [f"data={made}", "sampling={count: 1}"]
+        shortened += [f"data={made}", "sampling={count: 1}", "partition.test=local"]
+        shortened += ["partition.min_size=1"] if "min_size" in raw["partition"] else []
         shortened += [] if raw["partition"]["clients"] == 1 else ["partition.clients=4"]
     if "steps" in raw["method"]:
-        shortened += ["method.teacher_rounds=0", "method.steps=2", "partition.test=local"]
+        shortened += ["method.teacher_rounds=0", "method.steps=2"]
     if "generator" in raw["method"]:
         shortened.append("method.generator.width=4")
+    if raw["method"]["name"] == "kdia":
+        shortened += ["method.generator.epochs=1", "method.generator.batches=2"]
+    if raw["method"]["name"] == "dafkd":
+        shortened.append("method.distill_batches=2")
     result = rayfed_kd.run(path, shortened, local=True)
     assert result.summary["status"] == "finished"
     assert result.summary["models"]
@@ -56,7 +65,10 @@ def test_recipes_of_a_study_are_valid(path):
     study = read_study(path)
     for run in study.runs:
         recipe = load_recipe(ROOT / (run.base or study.base), [*study.overrides, *run.overrides])
-        assert recipe.partition.clients == 20
+        assert recipe.rounds >= 30
+        assert recipe.partition.clients >= 20
+    for named in study.published:
+        assert published_lines(named.paper, named.table, named.where)
 
 
 def test_published_settings_of_fedkf_are_the_papers():
@@ -71,3 +83,36 @@ def test_published_settings_of_fedkf_are_the_papers():
         assert (recipe.local.epochs, recipe.local.batch_size, recipe.model.name) == (10, 64, model)
         assert (recipe.local.optimizer.lr, recipe.local.optimizer.momentum) == (lr, 0.0)
         assert recipe.method.options["generator"]["width"] == 128
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100", "cinic10"])
+def test_published_settings_of_kdia_are_the_papers(data):
+    """Section 6.1: N 100, C 0.1, T 200, E 10, B 64; SGD .01, .9, 1e-5; generator 10 x 200 x 64."""
+    recipe = load_recipe(ROOT / f"configs/kdia/{data}.yaml")
+    assert (recipe.partition.clients, recipe.sampling.fraction, recipe.rounds) == (100, 0.1, 200)
+    assert (recipe.local.epochs, recipe.local.batch_size, recipe.model.name) == (10, 64, "simple_cnn")
+    sgd = recipe.local.optimizer
+    assert (sgd.name, sgd.lr, sgd.momentum, sgd.weight_decay) == ("sgd", 0.01, 0.9, 1e-5)
+    options = recipe.method.options
+    assert (options["lambda_kd"], options["lambda_gen"], options["tau"]) == (0.5, 0.01, 2.0)
+    generator = options["generator"]
+    assert [generator[key] for key in ("epochs", "batches", "batch_size")] == [10, 200, 64]
+    assert (generator["lr"], generator["weight_decay"]) == (1e-3, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("data", "epochs"), [("mnist", 20), ("fashion_mnist", 20), ("svhn", 20), ("emnist", 40)]
+)
+def test_published_settings_of_dafkd_are_the_papers(data, epochs):
+    """Section 4.1: K 20, r .4, T 60, E 20 (EMNIST 40), B 32, wd 1e-3, lr .001 and .01 in distillation."""
+    recipe = load_recipe(ROOT / f"configs/dafkd/{data}.yaml")
+    assert (recipe.partition.clients, recipe.sampling.fraction, recipe.rounds) == (20, 0.4, 60)
+    assert (recipe.local.epochs, recipe.local.batch_size) == (epochs, 32)
+    adam = recipe.local.optimizer
+    assert (adam.name, adam.lr, adam.weight_decay) == ("adam", 1e-3, 1e-3)
+    options = recipe.method.options
+    assert (options["distill_lr"], options["generator"]["lr"], options["generator"]["weight_decay"]) == (
+        0.01,
+        1e-3,
+        1e-3,
+    )

@@ -5,10 +5,12 @@ import torch
 from torch import nn
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models import CLASSIFIERS, GENERATORS
-from rayfed_kd.models.base import Shortcut
+from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
+from rayfed_kd.models.base import Shortcut, last_maps
 from rayfed_kd.registry import load_object
 from rayfed_kd.vectors import FlatModule
+
+SPACES = {"fedcg_feature": (16, 5, 5), "dense_feature": (12,)}
 
 
 def make(name, shape, classes, **options):
@@ -145,7 +147,7 @@ def test_weights_follow_the_callers_seed(name):
     def weights(seed):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return nn.utils.parameters_to_vector(make(name, (3, 32, 32), 4).parameters())
+            return nn.utils.parameters_to_vector(make(name, SPACES.get(name, (3, 32, 32)), 4).parameters())
 
     assert torch.equal(weights(1), weights(1))
     assert not torch.equal(weights(1), weights(2))
@@ -222,3 +224,90 @@ def test_shortcut_is_torchs_strided_1x1_convolution(into, side, batch):
         (shortcut.weight.grad, exact.weight.grad),
     ):
         torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        ([1, 1, 1], 127_642),
+        ([2, 2, 2], 220_378),
+        ([4, 4, 4], 405_850),
+        ([6, 6, 6], 591_322),
+        ([12, 12, 12], 1_147_738),
+    ],
+)
+def test_bottleneck_resnet_has_the_published_parameters(blocks, expected):
+    """Stem 432 + 32. First blocks 4,928, 24,192, 95,488; further ones (into = out = 4 w, w = 16, 32, 64):
+    w (4 w) 2 + 9 w w + 12 w = 4,544, 17,792, 70,400, 92,736 together. Head 256 x 10 + 10."""
+    assert expected == 464 + 124_608 + 2_570 + (blocks[0] - 1) * 92_736
+    assert count("bottleneck_resnet", (3, 32, 32), blocks=blocks) == expected
+
+
+@pytest.mark.parametrize(("channels", "expected"), [(3, 127_899), (1, 127_611)])
+def test_discriminator_head_on_the_trunk_adds_257(channels, expected):
+    trunk = make("bottleneck_resnet", (channels, 32, 32), 10)
+    head = load_object(HEADS["linear"], "head")((trunk.feature_size,), 1)
+    assert sum(p.numel() for module in (trunk, head) for p in module.parameters()) == expected
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(10, 890_724), (100, 1_084_944)])
+def test_fedcg_feature_has_the_published_parameters(classes, expected):
+    """C C + (100 + C) 512 4 + 512 256 4 + 256 128 4 + 128 16 4 + 2 (512 + 256 + 128)."""
+    assert expected == classes**2 + (100 + classes) * 2048 + 524_288 + 131_072 + 8_192 + 1_792
+    generator = make("fedcg_feature", (16, 5, 5), classes)
+    assert sum(p.numel() for p in generator.parameters()) == expected
+    assert sum(b.numel() for b in generator.buffers()) == 2 * 896 + 3
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((1, 28, 28), 573_825), ((3, 32, 32), 682_499)])
+def test_conditional_image_has_the_published_parameters(shape, expected):
+    """(100 + 1 + 10 + 1) 64 s s / 16 + BN 256 + conv 147,584 + BN 256 + conv 73,792 + BN 128 + conv 577 c."""
+    joined = 112 * 64 * (shape[1] // 4) ** 2
+    assert expected == joined + 256 + 147_584 + 256 + 73_792 + 128 + 577 * shape[0]
+    assert count("conditional_image", shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("fedcg_feature", (16, 5, 5)), ("conditional_image", (1, 8, 8)), ("dense_feature", (12,))],
+)
+def test_conditional_generator_makes_its_space_and_heeds_the_class(name, shape):
+    torch.manual_seed(0)
+    generator = make(name, shape, 3).eval()
+    noise = torch.randn(1, generator.latent).repeat(3, 1)
+    made_ = generator(noise, torch.tensor([0, 1, 1]))
+    assert made_.shape == (3, *shape)
+    torch.testing.assert_close(made_[1], made_[2])
+    assert not torch.allclose(made_[0], made_[1])
+
+
+def test_growing_layer_is_torchs_transposed_convolution():
+    torch.manual_seed(0)
+    ours = make("fedcg_feature", (16, 5, 5), 3, width=8).body[0]
+    theirs = nn.ConvTranspose2d(ours.in_channels, ours.out_channels, 2, bias=False)
+    theirs.load_state_dict(ours.state_dict())
+    for side in (1, 3):
+        maps = torch.randn(4, ours.in_channels, side, side)
+        torch.testing.assert_close(ours(maps), theirs(maps), rtol=1e-4, atol=1e-5)
+
+
+def test_images_of_the_conditional_generator_have_mean_zero_and_deviation_one_as_normalised_ones():
+    generator = make("conditional_image", (3, 8, 8), 4, width=8).train()
+    images = generator(torch.randn(64, 100), torch.arange(64) % 4)
+    torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-4)
+    torch.testing.assert_close(images.std((0, 2, 3)), torch.ones(3), rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "stage", "maps"),
+    [
+        ("simple_cnn", (3, 32, 32), 6, (16, 5, 5)),
+        ("lenet5", (1, 28, 28), 6, (16, 5, 5)),
+        ("bottleneck_resnet", (1, 28, 28), 4, (256, 7, 7)),
+    ],
+)
+def test_last_maps_and_what_follows_them(name, shape, stage, maps):
+    model = make(name, shape, 10).eval()
+    assert last_maps(model, shape) == (stage, maps)
+    images = torch.randn(2, *shape)
+    torch.testing.assert_close(model.from_(stage, model.up_to(stage, images)), model(images))
