@@ -187,6 +187,12 @@ class Recipe(_Strict):
             raise ValueError(
                 f"sampling.count = {count}: more than partition.clients = {self.partition.clients}"
             )
+        fraction, clients = self.sampling.fraction, self.partition.clients
+        if fraction is not None and fraction * clients < 1 - 1e-9:
+            raise ValueError(
+                f"sampling.fraction = {fraction:g} of partition.clients = {clients} is {fraction * clients:g} "
+                "clients a round; expected 1 or more"
+            )
         return self
 
 

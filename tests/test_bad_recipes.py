@@ -58,6 +58,7 @@ BAD = [
     ("rounds=1.5", "rounds = 1.5: expected a whole number"),
     ("sampling={fraction: 0.5, count: 2}", "sampling: give exactly one of fraction and count"),
     ("sampling={count: 9}", "sampling.count = 9: more than partition.clients = 4"),
+    ("sampling.fraction=0.1", "sampling.fraction = 0.1 of partition.clients = 4 is 0.4 clients a round"),
     ("sampling.fraction=0", "sampling.fraction = 0: expected a number above 0 (share of the clients, C)."),
     ("schedule.name=syn", "schedule.name = 'syn': expected 'sync'."),
     ("placement.clients_per_actor=many", "expected 'auto' or a whole number"),
