@@ -20,13 +20,23 @@ import ray
 import torch
 
 from cluster.calls import EvaluationCall, EvaluationResult, StepCall, StepFacts, StepResult
+from cluster.checkpoints import Checkpointer
 from cluster.host import Host
 from cluster.placement import Plan
 from cluster.simulation import Simulation, StoppedError, run_recorded
+from rayfed_kd.config import FaultsRecipe
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.results.recorder import RunRecorder
 from rayfed_kd.setting import Blueprint
+
+LOST = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.ObjectLostError,
+)
+POLL_S, RESTART_S = 0.5, 300.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,9 @@ class ClientActor:
         """A stretch of test samples."""
         return self._host.evaluate(call)
 
+    def alive(self) -> None:
+        """Answers as soon as the process is ready."""
+
 
 @dataclass(order=True)
 class _Job:
@@ -94,11 +107,18 @@ class RayEngine:
         pinned: client k always runs on actor k.
         sizes: [K] training samples, to start long steps first.
         loop: the event loop that waits for references.
+        faults: how often a step whose host was lost is run again, and how long a step may take.
     """
 
     def __init__(
-        self, actors: Sequence[Any], pinned: bool, sizes: Sequence[int], loop: asyncio.AbstractEventLoop
+        self,
+        actors: Sequence[Any],
+        pinned: bool,
+        sizes: Sequence[int],
+        loop: asyncio.AbstractEventLoop,
+        faults: FaultsRecipe,
     ) -> None:
+        self._faults = faults
         self._actors, self._pinned, self._sizes, self._loop = list(actors), pinned, sizes, loop
         self._load = [0] * len(actors)
         self._waiting: list[_Job] = []
@@ -158,16 +178,44 @@ class RayEngine:
 
     async def _run(self, host: int, job: _Job) -> None:
         try:
-            result = await self._called(host, job.call)
+            result = await self._tried(host, job.call)
             if not job.future.done():
                 job.future.set_result(result)
         except Exception as error:  # handed on to the thread that waits, whatever it is
             if not job.future.done():
-                job.future.set_exception(_explained(error, host, job.call))
+                job.future.set_exception(_explained(error))
         finally:
             self._open.discard(job.future)
             self._load[host] -= 1
             self._pump()
+
+    async def _tried(self, host: int, call: Any) -> Any:
+        """The call, again while its host is lost: Ray restarts it, and a call brings all that it needs."""
+        for attempt in range(self._faults.max_retries + 1):
+            try:
+                return await asyncio.wait_for(self._called(host, call), self._faults.step_timeout_s)
+            except TimeoutError:
+                ray.kill(self._actors[host], no_restart=False)
+                lost = f"took longer than faults.step_timeout_s = {self._faults.step_timeout_s:g}"
+            except LOST as error:
+                lost = _cause(error)
+            if attempt < self._faults.max_retries:
+                await self._back(host)
+        raise RunError(
+            f"{call}: host {host} was lost {self._faults.max_retries + 1} times (faults.max_retries = "
+            f"{self._faults.max_retries}), at last because it {lost}"
+        )
+
+    async def _back(self, host: int) -> None:
+        """Waits until a restarted host answers: a call sent to it meanwhile would fail at once."""
+        for _ in range(int(RESTART_S / POLL_S)):
+            try:
+                await asyncio.wrap_future(self._actors[host].alive.remote().future())
+                return
+            except ray.exceptions.ActorUnavailableError:
+                await asyncio.sleep(POLL_S)
+            except ray.exceptions.RayActorError:
+                return  # gone for good: the next call says why
 
     async def _called(self, host: int, call: Any) -> Any:
         actor = self._actors[host]
@@ -184,46 +232,69 @@ def _stop(future: Future[Any]) -> None:
         future.set_exception(StoppedError("stopped in the middle of a round"))
 
 
-def _explained(error: Exception, host: int, call: Any) -> Exception:
-    """What a user should read: a method's own error as it is, a lost host as a sentence."""
+def _explained(error: Exception) -> Exception:
+    """What a user should read: a method's own error as it is."""
     cause = getattr(error, "cause", None)
-    if isinstance(cause, RunError):
-        return cause
+    return cause if isinstance(cause, RunError) else error
+
+
+def _cause(error: Exception) -> str:
+    """Why a host was lost: out of memory, its machine, or its process."""
     if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return RunError(f"{call}: host {host} was killed because its machine ran out of memory: {error}")
-    if isinstance(error, ray.exceptions.RayActorError):
-        return RunError(f"{call}: host {host} was lost: {error}")
-    return error
+        return f"was killed when its machine ran out of memory: {error}"
+    if isinstance(error, ray.exceptions.ObjectLostError):
+        return f"needed data that was lost with a machine: {error}"
+    if "node" in str(error).lower() and "died" in str(error).lower():
+        return f"lost its machine: {error}"
+    return f"died: {error}"
 
 
 @ray.remote(concurrency_groups={"control": 2})  # type: ignore[call-overload]  # status answers while a round's references come in
 class ServerActor:
     """The server: the simulation's loop in a thread, results in its own process, status at any moment."""
 
-    def __init__(self, blueprint: Blueprint, clients: Sequence[Any], plan: Plan, folder: str) -> None:
+    def __init__(
+        self, blueprint: Blueprint, clients: Sequence[Any], plan: Plan, folder: str, resume: bool = False
+    ) -> None:
         setting = blueprint.build()
         recipe = setting.recipe
         self._device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
         self._setting, self._clients, self._plan = setting, clients, plan
-        self._recorder = RunRecorder(Path(folder), setting)
+        self._folder, self._resume = Path(folder), resume
+        self._recorder: RunRecorder | None = None
         self._simulation: Simulation | None = None
         self._engine: RayEngine | None = None
         self._stopping = False
+        self._told: list[str] = []
 
     async def run(self) -> dict[str, Any]:
         """The whole run; gives the summary. Tables are closed whatever happens."""
         loop = asyncio.get_running_loop()
         sizes = self._setting.partition.sizes.tolist()
-        self._engine = RayEngine(self._clients, self._plan.pinned, sizes, loop)
-        self._simulation = Simulation(self._setting, self._engine, self._recorder, self._device)
+        recipe = self._setting.recipe
+        self._engine = RayEngine(self._clients, self._plan.pinned, sizes, loop, recipe.faults)
+        checkpointer = Checkpointer(self._folder, recipe.checkpoint)
+        start = None
+        if self._resume:
+            start = await asyncio.to_thread(
+                checkpointer.latest, self._engine.publish, self._device, self._told.append
+            )
+        after = None if not self._resume else 0 if start is None else start.round
+        recorder = self._recorder = RunRecorder(self._folder, self._setting, after_round=after)
+        self._simulation = Simulation(self._setting, self._engine, recorder, self._device, checkpointer)
         if self._stopping:
             self._simulation.stop()
-        return await asyncio.to_thread(run_recorded, self._simulation, self._recorder)
+        return await asyncio.to_thread(run_recorded, self._simulation, recorder, start)
 
     @ray.method(concurrency_group="control")
     async def events(self, since: int) -> list[dict[str, Any]]:
         """The rounds' events from number `since` on."""
-        return self._recorder.events[since:]
+        return [] if self._recorder is None else self._recorder.events[since:]
+
+    @ray.method(concurrency_group="control")
+    async def told(self) -> list[str]:
+        """What was found damaged on resuming."""
+        return self._told
 
     @ray.method(concurrency_group="control")
     async def stop(self) -> None:

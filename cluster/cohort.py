@@ -18,6 +18,10 @@ from rayfed_kd.ledger import Ledger
 from rayfed_kd.protocol import Handle, Message, Method, Replies, Reply, Step, to_array, to_tensor
 
 
+class NonFiniteError(RunError):
+    """A reply has NaN or infinite values."""
+
+
 @dataclass
 class ClientRecord:
     """What the server remembers of a client.
@@ -42,12 +46,14 @@ class Traffic:
     Attributes:
         ledger: what crossed.
         facts: (client, its step's facts).
+        dropped: replies that were left out.
         dispatch_s: seconds spent on publishing messages.
         client_s: seconds spent on waiting for clients.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
     facts: list[tuple[int, StepFacts]] = field(default_factory=list)
+    dropped: int = 0
     dispatch_s: float = 0.0
     client_s: float = 0.0
 
@@ -59,6 +65,7 @@ class EngineCohort:
         clients: ids, ascending.
         round_index: from 1.
         observing: a look for people: states after it are thrown away, nothing is counted or checked.
+        drop: a reply that is not finite is left out, its client's state stays; otherwise it ends the run.
     """
 
     def __init__(
@@ -68,8 +75,11 @@ class EngineCohort:
         method: Method[Any, Any],
         engine: Engine,
         records: dict[int, ClientRecord],
+        *,
         observing: bool = False,
+        drop: bool = False,
     ) -> None:
+        self._drop = drop
         self._clients, self._round, self._method = list(clients), round_index, method
         self._engine, self._records, self._observing = engine, records, observing
         self.traffic = Traffic()
@@ -124,7 +134,18 @@ class EngineCohort:
         return call, future
 
     def _gather(self, started: Mapping[int, tuple[StepCall, Future[StepResult]]]) -> Replies:
-        return Replies([self._received(client, *start) for client, start in started.items()])
+        replies = []
+        for client, start in started.items():
+            try:
+                replies.append(self._received(client, *start))
+            except NonFiniteError as error:
+                if not self._drop:
+                    raise
+                self.traffic.dropped += 1
+                last = error
+        if not replies:
+            raise RunError(f"{last} No reply of round {self._round} is left.")
+        return Replies(replies)
 
     def _received(self, client: int, call: StepCall, future: Future[StepResult]) -> Reply:
         started = time.perf_counter()
@@ -134,15 +155,15 @@ class EngineCohort:
         reply.client, reply.handle = client, result.parts
         if self._observing:
             return reply
-        record = self._records[client]
-        record.state, record.version = result.state, record.version + 1
         self._count(call, "up", result.facts.shapes, len(result.facts.metadata))
         if result.facts.non_finite:
             bad = ", ".join(result.facts.non_finite)
-            raise RunError(
+            raise NonFiniteError(
                 f"{call}: reply part {bad} has NaN or infinite values; expected finite ones. "
                 f"A lower local.optimizer.lr is the usual cure."
             )
+        record = self._records[client]
+        record.state, record.version = result.state, record.version + 1
         self.traffic.facts.append((client, result.facts))
         return reply
 

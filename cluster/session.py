@@ -159,9 +159,12 @@ def run_on_ray(
     *,
     share: int = 1,
     stop: threading.Event | None = None,
+    resume: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Creates the actors, runs, hands every round's event to `on_event`.
 
+    `resume`: from the folder's newest checkpoint; `tell` hears of damaged ones.
     `share`: this run's part of the cluster, one in so many. `stop`: set by another thread, ends it as Ctrl-C.
 
     Returns: the summary, and the last evaluated models as arrays.
@@ -170,10 +173,11 @@ def run_on_ray(
     nodes = [Node(n.cpus / share, n.gpus / share, n.memory_bytes / share) for n in ray_nodes()]
     plan = plan_hosts(recipe, nodes)
     shared = ray.put(blueprint)
-    client_actor = ray.remote(ClientActor).options(**_resources(plan.client))
+    # Restarted for ever: how often a step is tried again is the engine's to count.
+    client_actor = ray.remote(ClientActor).options(max_restarts=-1, **_resources(plan.client))
     clients = [client_actor.remote(shared, host, plan) for host in range(plan.num_hosts)]
     server_actor = ServerActor.options(**_resources(plan.server))  # type: ignore[attr-defined]
-    server = server_actor.remote(shared, clients, plan, folder)
+    server = server_actor.remote(shared, clients, plan, folder, resume)
     running = server.run.remote()
     seen = 0
     try:
@@ -184,6 +188,8 @@ def run_on_ray(
                 raise KeyboardInterrupt
             if done:
                 summary = ray.get(running)
+                for line in ray.get(server.told.remote()):
+                    tell(line)
                 return summary, ray.get(server.evaluated.remote())
     except KeyboardInterrupt:
         server.stop.remote()

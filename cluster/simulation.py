@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from cluster.checkpoints import Checkpointer, Snapshot, remembered
 from cluster.cohort import ClientRecord, EngineCohort, Traffic
 from cluster.engine import Engine
 from cluster.evaluation import Evaluator
@@ -61,6 +62,7 @@ class Simulation:
         engine: who runs clients' steps.
         recorder: who writes results down.
         device: what the server computes on.
+        checkpointer: who writes the run's state down; None: nobody.
         models: after `run`, the evaluated models of the last round.
     """
 
@@ -68,6 +70,7 @@ class Simulation:
     engine: Engine
     recorder: Recorder
     device: torch.device | str = "cpu"
+    checkpointer: Checkpointer | None = None
     models: Mapping[str, torch.Tensor] = field(default_factory=dict)
     _stopping: bool = False
 
@@ -83,17 +86,42 @@ class Simulation:
         """Asks the run to end before its next round."""
         self._stopping = True
 
-    def run(self) -> None:
-        """All rounds.
+    def run(self, start: Snapshot | None = None) -> None:
+        """All rounds, or those after a snapshot. A round that is stopped half way is abandoned.
 
         Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
         """
-        server = self.setting.method.init_server(self._context(0))
-        self._workshop.take_back()
-        for round_index in range(1, self.setting.recipe.rounds + 1):
-            if self._stopping:
-                raise StoppedError(f"stopped after round {round_index - 1}")
-            server = self._round(round_index, server)
+        if start is None:
+            server, done = self.setting.method.init_server(self._context(0)), 0
+            self._workshop.take_back()
+        else:
+            server, done, self._records = start.server, start.round, dict(start.records)
+            self._started -= start.wall_s
+        for round_index in range(done + 1, self.setting.recipe.rounds + 1):
+            before = dict(remembered(self._records, self._schedule.cohort(round_index)))
+            try:
+                if self._stopping:
+                    raise StoppedError(f"stopped after round {round_index - 1}")
+                server = self._round(round_index, server)
+            except (StoppedError, KeyboardInterrupt):
+                self._put_back(before)
+                self._save(round_index - 1, server)
+                raise
+            last = round_index == self.setting.recipe.rounds
+            if self.checkpointer is not None and (last or self.checkpointer.due(round_index)):
+                self._save(round_index, server)
+
+    def _put_back(self, before: Mapping[int, Any]) -> None:
+        for client, record in before.items():
+            if record is None:
+                self._records.pop(client, None)
+            else:
+                self._records[client] = record
+
+    def _save(self, round_index: int, server: Any) -> None:
+        if self.checkpointer is not None and round_index > 0:
+            wall_s = time.perf_counter() - self._started
+            self.checkpointer.save(Snapshot(round_index, server, self._records, wall_s))
 
     def _round(self, round_index: int, server: Any) -> Any:
         method, started = self.setting.method, time.perf_counter()
@@ -126,7 +154,13 @@ class Simulation:
     def _cohort(self, round_index: int, of: EngineCohort | None = None) -> EngineCohort:
         clients = self._schedule.cohort(round_index) if of is None else of.clients
         return EngineCohort(
-            clients, round_index, self.setting.method, self.engine, self._records, observing=of is not None
+            clients,
+            round_index,
+            self.setting.method,
+            self.engine,
+            self._records,
+            observing=of is not None,
+            drop=self.setting.recipe.faults.non_finite == "drop",
         )
 
     def _context(self, round_index: int) -> ServerContext:
@@ -152,7 +186,7 @@ def _round_row(round_index: int, cohort: EngineCohort, ctx: ServerContext) -> di
         "bytes_up": cohort.traffic.ledger.total("up"),
         "bytes_down": cohort.traffic.ledger.total("down"),
         "cohort": len(cohort.clients),
-        "dropped": 0,
+        "dropped": cohort.traffic.dropped,
         "staleness": 0.0,
         "losses": {name: value / count for name, (value, count) in sums.items()},
     }
@@ -169,11 +203,14 @@ def _host_rows(round_index: int, traffic: Traffic) -> Rows:
     return [rows[host] for host in sorted(rows)]
 
 
-def run_recorded(simulation: Simulation, recorder: Recorder) -> dict[str, Any]:
-    """Runs a simulation and closes its recorder whatever happens; gives the summary."""
+def run_recorded(simulation: Simulation, recorder: Recorder, start: Snapshot | None = None) -> dict[str, Any]:
+    """Runs a simulation, from a snapshot if there is one, and closes its recorder whatever happens.
+
+    Returns: the summary.
+    """
     status = "failed"
     try:
-        simulation.run()
+        simulation.run(start)
         status = "finished"
     except (StoppedError, KeyboardInterrupt):
         status = "interrupted"

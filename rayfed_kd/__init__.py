@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rayfed_kd.experiment import Result, prepare, run
+    from rayfed_kd.experiment import Result, export, prepare, resume, run
 
-__all__ = ["Result", "prepare", "run"]
+__all__ = ["Result", "export", "prepare", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:

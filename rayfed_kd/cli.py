@@ -44,6 +44,54 @@ def run(recipe: str, overrides: tuple[str, ...], local: bool, address: str | Non
 
 
 @commands.command()
+@click.argument("folder", type=click.Path())
+@OVERRIDES
+@click.option("--local", is_flag=True, help="In this process, without Ray.")
+@click.option("--address", help="HOST:PORT of a Ray cluster; default: RAY_ADDRESS, else a private Ray.")
+@click.option("--anyway", is_flag=True, help="Although the run was begun with other package versions.")
+def resume(folder: str, overrides: tuple[str, ...], local: bool, address: str | None, anyway: bool) -> None:
+    """Go on with the run in FOLDER from its last checkpoint, as if it had never been cut off.
+
+    rounds=N extends it; placement.*, checkpoint.* and faults.* may change, too.
+    """
+    import time
+
+    from rayfed_kd.experiment import resume as resume_run
+    from rayfed_kd.results.console import RunConsole
+
+    started = time.perf_counter()
+    console = RunConsole()
+    console.start(f"resume {folder}{' ' if overrides else ''}{' '.join(overrides)}")
+    try:
+        result = resume_run(
+            folder,
+            overrides,
+            local=local,
+            address=address,
+            on_event=console.round,
+            tell=console.message,
+            anyway=anyway,
+        )
+    finally:
+        console.stop()
+    console.finish(result.summary, result.folder, time.perf_counter() - started)
+
+
+@commands.command()
+@click.argument("folder", type=click.Path())
+@click.option("--model", required=True, help="One of the evaluated models, as oca.")
+@click.option(
+    "--to", required=True, type=click.Path(), help="File name; .safetensors, .pt and .yaml are written."
+)
+def export(folder: str, model: str, to: str) -> None:
+    """Write a model of the run in FOLDER as safetensors and as a torch state_dict, its recipe beside."""
+    from rayfed_kd.experiment import export as export_model
+
+    for path in export_model(folder, model, to):
+        click.echo(path)
+
+
+@commands.command()
 @RECIPE
 @OVERRIDES
 @click.option("--out", type=click.Path(path_type=Path), default=Path(), help="Folder for the pictures.")
@@ -153,5 +201,7 @@ def main() -> NoReturn:
 
 
 def _interrupted(terminated: list[int]) -> int:
-    click.echo("interrupted: what was finished is in the run's folder", err=True)
+    click.echo(
+        "interrupted: what was finished is in the run's folder; rayfed-kd resume FOLDER goes on", err=True
+    )
     return 143 if terminated else 130

@@ -22,7 +22,6 @@ both are functions of the recipe and the seed.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +96,7 @@ class Planned:
 
     @property
     def aside(self) -> Path:
-        """Where it runs: renamed when finished, so a run cut off is made again, never half believed."""
+        """Where it runs: renamed when finished, so a run cut off is gone on with, never half believed."""
         return self.folder.with_name(self.folder.name + ".running")
 
 
@@ -115,9 +114,6 @@ def compare(
     planned = plan(study, overrides)
     _check(study, planned)
     missing = [one for one in planned if not one.done]
-    for one in missing:
-        if one.aside.exists():
-            shutil.rmtree(one.aside)
     if missing:
         run(missing)
     from rayfed_kd.results.comparison import Comparison

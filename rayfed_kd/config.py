@@ -156,6 +156,24 @@ class EvaluationRecipe(_Strict):
     samples: bool = Field(True, description="draw generated samples in evaluated rounds")
 
 
+class CheckpointRecipe(_Strict):
+    """When a run's whole state is written down; Ctrl-C and SIGTERM always do."""
+
+    every: int | None = Field(10, ge=1, description="rounds between checkpoints; null: none by rounds")
+    minutes: float | None = Field(None, gt=0, description="minutes between checkpoints; null: none by time")
+    keep: int = Field(2, ge=1, description="how many are kept")
+
+
+class FaultsRecipe(_Strict):
+    """What is done about what goes wrong on the way."""
+
+    max_retries: int = Field(3, ge=0, description="a step whose host was lost is run again, so often")
+    step_timeout_s: float | None = Field(None, gt=0, description="a longer step counts as a lost host")
+    non_finite: Literal["stop", "drop"] = Field(
+        "stop", description="a reply with NaN or infinity ends the run, or is left out and counted"
+    )
+
+
 class ResultsRecipe(_Strict):
     """Where a run leaves what it found."""
 
@@ -176,6 +194,8 @@ class Recipe(_Strict):
     clock: ClockRecipe = ClockRecipe()
     placement: PlacementRecipe = PlacementRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
+    checkpoint: CheckpointRecipe = CheckpointRecipe()
+    faults: FaultsRecipe = FaultsRecipe()
     results: ResultsRecipe = ResultsRecipe()
     deterministic: bool = Field(True, description="on GPU: only kernels that repeat bit for bit")
     seed: int = Field(1, ge=0, description="the run's seed")
@@ -190,8 +210,8 @@ class Recipe(_Strict):
         fraction, clients = self.sampling.fraction, self.partition.clients
         if fraction is not None and fraction * clients < 1 - 1e-9:
             raise ValueError(
-                f"sampling.fraction = {fraction:g} of partition.clients = {clients} is {fraction * clients:g} "
-                "clients a round; expected 1 or more"
+                f"sampling.fraction = {fraction:g} of partition.clients = {clients} "
+                f"is {fraction * clients:g} clients a round; expected 1 or more"
             )
         return self
 

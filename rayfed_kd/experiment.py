@@ -7,6 +7,7 @@ result.tables["metrics"].to_pandas()
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, Any]
 Tell = Callable[[str], None]
+CHANGEABLE = ("rounds", "placement", "checkpoint", "faults", "results")
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,126 @@ def run(
             prepared = _prepared(resolved)
             session.ready()
             return _run_ray(prepared, on_event)
+
+
+def resume(
+    folder: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    local: bool = False,
+    address: str | None = None,
+    on_event: Callable[[Event], None] = _silent,
+    tell: Tell = lambda line: None,
+    anyway: bool = False,
+) -> Result:
+    """Goes on with a run from its newest checkpoint; the result is that of an uninterrupted run, bit for bit.
+
+    Args:
+        folder: the run's.
+        overrides: of rounds, placement, checkpoint and faults alone.
+        local, address, on_event: as in `run`.
+        tell: called with a line about what is found.
+        anyway: also if the run was begun with other versions of packages.
+    Raises: RecipeError if this is no run, or not this run any more, with what differs.
+    """
+    folder = Path(folder).resolve()
+    recipe = _resumed_recipe(folder, overrides, anyway=anyway)
+    tables, summary = _tables(folder), _summary(folder)
+    if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
+        tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
+        return Result(folder, summary, tables, {})
+    if recipe.rounds < tables["rounds"].num_rows:
+        raise RecipeError(
+            f"rounds = {recipe.rounds}: {folder} has {tables['rounds'].num_rows} rounds already"
+        )
+    if local:
+        prepared = _prepared(recipe)
+        _check_partition(prepared, folder)
+        return _run_local(prepared, on_event, resume=True, tell=tell)
+    from cluster.session import RaySession
+
+    with RaySession(recipe, address or os.environ.get("RAY_ADDRESS")) as session:
+        prepared = _prepared(recipe)
+        _check_partition(prepared, folder)
+        session.ready()
+        return _run_ray(prepared, on_event, resume=True, tell=tell)
+
+
+def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> Recipe:
+    from rayfed_kd.results.folder import changed_packages
+
+    config = folder / "config.yaml"
+    if not config.is_file():
+        raise RecipeError(f"{folder} holds no run: there is no config.yaml")
+    begun, recipe = load_recipe(config), load_recipe(config, [*overrides, f"results.folder={folder}"])
+    before, after = begun.model_dump(), recipe.model_dump()
+    changed = [key for key in before if key not in CHANGEABLE and before[key] != after[key]]
+    if changed:
+        shown = "; ".join(f"{key} was {before[key]}, is {after[key]}" for key in changed)
+        raise RecipeError(f"{folder}: {shown}. On resuming only {', '.join(CHANGEABLE)} may change")
+    differing = changed_packages(folder)
+    if differing and not anyway:
+        raise RecipeError(
+            f"{folder} was begun with {'; '.join(differing)}: the bits may differ. "
+            "`--anyway` goes on nevertheless"
+        )
+    return recipe
+
+
+def _check_partition(prepared: Prepared, folder: Path) -> None:
+    from rayfed_kd.data.partition import Partition
+
+    ours = prepared.setting.partition
+    saved = Partition.load(folder / "partition.parquet", len(prepared.setting.dataset.train.labels))
+    pairs = [*zip(ours.train, saved.train, strict=False), *zip(ours.test, saved.test, strict=False)]
+    if len(ours.train) != len(saved.train) or any((a.shape != b.shape) or (a != b).any() for a, b in pairs):
+        raise RecipeError(f"{folder}: its partition is another than its recipe and the data give now")
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    import json
+
+    path = folder / "summary.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
+    return found
+
+
+def export(folder: str | Path, model: str, to: str | Path) -> list[Path]:
+    """Writes a run's model as safetensors and as a torch state_dict, the recipe beside; gives the paths.
+
+    Args:
+        folder: the run's; its newest checkpoint is read.
+        model: one of the evaluated models, as "oca".
+        to: a file name; its ending is replaced by .safetensors, .pt and .yaml.
+    Raises: RecipeError if there is no checkpoint or no such model.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    from cluster.checkpoints import Checkpointer
+    from cluster.engine import LocalEngine
+    from cluster.host import Host
+
+    folder = Path(folder).resolve()
+    prepared = prepare(folder / "config.yaml")
+    setting, warned = prepared.setting, list[str]()
+    publish = LocalEngine(Host(setting)).publish
+    snapshot = Checkpointer(folder, prepared.recipe.checkpoint).latest(publish, "cpu", warned.append)
+    if snapshot is None:
+        raise RecipeError(
+            f"{folder} has no checkpoint to export from{': ' + '; '.join(warned) if warned else ''}"
+        )
+    models = setting.method.evaluated(snapshot.server)
+    if model not in models:
+        raise RecipeError(f"--model {model}: this run evaluates {', '.join(models)}")
+    module = setting.workshop().lend("model", models[model]).module
+    state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    paths = [Path(to).with_suffix(ending) for ending in (".safetensors", ".pt", ".yaml")]
+    paths[0].parent.mkdir(parents=True, exist_ok=True)
+    save_file(state, paths[0], metadata={"model": model, "round": str(snapshot.round)})
+    torch.save(state, paths[1])
+    paths[2].write_text((folder / "config.yaml").read_text(encoding="utf8"), encoding="utf8")
+    return paths
 
 
 @dataclass(frozen=True)
@@ -171,12 +293,15 @@ def run_each(
     """
     if local:
         for plan in planned:
-            _run_planned(plan, tell, lambda prepared: _run_local(prepared, _silent))
+            _run_planned(plan, tell, lambda p: _run_local(_planned(p), _silent, resume=_begun(p), tell=tell))
         return
     from cluster.session import RaySession, run_together
 
     def on_ray(plan: Planned, share: int, stop: threading.Event) -> None:
-        _run_planned(plan, tell, lambda prepared: _run_ray(prepared, _silent, share, stop))
+        def work(plan: Planned) -> Result:
+            return _run_ray(_planned(plan), _silent, share, stop, resume=_begun(plan), tell=tell)
+
+        _run_planned(plan, tell, work)
 
     first = load_recipe(planned[0].source, planned[0].overrides)
     with RaySession(first, address or os.environ.get("RAY_ADDRESS"), jobs or len(planned)) as session:
@@ -184,14 +309,30 @@ def run_each(
         run_together([partial(on_ray, plan) for plan in planned], first, jobs)
 
 
-def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared], Result]) -> None:
-    tell(f"{plan.label}, seed {plan.seed}: starts in {plan.aside}")
+def _run_planned(plan: Planned, tell: Tell, work: Callable[[Planned], Result]) -> None:
+    tell(f"{plan.label}, seed {plan.seed}: {'goes on' if _begun(plan) else 'starts'} in {plan.aside}")
     try:
-        result = work(prepare(plan.source, [*plan.overrides, f"results.folder={plan.aside}"]))
+        result = work(plan)
     except RunError as error:
         raise RunError(f"{plan.label}, seed {plan.seed}: {error}") from error
     plan.aside.rename(plan.folder)
     tell(f"{plan.label}, seed {plan.seed}: {_headline(result)}")
+
+
+def _planned(plan: Planned) -> Prepared:
+    return prepare(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
+
+
+def _begun(plan: Planned) -> bool:
+    """Whether the same run was begun and cut off; what another recipe left there is removed."""
+    config = plan.aside / "config.yaml"
+    if config.is_file():
+        wanted = load_recipe(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
+        if load_recipe(config).model_dump(exclude={"results"}) == wanted.model_dump(exclude={"results"}):
+            return True
+    if plan.aside.exists():
+        shutil.rmtree(plan.aside)
+    return False
 
 
 def _headline(result: Result) -> str:
@@ -204,9 +345,27 @@ def _headline(result: Result) -> str:
     return ", ".join(values)
 
 
-def _run_local(prepared: Prepared, on_event: Callable[[Event], None]) -> Result:
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """A failed run's message says how to go on, if it can."""
+    try:
+        yield
+    except RunError as error:
+        if list((folder / "checkpoints").glob("round-*.json")):
+            error.args = (f"{error}\nTo go on from the last checkpoint: rayfed-kd resume {folder}",)
+        raise
+
+
+def _run_local(
+    prepared: Prepared,
+    on_event: Callable[[Event], None],
+    *,
+    resume: bool = False,
+    tell: Tell = lambda line: None,
+) -> Result:
     import torch
 
+    from cluster.checkpoints import Checkpointer
     from cluster.engine import LocalEngine
     from cluster.host import Host
     from cluster.simulation import Simulation, run_recorded
@@ -217,11 +376,14 @@ def _run_local(prepared: Prepared, on_event: Callable[[Event], None]) -> Result:
     threads = torch.get_num_threads()
     torch.set_num_threads(recipe.placement.threads)
     try:
-        with run_folder(recipe, setting, "local") as folder:
-            host = Host(setting, keep_states=recipe.partition.clients)
-            recorder = RunRecorder(folder, setting, on_event)
-            simulation = Simulation(setting, LocalEngine(host), recorder)
-            summary = run_recorded(simulation, recorder)
+        with run_folder(recipe, setting, "local", resume=resume) as folder, _resumable(folder):
+            engine = LocalEngine(Host(setting, keep_states=recipe.partition.clients))
+            checkpointer = Checkpointer(folder, recipe.checkpoint)
+            start = checkpointer.latest(engine.publish, "cpu", tell) if resume else None
+            after = None if not resume else 0 if start is None else start.round
+            recorder = RunRecorder(folder, setting, on_event, after)
+            simulation = Simulation(setting, engine, recorder, checkpointer=checkpointer)
+            summary = run_recorded(simulation, recorder, start)
     finally:
         torch.set_num_threads(threads)
     if summary["status"] == "interrupted":
@@ -235,13 +397,26 @@ def _run_ray(
     on_event: Callable[[Event], None],
     share: int = 1,
     stop: threading.Event | None = None,
+    *,
+    resume: bool = False,
+    tell: Tell = lambda line: None,
 ) -> Result:
     from cluster.session import run_on_ray
     from rayfed_kd.results.folder import run_folder
 
-    with run_folder(prepared.recipe, prepared.setting, "ray") as folder:
+    with (
+        run_folder(prepared.recipe, prepared.setting, "ray", resume=resume) as folder,
+        _resumable(folder),
+    ):
         summary, models = run_on_ray(
-            prepared.blueprint, prepared.recipe, str(folder), on_event, share=share, stop=stop
+            prepared.blueprint,
+            prepared.recipe,
+            str(folder),
+            on_event,
+            share=share,
+            stop=stop,
+            resume=resume,
+            tell=tell,
         )
     return Result(folder, summary, _tables(folder), models)
 

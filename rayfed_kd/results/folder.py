@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
 from collections.abc import Iterator
@@ -21,12 +22,16 @@ from rayfed_kd.results.summary import write_json
 if TYPE_CHECKING:
     from rayfed_kd.setting import Setting
 
+# What results depend on.
+DECISIVE = ("rayfed-kd", "torch", "numpy")
 PACKAGES = ("rayfed-kd", "torch", "torchvision", "ray", "numpy", "pyarrow", "pydantic", "tensorboard")
 
 
 @contextmanager
-def run_folder(recipe: Recipe, setting: Setting, engine: str) -> Iterator[Path]:
+def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = False) -> Iterator[Path]:
     """Makes the run's folder with config.yaml, environment.json and partition.parquet; locks it.
+
+    `resume`: goes on in the folder as it is; only config.yaml is written, as rounds and placement may change.
 
     Raises: RecipeError if another run lies or works there: two runs are never mixed.
     """
@@ -38,12 +43,13 @@ def run_folder(recipe: Recipe, setting: Setting, engine: str) -> Iterator[Path]:
     except Timeout:
         raise RecipeError(f"results.folder: another process is running in {folder}") from None
     try:
-        if (folder / "config.yaml").exists():
+        if not resume and (folder / "config.yaml").exists():
             raise RecipeError(f"results.folder: {folder} holds a run already; give another folder")
         text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
         (folder / "config.yaml").write_text(text, encoding="utf8")
-        write_json(folder / "environment.json", environment(engine))
-        setting.partition.save(folder / "partition.parquet")
+        if not resume:
+            write_json(folder / "environment.json", environment(engine))
+            setting.partition.save(folder / "partition.parquet")
         yield folder
     finally:
         lock.release()
@@ -78,6 +84,17 @@ def environment(engine: str) -> dict[str, Any]:
         "gpus": gpus,
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
+
+
+def changed_packages(folder: Path) -> list[str]:
+    """Packages whose version is another than when the run in `folder` was begun, with both."""
+    path = folder / "environment.json"
+    begun = json.loads(path.read_text(encoding="utf8")).get("packages", {}) if path.is_file() else {}
+    return [
+        f"{name} {version}, now {_version(name)}"
+        for name, version in begun.items()
+        if name in DECISIVE and version != _version(name)
+    ]
 
 
 def _version(package: str) -> str | None:

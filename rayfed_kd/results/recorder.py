@@ -37,16 +37,26 @@ class RunRecorder:
         folder: the run's folder.
         setting: what runs.
         on_event: called with each round's event, also kept in `events`.
+        after_round: a resumed run's last round; what lies there of later ones goes.
     """
 
     def __init__(
-        self, folder: Path, setting: Setting, on_event: Callable[[Event], None] | None = None
+        self,
+        folder: Path,
+        setting: Setting,
+        on_event: Callable[[Event], None] | None = None,
+        after_round: int | None = None,
     ) -> None:
         self._folder, self._setting, self._on_event = folder, setting, on_event
         self.events: list[dict[str, Any]] = []
         self._tables = TableWriter(folder / "tables")
         self._log = _file_logger(folder / "log.txt")
-        self._last_wall_s = 0.0
+        self._last_wall_s, self._after_round = 0.0, after_round
+        if after_round is not None:
+            self._tables.truncate(after_round)
+            self._log.info("resumed after round %s", after_round)
+            rounds = read_table(folder / "tables", "rounds")["wall_s"].to_pylist()
+            self._last_wall_s = rounds[-1] if rounds else 0.0
         self._real: Array | None = None
         # Pictures take longer than tables: a thread of their own, one, so that they stay in order.
         self._artist = ThreadPoolExecutor(1, "artist")
@@ -90,7 +100,7 @@ class RunRecorder:
     def _open_tensorboard(self) -> None:
         from rayfed_kd.results.partition_figures import bubble_figure
 
-        self._writer = RunWriter(self._folder / "tensorboard")
+        self._writer = RunWriter(self._folder / "tensorboard", self._after_round)
         self._writer.text(
             "config", f"```yaml\n{yaml.safe_dump(self._setting.recipe.model_dump(), sort_keys=False)}```"
         )

@@ -29,11 +29,13 @@ class RunWriter:
         folder: for `tensorboard --logdir`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, after_round: int | None = None) -> None:
         # Torch takes two seconds to load, this on top of it a quarter: not before it is needed.
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder), flush_secs=5)
+        self._writer: Any = SummaryWriter(
+            str(folder), flush_secs=5, purge_step=None if after_round is None else after_round + 1
+        )
 
     def round(
         self,

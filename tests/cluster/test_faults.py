@@ -1,0 +1,135 @@
+"""Lost hosts, steps that hang, replies that are no numbers: the same result, or a message that says what."""
+
+import os
+import signal
+
+import numpy as np
+import psutil
+import pytest
+
+import rayfed_kd
+from rayfed_kd.errors import RunError
+
+RECIPE = {
+    "method": {"name": "fedkf", "generator": {"width": 4, "latent": 8}},
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4},
+    "local": {"epochs": 1, "batch_size": 32},
+    "rounds": 4,
+    "sampling": {"fraction": 1.0},
+    "evaluation": {"samples": False},
+}
+OWN = """
+import os, time
+from pathlib import Path
+
+import torch
+
+from algorithms.fedavg import FedAvg
+from rayfed_kd.protocol import Reply
+
+
+class Hanging(FedAvg):
+    def client_update(self, client, message, ctx):
+        marker = Path("MARKER")
+        if ctx.client == 1 and ctx.round == 2 and not marker.exists():
+            marker.touch()
+            time.sleep(600)
+        return super().client_update(client, message, ctx)
+
+
+class Dying(FedAvg):
+    def client_update(self, client, message, ctx):
+        if ctx.client == 1 and ctx.round == 2:
+            os._exit(1)
+        return super().client_update(client, message, ctx)
+
+
+class Exploding(FedAvg):
+    def client_update(self, client, message, ctx):
+        state, reply = super().client_update(client, message, ctx)
+        if ctx.client == 1 and ctx.round == 2:
+            return state, Reply(student=torch.full_like(reply["student"], torch.inf), samples=ctx.num_samples)
+        return state, reply
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_faults.py").write_text(OWN.replace("MARKER", str(tmp_path / "marker")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "own_faults", raising=False)
+
+
+def run(folder, *overrides, local=False, on_event=lambda event: None, method=None):
+    recipe = RECIPE if method is None else {**RECIPE, "method": {"name": f"own_faults:{method}"}}
+    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local, on_event=on_event)
+
+
+def client_hosts():
+    """This process's client actors, by pid."""
+    children = psutil.Process().children(recursive=True)
+    return [child.pid for child in children if "ClientActor" in " ".join(child.cmdline())]
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2])
+def test_killed_hosts_change_nothing(at_a_time, tmp_path):
+    expected = run(tmp_path / "local", local=True)
+    killed = []
+
+    def kill(event):
+        if event["round"] in (1, 2):
+            for pid in client_hosts()[:at_a_time]:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    result = run(tmp_path / "ray", on_event=kill)
+    assert len(killed) >= 2
+    for name, vector in expected.models.items():
+        assert np.array_equal(result.models[name], vector)
+    for table in ("metrics", "messages", "clients"):
+        assert result.tables[table].equals(expected.tables[table])
+
+
+def test_host_that_dies_again_and_again_ends_the_run_with_call_and_way_to_go_on(own, tmp_path):
+    with pytest.raises(RunError) as caught:
+        run(tmp_path / "a", "faults.max_retries=1", "checkpoint.every=1", method="Dying")
+    message = str(caught.value)
+    assert "round 2, client 1, client_update: host" in message
+    assert "was lost 2 times (faults.max_retries = 1)" in message
+    assert f"rayfed-kd resume {tmp_path / 'a'}" in message
+
+
+def test_step_that_hangs_is_killed_and_run_again(own, tmp_path):
+    expected = run(tmp_path / "plain", "rounds=3", local=True, method=None)
+    result = run(tmp_path / "a", "rounds=3", "faults.step_timeout_s=8", method="Hanging")
+    assert result.summary["status"] == "finished"
+    assert (tmp_path / "marker").exists()
+    plain = rayfed_kd.run(
+        {**RECIPE, "method": {"name": "fedavg"}}, ["rounds=3", f"results.folder={tmp_path / 'p'}"], local=True
+    )
+    assert np.array_equal(result.models["aca"], plain.models["aca"])
+    assert expected.summary["rounds"] == 3
+
+
+def test_reply_that_is_not_finite_stops_the_run(own, tmp_path):
+    with pytest.raises(
+        RunError, match="round 2, client 1, client_update: reply part student has NaN or infinite"
+    ):
+        run(tmp_path / "a", local=True, method="Exploding")
+
+
+def test_reply_that_is_not_finite_is_left_out_and_counted(own, tmp_path):
+    result = run(tmp_path / "a", "faults.non_finite=drop", local=True, method="Exploding")
+    assert result.tables["rounds"]["dropped"].to_pylist() == [0, 1, 0, 0]
+    assert all(np.isfinite(vector).all() for vector in result.models.values())
+
+
+def test_round_without_a_finite_reply_ends_the_run(own, tmp_path):
+    everybody = OWN.replace("ctx.client == 1 and ctx.round == 2", "ctx.round == 2").replace("MARKER", "x")
+    (tmp_path / "own_alone.py").write_text(everybody)
+    recipe = {**RECIPE, "method": {"name": "own_alone:Exploding"}}
+    with pytest.raises(RunError, match="No reply of round 2 is left"):
+        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'b'}", "faults.non_finite=drop"], local=True)
