@@ -194,17 +194,17 @@ class DaFKD(OneExchange[ServerState, ClientState]):
                 made = generate(generator, noise(len(wanted), generator, ctx), wanted, ctx)
                 real = self._judge(discriminator, student, images, features)
                 fake = self._judge(discriminator, student, made.detach())
-                adversarial = adversarial_loss(real, fake)
+                adversarial = adversarial_loss(real, fake)  # eq. 2
                 ctx.log(
                     adversarial=adversarial,
                     real_right=(real > 0).float().mean(),
                     fake_right=(fake < 0).float().mean(),
                 )
                 discriminator.zero_gradients()
-                classifying.minimise(loss + adversarial)
+                classifying.minimise(loss + adversarial)  # eq. 9
                 judging.step()
                 doubt = self._judge(discriminator, student, made)
-                deceit = F.softplus(-doubt).mean()
+                deceit = F.softplus(-doubt).mean()  # eq. 3
                 if options.generator_loss == "minmax":
                     deceit = -F.softplus(doubt).mean()
                 ctx.log(deceit=deceit)
@@ -240,8 +240,8 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         seed = int(torch.randint(2**31, (), generator=ctx.stream("samples")))
         samples = self._samples(theta, seed, ctx)
         predicted, log_importance = self._ensemble(replies, weights, samples, ctx)
-        alpha = log_importance.softmax(dim=0)  # f / sum f, also where every f underflows
-        mixed = torch.einsum("kn,knc->nc", alpha, predicted)
+        alpha = log_importance.softmax(dim=0)  # eq. 7: f / sum f, also where every f underflows
+        mixed = torch.einsum("kn,knc->nc", alpha, predicted)  # eq. 8's target
         return self._distilled((weights, theta), samples, self._softened(mixed), alpha.t().cpu(), ctx)
 
     def predict(

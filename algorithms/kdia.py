@@ -175,25 +175,25 @@ class KDIA(OneExchange[ServerState, None]):
                 if options.drop_last and len(labels) < ctx.local.batch_size <= ctx.num_samples:
                     continue
                 logits = student(images)
-                loss = cross_entropy(logits, labels)
+                loss = cross_entropy(logits, labels)  # eq. 10
                 ctx.log(ce=loss)
                 if options.lambda_kd:
                     with torch.no_grad():
                         taught = teacher(images)
-                    kd = self._distillation(taught, logits)
+                    kd = self._distillation(taught, logits)  # eq. 11
                     ctx.log(kd=kd)
                     loss = loss + options.lambda_kd * kd
                 if generating:
                     with torch.no_grad():
                         maps = generate(generator, noise(len(wanted), generator, ctx), wanted, ctx)
-                    gen = cross_entropy(student.from_(stage, maps), wanted)
+                    gen = cross_entropy(student.from_(stage, maps), wanted)  # eq. 12
                     ctx.log(gen=gen)
                     loss = loss + options.lambda_gen * gen
-                optimizer.minimise(loss)
+                optimizer.minimise(loss)  # eq. 13
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
-        now = ctx.round - 1
+        now = ctx.round - 1  # Algorithm 1, lines 9 and 10: who took part when, how often, with what
         last = {**server.last, **dict.fromkeys(replies.clients, now)}
         counts = {**server.counts, **{k: server.counts.get(k, 0) + 1 for k in replies.clients}}
         slots = self._slots(server, replies, counts, now)
@@ -202,9 +202,9 @@ class KDIA(OneExchange[ServerState, None]):
         ctx.log(**{f"variance_{name}": torch.tensor(value.var()) for name, value in three._asdict().items()})
         return replace(
             seen,
-            student=weighted_mean(replies.vectors("student"), replies.numbers("samples")),
-            teacher=self._teacher(seen, three, ctx),
-            generator=self._trained_generator(server, replies, ctx),
+            student=weighted_mean(replies.vectors("student"), replies.numbers("samples")),  # eq. 1
+            teacher=self._teacher(seen, three, ctx),  # eq. 5
+            generator=self._trained_generator(server, replies, ctx),  # eq. 3, 4
         )
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
@@ -264,6 +264,7 @@ class KDIA(OneExchange[ServerState, None]):
         return server.slots.scaled(DECAYS[mean] ** (now - before)).replaced(updates)
 
     def _teacher(self, seen: ServerState, three: Frequencies, ctx: ServerContext) -> Tensor:
+        """sum_k F_k theta_k (eq. 5): running where F_k allows, else over all slots; unseen: theta_g^0."""
         mean = self.options.mean
         if mean in DECAYS:
             rest = ctx.num_clients - len(seen.last)

@@ -152,9 +152,10 @@ def compare_(
 ) -> None:
     """Run a study file, or several recipes, with every seed, and put the results in one table.
 
-    Mean and deviation of every metric, the paper's values beside; Markdown, LaTeX, Parquet and curves are
-    written to the folder. Runs that are there already are not run again: a study goes on where it was cut
-    off.
+    KEY=VALUE goes to every recipe; a study file gives rows options of their own (rayfed_kd/compare.py shows
+    one). Mean and deviation of every metric, the paper's values beneath; Markdown, LaTeX, Parquet and curves
+    are written to the folder. Runs that are there already are not run again: a study goes on where it was
+    cut off.
     """
     from functools import partial
 
@@ -165,9 +166,10 @@ def compare_(
 
     study = study_of([c for c in configs if "=" not in c], seeds=seeds, folder=folder)
     run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
-    comparison = compare(study, [c for c in configs if "=" in c], run=run_missing)
+    comparison = compare(study, [c for c in configs if "=" in c], run=run_missing, tell=click.echo)
     console = Console()
     console.print(comparison.rich())
+    console.print(comparison.caption(), markup=False, highlight=False)
     for heading, rows in comparison.published():
         console.print(heading, markup=False)
         for label, values in rows:
@@ -201,7 +203,6 @@ def main() -> NoReturn:
 
 
 def _interrupted(terminated: list[int]) -> int:
-    click.echo(
-        "interrupted: what was finished is in the run's folder; rayfed-kd resume FOLDER goes on", err=True
-    )
+    way_on = "rayfed-kd resume FOLDER, or the same compare again, goes on"
+    click.echo(f"interrupted: what was finished is there; {way_on}", err=True)
     return 143 if terminated else 130

@@ -22,19 +22,24 @@ both are functions of the recipe and the seed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rayfed_kd.config import load_recipe, load_yaml, validate
+from rayfed_kd.config import Recipe, load_recipe, load_yaml, validate
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.published import published_lines
 
 if TYPE_CHECKING:
     from rayfed_kd.results.comparison import Comparison
+
+
+# Where and how a run ran: the result is the same.
+NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
 
 
 class _Strict(BaseModel):
@@ -75,7 +80,7 @@ class Study(_Strict):
     runs: list[StudyRun] = Field(min_length=1)
     models: dict[str, str] = {}
     last: int = Field(10, ge=1)
-    target: float | TargetRun | None = None
+    target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
     published: list[Published] = []
 
 
@@ -101,7 +106,11 @@ class Planned:
 
 
 def compare(
-    study: Study, overrides: Sequence[str] = (), *, run: Callable[[Sequence[Planned]], None]
+    study: Study,
+    overrides: Sequence[str] = (),
+    *,
+    run: Callable[[Sequence[Planned]], None],
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
     """Runs what is missing of a study and compares.
 
@@ -109,16 +118,19 @@ def compare(
         study: what to run.
         overrides: for every recipe.
         run: runs those given, and renames each run's folder from `aside` when it is finished.
+        tell: called with a line about what is there already.
     Raises: RecipeError if the study or one of its recipes is bad, before the first run; RunError.
     """
     planned = plan(study, overrides)
-    _check(study, planned)
+    recipes = _checked(study, planned)
     missing = [one for one in planned if not one.done]
+    if len(missing) < len(planned):
+        tell(f"{len(planned) - len(missing)} of {len(planned)} runs are there in {study.folder}")
     if missing:
         run(missing)
     from rayfed_kd.results.comparison import Comparison
 
-    return Comparison.read(study, planned)
+    return Comparison.read(study, planned, _notes(study, recipes))
 
 
 def read_study(path: Path) -> Study:
@@ -175,22 +187,25 @@ def plan(study: Study, overrides: Sequence[str] = ()) -> list[Planned]:
         if base is None:
             raise RecipeError(f"runs: {run.label}: no base recipe, neither here nor in the study")
         for seed in study.seeds:
-            folder = Path(study.folder) / f"{run.label}-seed{seed}".replace(" ", "-")
+            folder = Path(study.folder) / f"{re.sub(r'[^0-9A-Za-z._-]+', '-', run.label)}-seed{seed}"
             changes = (*study.overrides, *run.overrides, *overrides, f"seed={seed}")
             planned.append(Planned(run.label, seed, base, changes, folder))
     return planned
 
 
-def _check(study: Study, planned: Sequence[Planned]) -> None:
+def _checked(study: Study, planned: Sequence[Planned]) -> list[Recipe]:
     """Every recipe is read, and every published table looked up, before the first run."""
     labels = [run.label for run in study.runs]
-    if len(set(labels)) < len(labels):
-        raise RecipeError(f"runs: {labels}: two rows have the same label")
+    if len({one.folder for one in planned}) < len(planned):
+        raise RecipeError(
+            f"runs: {', '.join(labels)}: two rows have the same label; a study file gives each its own"
+        )
     if isinstance(study.target, TargetRun) and study.target.run not in labels:
         raise RecipeError(f"target.run: {study.target.run!r} is no row; there are {labels}")
     for named in study.published:
         published_lines(named.paper, named.table, named.where)
     first: tuple[str, Mapping[str, Any]] | None = None
+    recipes = []
     for one in planned:
         recipe = load_recipe(one.source, [*one.overrides, f"results.folder={one.aside}"])
         data = recipe.data.model_dump(exclude={"augment", "pixels"})
@@ -201,6 +216,34 @@ def _check(study: Study, planned: Sequence[Planned]) -> None:
                 f"runs: {first[0]} has data {_shown(first[1])}, {one.label} has {_shown(data)}; "
                 "expected the same data and classes in every row"
             )
+        recipes.append(recipe)
+        if one.done:
+            _check_same(one, recipe)
+    return recipes
+
+
+def _check_same(one: Planned, recipe: Recipe) -> None:
+    """A run that is there must be the one asked for."""
+    there = load_recipe(one.folder / "config.yaml").model_dump(exclude=NOT_COMPARED)
+    wanted = recipe.model_dump(exclude=NOT_COMPARED)
+    changed = [key for key in wanted if wanted[key] != there[key]]
+    if changed:
+        shown = "; ".join(f"{key} was {there[key]}, is {wanted[key]}" for key in changed)
+        raise RecipeError(f"{one.folder} holds another run: {shown}. Give another --folder, or remove it")
+
+
+def _notes(study: Study, recipes: Sequence[Recipe]) -> list[str]:
+    """What a reader of the table must know of its rows."""
+    notes = []
+    for key in ("model", "partition", "local", "sampling", "rounds"):
+        values = [getattr(recipe, key) for recipe in recipes]
+        if any(value != values[0] for value in values):
+            notes.append(f"rows differ in {key}")
+    if isinstance(study.target, TargetRun):
+        notes.append(f"the target is the best of {study.target.run}, seed by seed")
+    elif study.target is not None:
+        notes.append(f"the target is {100 * study.target:g} %")
+    return notes
 
 
 def _shown(data: Mapping[str, Any]) -> str:

@@ -230,6 +230,8 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     name = None if isinstance(source, Mapping) else str(source)
     try:
         raw = dict(source) if isinstance(source, Mapping) else _read_yaml(Path(source))
+        if "runs" in raw and "method" not in raw:
+            raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
         for override in overrides:
             raw = _overridden(raw, override)
         return validate(Recipe, raw)

@@ -289,8 +289,13 @@ def run_each(
         address: of a Ray cluster.
         jobs: how many at a time on Ray; None: as many as have room for a client actor each.
         tell: called with a line when a run starts and ends.
-    Raises: RecipeError or DataError; RunError naming the run that failed.
+    Raises: RecipeError or DataError before the first run; RunError naming the run that failed.
     """
+    for plan in {
+        plan.label: plan for plan in planned
+    }.values():  # a row's seeds differ in nothing that can fail
+        with naming(plan.source):
+            _prepared(load_recipe(plan.source, plan.overrides))
     if local:
         for plan in planned:
             _run_planned(plan, tell, lambda p: _run_local(_planned(p), _silent, resume=_begun(p), tell=tell))

@@ -124,7 +124,17 @@ class Setting:
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
         classes = architecture.classes or self.dataset.classes
         space = architecture.space
-        return lambda: _module(make(self.spaces[space], classes, **arguments), f"{path}.name")
+
+        def build() -> nn.Module:
+            try:
+                return _module(make(self.spaces[space], classes, **arguments), f"{path}.name")
+            except RecipeError as error:
+                if architecture.kind == "classifier":
+                    raise
+                whole = f"{error.message}; this method needs {space} of {_sides(self.spaces[space])}"
+                raise RecipeError(whole, error.path) from None
+
+        return build
 
     @cached_property
     def spaces(self) -> Mapping[str, tuple[int, ...]]:

@@ -18,6 +18,7 @@ RECIPE = {
     "data": {"name": "digits", "fraction": 0.1},
     "partition": {"name": "iid", "clients": 3},
     "local": {"epochs": 1},
+    "sampling": {"fraction": 1.0},
     "rounds": 2,
 }
 
@@ -57,12 +58,8 @@ def made(**study):
 def test_last_best_and_mean_of_the_last_by_hand():
     """A: last .4, .8: 60 and sqrt(.08) = 28.28; best .6, .8: 70 and 14.14; last two .5, .7: 60 and 14.14."""
     comparison = made()
-    assert comparison.header() == [
-        "run",
-        "official test %",
-        "official test %, best",
-        "official test %, mean of last 2",
-    ]
+    means = f"{headline}, mean of last 2 evaluations"
+    assert comparison.header() == ["run", headline, f"{headline}, best", means]
     assert comparison.cells()[0] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
 
 
@@ -84,10 +81,11 @@ def test_target_is_a_runs_own_best_seed_by_seed():
 
 def test_latex_is_for_booktabs_and_escaped():
     lines = made(title="x").latex().splitlines()
-    assert lines[0] == r"\begin{tabular}{lrrr}"
-    assert lines[1] == r"\toprule"
-    assert lines[4] == r"A (aca) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 \\"
-    assert r"official test \%" in lines[2]
+    assert lines[0] == "% x; last round, mean ± sample deviation over 2 seeds."
+    assert lines[1] == r"\begin{tabular}{lrrr}"
+    assert lines[2] == r"\toprule"
+    assert lines[5] == r"A (aca) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 \\"
+    assert r"official test \%" in lines[3]
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
 
 
@@ -124,10 +122,10 @@ def test_what_is_not_published_is_told(arguments, message):
 
 def test_finished_runs_are_not_run_again(study, tmp_path):
     told = []
-    first = compare(study, run=local(told))
+    first = compare(study, run=local(told), tell=told.append)
     assert len(told) == 8
-    again = compare(study, run=local(told))
-    assert len(told) == 8
+    again = compare(study, run=local(told), tell=told.append)
+    assert told[8:] == [f"4 of 4 runs are there in {study.folder}"]
     assert again.markdown() == first.markdown()
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         "A-seed1",
@@ -196,6 +194,7 @@ def test_rows_of_different_data_are_refused_with_both(study):
     ("changes", "message"),
     [
         ({"target": {"run": "Z"}}, "target.run: 'Z' is no row"),
+        ({"runs": [{"label": "A/B"}, {"label": "A B"}]}, "two rows have the same label"),
         ({"runs": [{"label": "A"}, {"label": "A"}]}, "two rows have the same label"),
         ({"base": None}, "runs: A: no base recipe"),
         ({"published": [{"paper": "kdia", "table": "99"}]}, "published.table: '99'"),
@@ -208,7 +207,7 @@ def test_bad_study_is_refused(study, changes, message):
 
 
 def test_failed_run_names_itself(study, monkeypatch):
-    def fail(*arguments):
+    def fail(*arguments, **options):
         raise RunError("round 3, client 1")
 
     monkeypatch.setattr("rayfed_kd.experiment._run_local", fail)
@@ -220,3 +219,42 @@ def test_misspelt_key_of_a_study_is_told(tmp_path):
     path = write(tmp_path / "study.yaml", {"folder": "x", "run": []})
     with pytest.raises(RecipeError, match=r"run is no key .*Did you mean runs\?"):
         read_study(path)
+
+
+def test_finished_run_of_another_recipe_is_refused_with_the_difference(study):
+    compare(study, run=local())
+    with pytest.raises(RecipeError, match=r"A-seed1 holds another run: rounds was 2, is 3\."):
+        compare(study, ["rounds=3"], run=local())
+
+
+def test_recipe_that_fails_its_checks_is_found_before_any_other_row_runs(study, tmp_path):
+    wrong = study.runs[0].model_copy(update={"label": "C", "overrides": ["model={name: resnet9}"]})
+    with pytest.raises(RecipeError, match="resnet9"):
+        compare(study.model_copy(update={"runs": [*study.runs, wrong]}), run=local())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_rows_of_another_partition_are_pointed_out(study):
+    other = study.runs[0].model_copy(
+        update={"label": "C", "overrides": ["partition={name: iid, clients: 4}"]}
+    )
+    found = compare(study.model_copy(update={"runs": [study.runs[0], other], "seeds": [1]}), run=local())
+    assert "one seed; rows differ in partition." in found.caption()
+
+
+def test_model_that_no_row_evaluates_is_pointed_out(study):
+    found = compare(study.model_copy(update={"models": {"acas": "A"}, "seeds": [1]}), run=local())
+    assert "models: no row evaluates acas" in found.caption()
+
+
+def test_target_in_percent_is_refused():
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        made(target=95.0)
+
+
+def test_study_given_to_run_is_told(tmp_path):
+    from rayfed_kd.config import load_recipe
+
+    path = write(tmp_path / "study.yaml", {"folder": "x", "runs": [{"label": "A"}]})
+    with pytest.raises(RecipeError, match="rayfed-kd compare runs it"):
+        load_recipe(path)

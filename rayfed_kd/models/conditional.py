@@ -87,8 +87,8 @@ def fedcg_feature(
     """
     if shape != (16, 5, 5):
         raise RecipeError(
-            f"fedcg_feature makes maps of 16x5x5, the model's last maps are {'x'.join(map(str, shape))}; "
-            "simple_cnn on 32x32 images fits",
+            f"fedcg_feature makes maps of 16x5x5, asked for are {'x'.join(map(str, shape))}: "
+            "simple_cnn has such on 32x32 images, lenet5 on 28x28",
             path=PATH,
         )
     channels = (latent + classes, width, width // 2, width // 4)

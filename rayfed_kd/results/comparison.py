@@ -46,13 +46,15 @@ class Comparison:
     Attributes:
         study: what was asked for.
         curves: (label, model, seed, metric) -> curve.
+        notes: what a reader must know of the rows.
     """
 
     study: Study
     curves: Curves
+    notes: Sequence[str] = ()
 
     @classmethod
-    def read(cls, study: Study, planned: Sequence[Planned]) -> Comparison:
+    def read(cls, study: Study, planned: Sequence[Planned], notes: Sequence[str] = ()) -> Comparison:
         """From the runs' tables."""
         curves: dict[tuple[str, str, int, str], Curve] = {}
         for one in planned:
@@ -70,7 +72,9 @@ class Comparison:
                         curve.values.append(row[metric])
                         curve.bytes.append(sent[row["round"]][0])
                         curve.sim_s.append(sent[row["round"]][1])
-        return cls(study, curves)
+        missing = set(study.models) - {model for _, model, _, _ in curves}
+        unknown = [f"models: no row evaluates {', '.join(sorted(missing))}"] if missing else []
+        return cls(study, curves, [*notes, *unknown])
 
     def rows(self) -> list[Row]:
         """(label, model) in the study's order; models as the study names them."""
@@ -134,7 +138,9 @@ class Comparison:
         """The table's columns."""
         headline = TITLES[self.headline()]
         columns = ["run", *(TITLES[metric] for metric in self.metrics())]
-        columns += [f"{headline}, best", f"{headline}, mean of last {self.study.last}"]
+        most = max(len(curve.values) for curve in self.curves.values())
+        last = min(self.study.last, most)
+        columns += [f"{headline}, best", f"{headline}, mean of last {last} evaluations"]
         if self.study.target is not None:
             columns += ["rounds to target", "MiB to target"]
             if self._timed():
@@ -174,8 +180,7 @@ class Comparison:
 
     def markdown(self) -> str:
         """The table and the published rows beneath."""
-        seeds = f"{len(self.study.seeds)} seed{'s' if len(self.study.seeds) > 1 else ''}"
-        lines = [f"{self.study.title or 'Comparison'}; last round, mean ± sample deviation over {seeds}.", ""]
+        lines = [self.caption(), ""]
         lines += [_markdown_line(self.header()), _markdown_line(["---"] * len(self.header()))]
         lines += [_markdown_line(line) for line in self.cells()]
         for heading, rows in self.published():
@@ -183,10 +188,24 @@ class Comparison:
             lines += [_markdown_line(list(row)) for row in rows]
         return "\n".join(lines)
 
+    def caption(self) -> str:
+        """What the table shows, with its notes."""
+        seeds = len(self.study.seeds)
+        over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
+        return "; ".join([self.study.title or "Comparison", f"last round, {over}", *self.notes]) + "."
+
     def latex(self) -> str:
-        """A table for booktabs."""
-        lines = [f"\\begin{{tabular}}{{l{'r' * (len(self.header()) - 1)}}}", "\\toprule"]
+        """A table for booktabs, the published values beneath, the caption as a comment."""
+        lines = [
+            f"% {self.caption()}",
+            f"\\begin{{tabular}}{{l{'r' * (len(self.header()) - 1)}}}",
+            "\\toprule",
+        ]
         lines += [_latex_line(self.header()), "\\midrule", *map(_latex_line, self.cells())]
+        for heading, rows in self.published():
+            lines += ["\\midrule", f"% {heading}"]
+            span = f"\\multicolumn{{{len(self.header()) - 1}}}{{l}}"
+            lines += [_latex_line([f"{label}, published", f"{span}{{{values}}}"]) for label, values in rows]
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"])
 
     def rich(self) -> Table:

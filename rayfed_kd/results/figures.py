@@ -52,7 +52,7 @@ def curves_figure(metrics: pa.Table) -> Figure:
                 *zip(*points, strict=True), color=colour, label=model, marker="." if len(points) < 30 else ""
             )
         axes.set(xlabel="round", title=titles[metric])
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     return figure
@@ -74,7 +74,7 @@ def logged_figure(logged: Mapping[int, Mapping[str, float]]) -> Figure:
         axes.plot(*zip(*points, strict=True), color=COLOURS[0], marker="." if len(points) < 30 else "")
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=7)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
     for axes in figure.axes[-columns:]:
         axes.set_xlabel("round", fontsize=8)
@@ -121,7 +121,7 @@ def class_values_figure(
     axes.set_xticks(
         range(0, classes, step), class_names[::step], fontsize=7, rotation=90 if classes > 10 else 0
     )
-    axes.set(xlabel="class", ylabel=quantity, title=f"round {round_index}")
+    axes.set(xlabel="class", title=f"{quantity}, round {round_index}")
     figure.legend(loc="outside right upper", frameon=False)
     return figure
 
@@ -149,7 +149,7 @@ def band_figure(bands: Mapping[str, tuple[Array, Array, Array]], title: str, see
     axes.set(
         xlabel="round", ylabel=title, title=f"mean and deviation over {seeds} seeds" if seeds > 1 else ""
     )
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
@@ -166,7 +166,7 @@ def sample_grid_figure(images: Array, labels: Array, class_names: Sequence[str])
     rows = -(-len(images) // columns)
     titles = [class_names[int(label)] for label in labels]
     return _mosaic(
-        images, titles, (rows, columns), "generated samples, with the class that the teacher predicts"
+        images, titles, (rows, columns), "generated samples, with the class that the model predicts"
     )
 
 

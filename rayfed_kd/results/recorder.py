@@ -106,7 +106,7 @@ class RunRecorder:
         )
         labels = np.asarray(self._setting.dataset.train.labels)
         counts = self._setting.partition.counts(labels, self._setting.dataset.classes)
-        figure = bubble_figure(counts, self._setting.dataset.class_names, "Training and test samples")
+        figure = bubble_figure(counts, self._setting.dataset.class_names, "Samples that clients hold")
         self._show("partition", figure, 0, "partition")
 
     def _event(self, record: Any) -> dict[str, Any]:

@@ -234,11 +234,11 @@ def test_evaluated_are_both_models_last_and_best(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["data.shape=[3,28,28]"], "fedcg_feature makes maps of 16x5x5, the model's last maps are 16x4x4"),
+        (["data.shape=[3,28,28]"], "fedcg_feature makes maps of 16x5x5, asked for are 16x4x4"),
         (["model.name=mlp"], "model.name: this classifier has no stage that gives feature maps"),
         (
             ["method.generator={name: conditional_image}"],
-            "conditional_image makes images whose sides are multiples of 4, not 5x5",
+            "multiples of 4, not 5x5; this method needs maps of 16x5x5",
         ),
         (["method.tau=0"], "method.tau = 0: expected a number above 0"),
         (["method.lambda_gen=-1"], "method.lambda_gen = -1: expected a number of at least 0"),

@@ -52,7 +52,7 @@ def test_class_never_predicted_stays_empty_and_says_zero(tmp_path):
     generated = real.copy()
     generated[1] = np.nan
     figure = class_means_figure(real, generated, ("a", "b", "c"), [5, 0, 2])
-    assert [t.get_text() for t in figure.axes[0].texts] == ["a", "b", "c", "n=5", "n=0", "n=2"]
+    assert [t.get_text() for t in figure.axes[0].texts] == ["a", "b", "c", "n=5", "n=0", "none", "n=2"]
     save_figure(figure, tmp_path / "f" / "means.png")
     assert [path.name for path in (tmp_path / "f").iterdir()] == ["means.png"]
 

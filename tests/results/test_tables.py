@@ -246,7 +246,7 @@ def test_killed_writer_leaves_readable_tables(tmp_path, parts):
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     try:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and len(list(tmp_path.glob("metrics/*.parquet"))) < parts:
+        while time.monotonic() < deadline and len(list(tmp_path.glob("metrics/part-*.parquet"))) < parts:
             time.sleep(0.01)
     finally:
         os.kill(process.pid, signal.SIGKILL)
