@@ -58,6 +58,7 @@ def made(**study):
 def test_last_best_and_mean_of_the_last_by_hand():
     """A: last .4, .8: 60 and sqrt(.08) = 28.28; best .6, .8: 70 and 14.14; last two .5, .7: 60 and 14.14."""
     comparison = made()
+    headline = "official test %"
     means = f"{headline}, mean of last 2 evaluations"
     assert comparison.header() == ["run", headline, f"{headline}, best", means]
     assert comparison.cells()[0] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
