@@ -1,6 +1,6 @@
 """Kills at random moments, of client hosts, server or launcher; checkpoints cut off. All end equal.
 
-`pytest -m slow tests/chaos`; RAYFED_KD_KILLS says how many (default 12), RAYFED_KD_CHAOS_SEED where.
+`pytest -m slow tests/chaos`; RAYFED_KD_KILLS says how many (default 6), RAYFED_KD_CHAOS_SEED where.
 Each case runs one recipe to its end through any number of deaths and resumes, and compares models and tables
 with those of the undisturbed run.
 """
@@ -20,7 +20,7 @@ import yaml
 import rayfed_kd
 from rayfed_kd.results.tables import read_table
 
-KILLS = int(os.environ.get("RAYFED_KD_KILLS", "12"))
+KILLS = int(os.environ.get("RAYFED_KD_KILLS", "6"))
 SEED = int(os.environ.get("RAYFED_KD_CHAOS_SEED", "1"))
 RECIPE = {
     "model": {"name": "lenet5"},
