@@ -225,13 +225,13 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         weights, theta = self._means(server, replies)
         seed = int(torch.randint(2**31, (), generator=ctx.stream("samples")))
         answers = cohort.broadcast(self.predict, Message(generator=theta, seed=seed))
-        importance = torch.stack(list(answers.vectors("importance")), dim=1)
-        weighted = torch.stack(list(answers.vectors("weighted"))).sum(0)
+        importance = torch.stack(list(answers.vectors("importance")), dim=1).to(ctx.device)
+        weighted = torch.stack(list(answers.vectors("weighted"))).sum(0).to(ctx.device)
         # Where every f underflows the target is zero, and the sample teaches nothing.
         total = importance.sum(1, keepdim=True).clamp(min=torch.finfo(importance.dtype).tiny)
         mixed = self._softened(weighted / total)
         samples = self._samples(theta, seed, ctx)
-        return self._distilled((weights, theta), samples, mixed, importance / total, ctx)
+        return self._distilled((weights, theta), samples, mixed, (importance / total).cpu(), ctx)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         weights, theta = self._means(server, replies)

@@ -65,7 +65,7 @@ def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
     Raises: RecipeError if no stage gives maps of more than one place.
     """
     found, training = None, classifier.training
-    hidden = torch.zeros(1, *shape)
+    hidden = torch.zeros(1, *shape, device=next(classifier.parameters()).device)
     classifier.eval()
     with torch.no_grad():
         for stage, module in enumerate(classifier.stages, start=1):
