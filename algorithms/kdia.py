@@ -23,10 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -34,13 +32,13 @@ from torch.nn import functional as F
 
 from rayfed_kd.contexts import ClientContext, Context, ServerContext
 from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.errors import RecipeError
 from rayfed_kd.frequencies import (
     DECAYS,
     Frequencies,
     Mean,
     combined,
     frequencies,
+    participations,
     running_weight,
     unseen_weight,
 )
@@ -63,7 +61,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.slots import Slots
 from rayfed_kd.training import GeneratorTraining, train_generator_on_labels
-from rayfed_kd.vectors import FlatModule, weighted_mean
+from rayfed_kd.vectors import FlatModule, read_vector, weighted_mean
 
 COMPARED = 64
 
@@ -303,10 +301,7 @@ class KDIA(OneExchange[ServerState, None]):
 
 def known_frequencies(server: ServerState, ctx: ServerContext) -> Frequencies:
     """The three frequencies of all N clients, seen or not."""
-    last, counts = np.full(ctx.num_clients, -1.0), np.zeros(ctx.num_clients)
-    for client, t_k in server.last.items():
-        last[client], counts[client] = t_k, server.counts[client]
-    return frequencies(last, counts, np.asarray(ctx.sizes, dtype=np.float64), ctx.round - 1)
+    return frequencies(*participations(server.last, server.counts, ctx.sizes), ctx.round - 1)
 
 
 def _stage(model: FlatModule, ctx: Context) -> int:
@@ -319,16 +314,4 @@ def _reference(path: str | None, ctx: ServerContext) -> Tensor | None:
 
     Raises: RecipeError if the file is no vector of this model.
     """
-    if path is None:
-        return None
-    try:
-        vector = np.load(Path(path), allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise RecipeError(f"{path}: {error}", path="method.reference") from None
-    wanted = ctx.initial_vector()
-    if vector.dtype != np.float32 or vector.shape != tuple(wanted.shape):
-        raise RecipeError(
-            f"{path} holds {vector.dtype} {list(vector.shape)}, expected float32 [{wanted.numel()}]",
-            path="method.reference",
-        )
-    return torch.from_numpy(vector)
+    return None if path is None else read_vector(path, ctx.initial_vector().numel(), "method.reference")

@@ -15,6 +15,7 @@ every client's weight changes every round.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -46,6 +47,16 @@ def frequencies(last: Array, counts: Array, sizes: Array, now: int) -> Frequenci
     # Relative to the newest: exp(-(t - t_k)) of everybody underflows together after 745 rounds otherwise.
     recent = np.exp(last - np.maximum(last.max(), now))
     return Frequencies(recent / recent.sum(), counts / counts.sum(), sizes / sizes.sum())
+
+
+def participations(
+    last: Mapping[int, int], counts: Mapping[int, int], sizes: Sequence[int]
+) -> tuple[Array, Array, Array]:
+    """t_k, n_k and N_k of all clients, [N] each, from those of the clients seen and everybody's samples."""
+    rounds, times = np.full(len(sizes), -1.0), np.zeros(len(sizes))
+    for client, now in last.items():
+        rounds[client], times[client] = now, counts[client]
+    return rounds, times, np.asarray(sizes, dtype=np.float64)
 
 
 def combined(three: Frequencies, mean: Mean) -> Array:

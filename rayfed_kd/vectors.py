@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.seeds import derive
 
 
@@ -227,3 +230,19 @@ def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     for index, weight in enumerate(weights):
         total.add_(vectors[index].to(torch.float64), alpha=float(weight))
     return total
+
+
+def read_vector(path: str | Path, length: int, key: str) -> Tensor:
+    """A model's vector from a .npy file, [length] float32.
+
+    Raises: RecipeError at `key` if the file cannot be read or holds anything else.
+    """
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{path} cannot be read ({type(error).__name__})", path=key) from None
+    if found.dtype != np.float32 or found.shape != (length,):
+        raise RecipeError(
+            f"{path} holds {found.dtype} {list(found.shape)}, expected float32 [{length}]", path=key
+        )
+    return torch.from_numpy(found)

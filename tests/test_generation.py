@@ -62,6 +62,7 @@ def test_symmetric_pixels_lie_between_minus_one_and_one():
         "model": {"name": "mlp"},
         "data": {"name": "digits", "fraction": 0.2, "pixels": "symmetric"},
         "partition": {"name": "iid", "clients": 2},
+        "sampling": {"fraction": 1.0},
         "rounds": 1,
     }
     from rayfed_kd.contexts import DeviceData

@@ -58,6 +58,7 @@ def test_run_leaves_all_that_is_promised(finished):
         "log.txt",
         "tensorboard",
         "figures",
+        "checkpoints",
         "tables",
     }
 
@@ -90,7 +91,7 @@ def test_bytes_of_messages_add_up_to_the_rounds(finished):
 def test_pictures_of_generated_samples_are_there_per_evaluated_round(finished):
     names = {path.name for path in (finished.folder / "figures").iterdir()}
     expected = {f"{tag}-{r:06d}.png" for tag in ("samples", "class_means") for r in (1, 2)}
-    assert expected | {"partition.png", "curves.png", "client-accuracies.png"} == names
+    assert expected | {"partition.png", "curves.png", "logged.png", "client-accuracies.png"} == names
 
 
 def test_tensorboard_reads_the_run(finished):
