@@ -1,8 +1,8 @@
 """Kills at random moments, of client hosts, server or launcher; checkpoints cut off. All end equal.
 
 `pytest -m slow tests/chaos`; RAYFED_KD_KILLS says how many (default 3), RAYFED_KD_CHAOS_SEED where.
-RAYFED_KD_CHAOS_METHODS=fedavg,fedkf,dafkd names the methods (default fedavg). Each case runs one recipe to its end through any number of deaths and resumes, and compares models and tables
-with those of the undisturbed run.
+RAYFED_KD_CHAOS_METHODS=fedavg,fedkf,dafkd names the methods (default fedavg). Each case runs one recipe to
+its end through any number of deaths and resumes, and compares tables with those of the undisturbed run.
 """
 
 import json
