@@ -56,7 +56,7 @@ from rayfed_kd.protocol import (
     Shown,
 )
 from rayfed_kd.training import Distillation, distil
-from rayfed_kd.vectors import FlatModule, weighted_mean
+from rayfed_kd.vectors import FlatModule
 
 SHOWN = 64
 CHUNK = 32  # larger ones leave the cache: twice as slow (tests/benchmarks/server.py)
@@ -217,9 +217,13 @@ class DaFKD(OneExchange[ServerState, ClientState]):
             parts["discriminator"] = discriminator.vector()
         return ClientState(discriminator.vector(), kept), Reply(**parts, samples=ctx.num_samples)
 
+    @property
+    def asynchronous(self) -> bool:
+        return self.options.protocol == "upload" or not self.options.distill_epochs
+
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """`protocol: local` asks the clients a second time; otherwise one exchange."""
-        if self.options.protocol == "upload" or not self.options.distill_epochs:
+        if self.asynchronous:
             return super().run_round(server, cohort, ctx)
         replies = cohort.broadcast(self.client_update, self.dispatch(server, ctx))
         weights, theta = self._means(server, replies)
@@ -300,10 +304,10 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         """w^ and theta^g (eq. 4, 6)."""
         samples = replies.numbers("samples")
         counts = samples if self.options.weighting == "samples" else [1.0] * len(samples)
-        weights = weighted_mean(replies.vectors("student"), counts)
+        weights = replies.aggregated("student", counts, server.weights)
         if not self.options.adversarial:
             return weights, server.generator
-        return weights, weighted_mean(replies.vectors("generator"), counts)
+        return weights, replies.aggregated("generator", counts, server.generator)
 
     def _samples(self, theta: Tensor, seed: int, ctx: Context) -> Tensor:
         """The round's distillation samples: the same wherever they are computed."""

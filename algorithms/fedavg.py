@@ -25,7 +25,6 @@ from rayfed_kd.contexts import ClientContext, ServerContext
 from rayfed_kd.protocol import Message, MethodOptions, OneExchange, Replies, Reply
 from rayfed_kd.slots import Slots
 from rayfed_kd.training import train_on_labels
-from rayfed_kd.vectors import weighted_mean
 
 
 class Options(MethodOptions):
@@ -78,7 +77,7 @@ class FedAvg(OneExchange[ServerState, None]):
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         samples = replies.numbers("samples")
         counts = samples if self.options.weighting == "samples" else [1.0] * len(samples)
-        weights = weighted_mean(replies.vectors("student"), counts)
+        weights = replies.aggregated("student", counts, server.weights)
         if server.slots is None:
             return ServerState(weights, None, server.initial, None)
         slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})

@@ -27,6 +27,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from rayfed_kd.config import LocalRecipe
 from rayfed_kd.contexts import Batch, ClientContext, ServerContext
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.imitation import GeneratorState, ImitationOptions, Imitator, drawn_samples
@@ -34,7 +35,7 @@ from rayfed_kd.losses import cross_entropy, distillation
 from rayfed_kd.optimizers import Optimizer
 from rayfed_kd.protocol import Architecture, Cohort, Message, OneExchange, Replies, Reply, Samples, Shown
 from rayfed_kd.slots import Slots
-from rayfed_kd.vectors import FlatModule, weighted_mean
+from rayfed_kd.vectors import FlatModule
 
 RELEASED: dict[str, Any] = {
     "entropy": "normalised",
@@ -148,7 +149,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         return state, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
-        aca = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
+        aca = replies.aggregated("student", replies.numbers("samples"), server.aca)
         slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})
         if self.options.unseen_slots == "ignore":
             return ServerState(aca, slots.mean(), slots, server.initial)
@@ -175,6 +176,11 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
 
     def _teacher(self, message: Message, ctx: ClientContext) -> FlatModule:
         return ctx.frozen_model(message["teacher" if "teacher" in message else "student"])
+
+    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        if self.options.steps_per_epoch is None:
+            return super().least_samples(num_samples, local)
+        return 0  # a number of batches, not of passes: known when they were drawn
 
     def _steps(self, ctx: ServerContext) -> int:
         """Steps per local epoch; 0 stands for one pass."""

@@ -21,6 +21,7 @@ temperature, is `ensemble_scale: k`. t counts from 0.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -61,7 +62,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.slots import Slots
 from rayfed_kd.training import GeneratorTraining, train_generator_on_labels
-from rayfed_kd.vectors import FlatModule, read_vector, weighted_mean
+from rayfed_kd.vectors import FlatModule, read_vector
 
 COMPARED = 64
 
@@ -193,14 +194,14 @@ class KDIA(OneExchange[ServerState, None]):
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         now = ctx.round - 1  # Algorithm 1, lines 9 and 10: who took part when, how often, with what
         last = {**server.last, **dict.fromkeys(replies.clients, now)}
-        counts = {**server.counts, **{k: server.counts.get(k, 0) + 1 for k in replies.clients}}
+        counts = dict(Counter(server.counts) + Counter(replies.clients))
         slots = self._slots(server, replies, counts, now)
         seen = replace(server, slots=slots, last=last, counts=counts)
         three = known_frequencies(seen, ctx)
         ctx.log(**{f"variance_{name}": torch.tensor(value.var()) for name, value in three._asdict().items()})
         return replace(
             seen,
-            student=weighted_mean(replies.vectors("student"), replies.numbers("samples")),  # eq. 1
+            student=replies.aggregated("student", replies.numbers("samples"), server.student),  # eq. 1
             teacher=self._teacher(seen, three, ctx),  # eq. 5
             generator=self._trained_generator(server, replies, ctx),  # eq. 3, 4
         )

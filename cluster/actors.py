@@ -46,8 +46,17 @@ class RayHandle:
     ref: Any
 
     def resolve(self) -> Mapping[str, Array]:
-        """The arrays, read-only views of shared memory. Not through `ray.get`, so also in an async actor."""
-        arrays: Mapping[str, Array] = self.ref.future().result()
+        """The arrays, read-only views of shared memory. Not through `ray.get`, so also in an async actor.
+
+        Raises: RunError if they were lost with a machine.
+        """
+        try:
+            arrays: Mapping[str, Array] = self.ref.future().result()
+        except ray.exceptions.ObjectLostError as error:
+            raise RunError(
+                f"a client's vector or state was lost with its machine ({type(error).__name__}); "
+                "faults.durable=true keeps a second copy beside the server"
+            ) from error
         return arrays
 
 
@@ -139,6 +148,11 @@ class RayEngine:
         """Queues an evaluation."""
         return self._queue(call, -float(call.stop - call.start))
 
+    def kept(self, result: StepResult) -> StepResult:
+        """The result with parts and state copied into the object store of the server's machine."""
+        parts, state = ({**handle.resolve()} for handle in (result.parts, result.state))
+        return StepResult(result.facts, self.publish(parts), RayHandle(ray.put(state)))
+
     def cancel(self) -> None:
         """Ends all waiting: every call, open or still to come, raises StoppedError where it is waited for."""
         self._cancelled = True
@@ -163,6 +177,9 @@ class RayEngine:
     def _pump(self) -> None:
         """Starts what can start. While much waits, a host has its next call before the last one ends."""
         while self._waiting:
+            if self._waiting[0].future.cancelled():  # given up before it began
+                self._waiting.pop(0)
+                continue
             depth = 2 if len(self._waiting) > len(self._actors) else 1
             if self._pinned and isinstance(self._waiting[0].call, StepCall):
                 host = self._waiting[0].call.facts.client

@@ -24,7 +24,8 @@ class StepCall:
         message: the message's parts, by reference.
         metadata: the message's numbers.
         state: the client's state before the step, by reference; None at its first step.
-        state_version: which state of the client that is, so that a host that has it need not fetch it.
+        state_version: the dispatch that made that state, so that a host that has it need not fetch it.
+        number: which dispatch of the run this is, from 1.
         observing: a look for people: the state after it is thrown away.
     """
 
@@ -34,6 +35,7 @@ class StepCall:
     metadata: Mapping[str, Number]
     state: Handle | None
     state_version: int
+    number: int = 0
     observing: bool = False
 
     def __str__(self) -> str:
@@ -53,6 +55,7 @@ class StepFacts:
         shapes: part -> (elements, bytes per element).
         non_finite: parts with a NaN or an infinity.
         logged: name -> (sum, count).
+        samples: training samples drawn, counted in each epoch.
         host, node: which host ran it, and on which machine.
         seconds: how long the step took there.
         rss_mb, gpu_mb: the host's memory after it.
@@ -62,6 +65,7 @@ class StepFacts:
     shapes: Mapping[str, tuple[int, int]]
     non_finite: tuple[str, ...]
     logged: Mapping[str, tuple[float, int]]
+    samples: int
     host: int
     node: str
     seconds: float

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from cluster.cohort import ClientRecord
+from cluster.calls import StepCall
+from cluster.flights import Order
+from cluster.records import ClientRecord
 from rayfed_kd.config import CheckpointRecipe
+from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle, PartRef, to_array, to_tensor
 
-FORMAT = 1
+FORMAT = 2
 Publish = Callable[[Mapping[str, Array]], Handle]
 Tell = Callable[[str], None]
 
@@ -43,12 +46,19 @@ class Snapshot:
         server: the method's server state.
         records: what is remembered of every client seen.
         wall_s: seconds of work until then.
+        now: simulated seconds until then.
+        draws, dispatches: how many there were.
+        flying: dispatches under way, which belong to later rounds.
     """
 
     round: int
     server: Any
     records: Mapping[int, ClientRecord]
     wall_s: float
+    now: float = 0.0
+    draws: int = 0
+    dispatches: int = 0
+    flying: Sequence[Order] = ()
 
 
 class Checkpointer:
@@ -85,6 +95,10 @@ class Checkpointer:
                 [client, record.participations, record.version, _held(record.state, arrays)]
                 for client, record in sorted(snapshot.records.items())
             ],
+            "now": snapshot.now,
+            "draws": snapshot.draws,
+            "dispatches": snapshot.dispatches,
+            "flying": _encoded_orders(snapshot.flying, arrays),
         }
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"
         aside = path.with_name(f".{path.name}")
@@ -210,7 +224,56 @@ def _load(path: Path, publish: Publish, device: torch.device | str) -> Snapshot:
         for client, participations, version, state in tree["records"]:
             handle = None if state is None else publish({"state": decoder.decode(state)})
             records[client] = ClientRecord(participations, handle, version)
-        return Snapshot(tree["round"], decoder.decode(tree["server"]), records, tree["wall_s"])
+        return Snapshot(
+            round=tree["round"],
+            server=decoder.decode(tree["server"]),
+            records=records,
+            wall_s=tree["wall_s"],
+            now=tree["now"],
+            draws=tree["draws"],
+            dispatches=tree["dispatches"],
+            flying=_decoded_orders(tree["flying"], decoder, records),
+        )
+
+
+def _encoded_orders(orders: Sequence[Order], arrays: dict[str, Array]) -> dict[str, Any]:
+    """Dispatches under way; a message that several answer is stored once, their states are the records'."""
+    messages: list[Handle] = []
+    listed = []
+    for order in orders:
+        facts, message = order.call.facts, order.call.message
+        if message not in messages:
+            messages.append(message)
+        plain = {f.name: getattr(order, f.name) for f in dataclasses.fields(order) if f.name != "call"}
+        call = {
+            "step": order.call.step,
+            "facts": [facts.client, facts.round, facts.participation, facts.exchange],
+            "message": messages.index(message),
+            "metadata": dict(order.call.metadata),
+        }
+        listed.append({**plain, "sizes": dict(order.sizes), "call": call})
+    return {"messages": [encode(dict(m.resolve()), arrays) for m in messages], "orders": listed}
+
+
+def _decoded_orders(
+    tree: Mapping[str, Any], decoder: Decoder, records: Mapping[int, ClientRecord]
+) -> list[Order]:
+    messages = [decoder.publish(decoder.decode(message)) for message in tree["messages"]]
+    orders = []
+    for fields in tree["orders"]:
+        call, facts = fields["call"], DispatchFacts(*fields["call"]["facts"])
+        record = records[facts.client]
+        step = StepCall(
+            step=call["step"],
+            facts=facts,
+            message=messages[call["message"]],
+            metadata=call["metadata"],
+            state=record.state,
+            state_version=record.version,
+            number=fields["number"],
+        )
+        orders.append(Order(**{**fields, "call": step}))
+    return orders
 
 
 def _held(handle: Handle | None, arrays: dict[str, Array]) -> Any:
@@ -268,9 +331,3 @@ def _commit(aside: Path, path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def remembered(records: Mapping[int, ClientRecord], clients: Sequence[int]) -> Iterator[tuple[int, Any]]:
-    """What is known of these clients now: put back when a round is abandoned."""
-    for client in clients:
-        yield client, dataclasses.replace(records[client]) if client in records else None

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from cluster.calls import StepCall, StepFacts, StepResult
 from cluster.engine import Engine
+from cluster.flights import Flights, Landing, Order
+from cluster.records import Records
+from cluster.schedules import Schedule
 from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.errors import RunError
-from rayfed_kd.ledger import Ledger
-from rayfed_kd.protocol import Handle, Message, Method, Replies, Reply, Step, to_array, to_tensor
+from rayfed_kd.ledger import Ledger, travelling
+from rayfed_kd.protocol import Handle, Message, Replies, Reply, Step, to_array, to_tensor
+from rayfed_kd.setting import Setting
+
+VECTORS = ("weights", "generator", "discriminator")
 
 
-class NonFiniteError(RunError):
-    """A reply has NaN or infinite values."""
-
-
-@dataclass
-class ClientRecord:
-    """What the server remembers of a client.
-
-    Attributes:
-        participations: how often it was dispatched.
-        state: its latest state, by reference.
-        version: how many steps made that state.
-        exchange: steps run in the current dispatch.
-    """
-
-    participations: int = 0
-    state: Handle | None = None
-    version: int = 0
-    exchange: int = 0
+class BadReplyError(RunError):
+    """A reply that no server can use: NaN, infinite, or of a wrong size."""
 
 
 @dataclass
@@ -46,126 +35,224 @@ class Traffic:
     Attributes:
         ledger: what crossed.
         facts: (client, its step's facts).
+        cohort: replies of the first exchange, used or dropped.
+        staleness: of each reply that was used.
         dropped: replies that were left out.
         dispatch_s: seconds spent on publishing messages.
-        client_s: seconds spent on waiting for clients.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
     facts: list[tuple[int, StepFacts]] = field(default_factory=list)
+    cohort: int = 0
+    staleness: list[int] = field(default_factory=list)
     dropped: int = 0
     dispatch_s: float = 0.0
-    client_s: float = 0.0
+
+
+@dataclass
+class Counters:
+    """What has been drawn and dispatched since the run's start: decides draws and names dispatches."""
+
+    draws: int = 0
+    dispatches: int = 0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all rounds of a run stand on.
+
+    Attributes:
+        setting: method, data, partition.
+        engine: runs the steps.
+        schedule: whom to ask, and when there is enough.
+        flights: what is under way, and the time.
+        records: what is known of every client.
+        counters: draws and dispatches so far.
+    """
+
+    setting: Setting
+    engine: Engine
+    schedule: Schedule
+    flights: Flights
+    records: Records
+    counters: Counters
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A published message."""
+
+    message: Message
+    handle: Handle
+    shapes: Mapping[str, tuple[int, int]]
 
 
 class EngineCohort:
-    """A cohort whose steps an engine runs.
+    """A round's cohort: drawn by the schedule, asked through the heap of flights.
 
     Args:
-        clients: ids, ascending.
-        round_index: from 1.
-        observing: a look for people: states after it are thrown away, nothing is counted or checked.
-        drop: a reply that is not finite is left out, its client's state stays; otherwise it ends the run.
+        round_index: from 1; the update that this round makes.
+        ground: the run's.
     """
 
-    def __init__(
-        self,
-        clients: Sequence[int],
-        round_index: int,
-        method: Method[Any, Any],
-        engine: Engine,
-        records: dict[int, ClientRecord],
-        *,
-        observing: bool = False,
-        drop: bool = False,
-    ) -> None:
-        self._drop = drop
-        self._clients, self._round, self._method = list(clients), round_index, method
-        self._engine, self._records, self._observing = engine, records, observing
+    def __init__(self, round_index: int, ground: Ground) -> None:
+        self._round, self._ground = round_index, ground
+        self._method, self._faults = ground.setting.method, ground.setting.recipe.faults
+        self._schedule, self._flights, self._records = ground.schedule, ground.flights, ground.records
+        self._landed: dict[int, Landing] = {}
         self.traffic = Traffic()
-        for client in () if observing else self._clients:
-            record = records.setdefault(client, ClientRecord())
-            record.participations += 1
-            record.exchange = 0
+        self._clients = self._drawn(starting=True)
 
     @property
     def clients(self) -> Sequence[int]:
-        """The cohort's ids, ascending."""
+        """The cohort's ids, ascending; after an exchange, those that answered."""
         return self._clients
 
     def broadcast(self, step: Step, message: Message) -> Replies:
-        """One message to all, published once; the replies in client order."""
-        handle = self._publish(message)
-        return self._gather({client: self._start(client, step, message, handle) for client in self._clients})
+        """One message to all, published once; the replies in client order.
+
+        Where the schedule replaces clients that answered, the new ones get the same message: the server's
+        state has not changed since.
+        """
+        sent = self._publish(message)
+        for client in self._clients:
+            self._dispatch(client, step, sent)
+        return self._exchange(lambda client: self._dispatch(client, step, sent))
 
     def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
         """One message each."""
-        return self._gather(
-            {c: self._start(c, step, messages[c], self._publish(messages[c])) for c in sorted(messages)}
-        )
+        for client in sorted(messages):
+            self._dispatch(client, step, self._publish(messages[client]))
+        return self._exchange(None)
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
         """Starts one client's step; call the result to wait for its reply."""
-        started = self._start(client, step, message, self._publish(message))
-        return lambda: self._received(client, *started)
+        order = self._dispatch(client, step, self._publish(message))
 
-    def _publish(self, message: Message) -> Handle:
-        started = time.perf_counter()
-        handle = self._engine.publish({name: to_array(part) for name, part in message.parts.items()})
-        self.traffic.dispatch_s += time.perf_counter() - started
-        return handle
+        def wait() -> Reply:
+            while order.number not in self._landed:
+                landing = self._flights.next()
+                assert landing is not None
+                self._landed[landing.order.number] = landing
+            return self._reply(self._landed.pop(order.number))
 
-    def _start(
-        self, client: int, step: Step, message: Message, handle: Handle
-    ) -> tuple[StepCall, Future[StepResult]]:
-        if client not in self._clients:
-            raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
-        record = self._records[client]
-        facts = DispatchFacts(client, self._round, record.participations, record.exchange)
-        name = step.__name__
-        call = StepCall(name, facts, handle, message.metadata, record.state, record.version, self._observing)
-        if not self._observing:
-            record.exchange += 1
-            shapes = {n: (part.numel(), part.element_size()) for n, part in message.parts.items()}
-            self._count(call, "down", shapes, len(message.metadata))
-        started = time.perf_counter()
-        future = self._engine.submit(call)
-        self.traffic.client_s += time.perf_counter() - started
-        return call, future
+        return wait
 
-    def _gather(self, started: Mapping[int, tuple[StepCall, Future[StepResult]]]) -> Replies:
-        replies = []
-        for client, start in started.items():
+    def _drawn(self, starting: bool = False) -> list[int]:
+        """Clients that the schedule wants asked now; each begins a participation."""
+        wanted = self._schedule.wanted(len(self._flights), starting)
+        if not wanted:
+            return []
+        free = self._flights.available(range(self._ground.setting.recipe.partition.clients))
+        if not free:
+            return []
+        self._ground.counters.draws += 1
+        drawn = list(self._schedule.drawn(free, wanted, self._ground.counters.draws))
+        for client in drawn:
+            record = self._records[client]
+            begun = replace(record, participations=record.participations + 1, exchange=0)
+            self._records.put(client, begun)
+        return drawn
+
+    def _exchange(self, ask: Callable[[int], Any] | None) -> Replies:
+        """Takes what lands until the schedule has enough."""
+        schedule, flights = self._schedule, self._flights
+        deadline = flights.now + schedule.deadline_s
+        replies: list[Reply] = []
+        error: BadReplyError | None = None
+        while not schedule.ended(len(replies), len(flights), late=flights.now >= deadline):
+            # What lands in this very second comes before anybody new is asked.
+            landing = flights.next(until=flights.now)
+            if landing is None:
+                for client in self._drawn() if ask else ():
+                    ask(client)  # type: ignore[misc]
+                landing = flights.next(until=deadline if flights.now < deadline else math.inf)
+            if landing is None:
+                continue
             try:
-                replies.append(self._received(client, *start))
-            except NonFiniteError as error:
-                if not self._drop:
+                reply = self._reply(landing)
+            except BadReplyError as bad:
+                if self._faults.bad_replies == "stop":
                     raise
                 self.traffic.dropped += 1
-                last = error
+                error = bad
+                continue
+            if schedule.max_staleness is not None and reply.staleness > schedule.max_staleness:
+                self.traffic.dropped += 1
+                continue
+            replies.append(reply)
+        if schedule.drop_late:
+            self.traffic.dropped += flights.give_up()
         if not replies:
-            raise RunError(f"{last} No reply of round {self._round} is left.")
-        return Replies(replies)
+            raise RunError(f"{error or 'All were too late.'} No reply of round {self._round} is left.")
+        self.traffic.staleness += [reply.staleness for reply in replies]
+        found = Replies(replies, schedule.rule)
+        self._clients = sorted(set(found.clients))
+        self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
+        return found
 
-    def _received(self, client: int, call: StepCall, future: Future[StepResult]) -> Reply:
+    def _publish(self, message: Message) -> _Sent:
         started = time.perf_counter()
-        result = future.result()
-        self.traffic.client_s += time.perf_counter() - started
-        reply: Reply = Reply.of(LazyParts(result.parts, list(result.facts.shapes)), result.facts.metadata)
-        reply.client, reply.handle = client, result.parts
-        if self._observing:
-            return reply
-        self._count(call, "up", result.facts.shapes, len(result.facts.metadata))
-        if result.facts.non_finite:
-            bad = ", ".join(result.facts.non_finite)
-            raise NonFiniteError(
-                f"{call}: reply part {bad} has NaN or infinite values; expected finite ones. "
+        handle = self._ground.engine.publish({name: to_array(part) for name, part in message.parts.items()})
+        self.traffic.dispatch_s += time.perf_counter() - started
+        shapes = {name: (part.numel(), part.element_size()) for name, part in message.parts.items()}
+        return _Sent(message, handle, shapes)
+
+    def _dispatch(self, client: int, step: Step, sent: _Sent) -> Order:
+        if client not in self._clients and not self._schedule.refill:
+            raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
+        record, setting = self._records[client], self._ground.setting
+        self._ground.counters.dispatches += 1
+        call = StepCall(
+            step=step.__name__,
+            facts=DispatchFacts(client, self._round, record.participations, record.exchange),
+            message=sent.handle,
+            metadata=sent.message.metadata,
+            state=record.state,
+            state_version=record.version,
+            number=self._ground.counters.dispatches,
+        )
+        self._records.put(client, replace(record, exchange=record.exchange + 1))
+        self._count(call, "down", sent.shapes, len(sent.message.metadata))
+        samples = len(setting.partition.train[client])
+        order = Order(
+            number=call.number,
+            at=self._flights.now,
+            call=call,
+            bytes_down=travelling(self._method.down, sent.shapes),
+            sizes={name: elements for name, (elements, _) in sent.shapes.items()},
+            least_samples=self._method.least_samples(samples, setting.recipe.local),
+        )
+        self._flights.start(order)
+        return order
+
+    def _reply(self, landing: Landing) -> Reply:
+        order, result = landing.order, landing.result
+        call, facts = order.call, result.facts
+        self._count(call, "up", facts.shapes, len(facts.metadata))
+        self._check(order, facts)
+        if self._faults.durable:
+            result = self._ground.engine.kept(result)
+        record = self._records[order.client]
+        self._records.put(order.client, replace(record, state=result.state, version=call.number))
+        self.traffic.facts.append((order.client, facts))
+        reply = _reply(order.client, result)
+        reply.sent, reply.staleness = call.message, self._round - call.facts.round
+        return reply
+
+    def _check(self, order: Order, facts: StepFacts) -> None:
+        if facts.non_finite:
+            bad = ", ".join(facts.non_finite)
+            raise BadReplyError(
+                f"{order.call}: reply part {bad} has NaN or infinite values; expected finite ones. "
                 f"A lower local.optimizer.lr is the usual cure."
             )
-        record = self._records[client]
-        record.state, record.version = result.state, record.version + 1
-        self.traffic.facts.append((client, result.facts))
-        return reply
+        for name, (elements, _) in facts.shapes.items():
+            expected = order.sizes.get(name, elements)
+            if self._method.up.get(name) in VECTORS and elements != expected:
+                raise BadReplyError(
+                    f"{order.call}: reply part {name} has {elements} elements; expected {expected}"
+                )
 
     def _count(
         self, call: StepCall, direction: Any, shapes: Mapping[str, tuple[int, int]], metadata: int
@@ -175,6 +262,59 @@ class EngineCohort:
             self.traffic.ledger.count(call.facts.client, direction, declared, shapes, metadata)
         except RunError as error:
             raise RunError(f"{call}: {error}") from None
+
+
+class Onlookers:
+    """A look at clients for people: states after it are thrown away, nothing is counted, no time goes by.
+
+    Args:
+        clients: ids, ascending.
+        round_index: the round that was.
+        ground: the run's.
+    """
+
+    def __init__(self, clients: Sequence[int], round_index: int, ground: Ground) -> None:
+        self.clients, self._round, self._ground = list(clients), round_index, ground
+
+    def broadcast(self, step: Step, message: Message) -> Replies:
+        """One message to all, published once."""
+        handle = self._publish(message)
+        return _all([self._ask(client, step, message, handle) for client in self.clients])
+
+    def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
+        """One message each."""
+        return _all([self.submit(client, step, messages[client]) for client in sorted(messages)])
+
+    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
+        """Starts one client's step."""
+        return self._ask(client, step, message, self._publish(message))
+
+    def _publish(self, message: Message) -> Handle:
+        return self._ground.engine.publish({name: to_array(part) for name, part in message.parts.items()})
+
+    def _ask(self, client: int, step: Step, message: Message, handle: Handle) -> Callable[[], Reply]:
+        record = self._ground.records[client]
+        call = StepCall(
+            step=step.__name__,
+            facts=DispatchFacts(client, self._round, record.participations, record.exchange),
+            message=handle,
+            metadata=message.metadata,
+            state=record.state,
+            state_version=record.version,
+            observing=True,
+        )
+        future = self._ground.engine.submit(call)
+        return lambda: _reply(client, future.result())
+
+
+def _all(started: Sequence[Callable[[], Reply]]) -> Replies:
+    return Replies([wait() for wait in started])
+
+
+def _reply(client: int, result: StepResult) -> Reply:
+    reply: Reply = Reply.of(LazyParts(result.parts, list(result.facts.shapes)), result.facts.metadata)
+    reply.client, reply.handle = client, result.parts
+    return reply
 
 
 class LazyParts(Mapping[str, Tensor]):

@@ -26,6 +26,10 @@ class Engine(Protocol):
         """Starts an evaluation on some host."""
         ...
 
+    def kept(self, result: StepResult) -> StepResult:
+        """The result with a copy that outlives the machine of the host that made it."""
+        ...
+
 
 class LocalEngine:
     """One host in the calling process: for tests, debuggers and small runs."""
@@ -43,6 +47,10 @@ class LocalEngine:
         facts, parts, state = self._host.step(call)
         future.set_result(StepResult(facts, Held(parts), Held(state)))
         return future
+
+    def kept(self, result: StepResult) -> StepResult:
+        """The result as it is: there is one process."""
+        return result
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
         """Evaluates now."""

@@ -116,7 +116,7 @@ class Host:
         return decode_state(call.state.resolve()["state"], self._device)
 
     def _keep(self, call: StepCall, state: Any) -> None:
-        self._kept[call.facts.client] = (call.state_version + 1, state)
+        self._kept[call.facts.client] = (call.number, state)
         self._kept.move_to_end(call.facts.client)
         while len(self._kept) > self._keep_states:
             self._kept.popitem(last=False)
@@ -130,6 +130,7 @@ class Host:
             shapes={name: (array.size, array.itemsize) for name, array in arrays.items()},
             non_finite=tuple(name for name, array in arrays.items() if not _finite(array)),
             logged=ctx.logged(),
+            samples=ctx.samples_drawn,
             host=self._host,
             node=self._node,
             seconds=seconds,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.schedules import cohort_size
+from cluster.schedules import make_schedule
 from rayfed_kd.config import Recipe, ResourceRecipe
 from rayfed_kd.errors import RecipeError
 
@@ -61,8 +61,8 @@ def plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
     memory = sum(node.memory_bytes for node in nodes)
     if clients <= room and clients * HOST_BYTES <= memory / 2:
         return Plan(clients, True, 1, client, server)
-    cohort = cohort_size(recipe.sampling, clients)
-    return Plan(min(room, cohort, max(1, int(memory / 2 / HOST_BYTES))), False, 1, client, server)
+    at_work = make_schedule(recipe).at_work
+    return Plan(min(room, at_work, max(1, int(memory / 2 / HOST_BYTES))), False, 1, client, server)
 
 
 def _room(nodes: Sequence[Node], client: ResourceRecipe, server: ResourceRecipe) -> int:

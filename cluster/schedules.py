@@ -1,43 +1,144 @@
-"""Schedules: who is dispatched when, and which replies form an update. Pure decisions, no engine."""
+"""Schedules: who is dispatched when, and which replies form an update. Pure decisions, no engine.
+
+Every schedule is the same rule with other numbers; a synchronous round is the case in which everybody asked
+must have answered.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rayfed_kd.config import Recipe, SamplingRecipe
+from rayfed_kd.config import Recipe
+from rayfed_kd.devices import Devices
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.protocol import Method
 from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.staleness import UpdateRule
+from rayfed_kd.timing import (
+    AsynchronousOptions,
+    BufferedOptions,
+    FedAsyncOptions,
+    QuorumOptions,
+    cohort_size,
+    schedule_options,
+)
 
 
 @dataclass(frozen=True)
-class Sync:
-    """Each round waits for its whole cohort.
+class Schedule:
+    """When a server asks whom, and when it has enough.
 
     Attributes:
-        clients: K.
-        cohort_size: m.
-        seed: the run's seed.
+        at_work: clients asked at the start of an update; with `refill`, clients at work at any time.
+        refill: a client that answered is replaced at once; otherwise nobody is asked until the next update.
+        enough: replies that end an update; it also ends when nobody is at work any more.
+        least: replies that end it once the deadline is over.
+        deadline_s: seconds after its start; infinite: there is none.
+        drop_late: who is still at work when it ends is given up.
+        max_staleness: older replies are dropped; None: none is.
+        rule: how replies become the server's new vector.
+        seed: the run's.
     """
 
-    clients: int
-    cohort_size: int
+    at_work: int
     seed: int
+    refill: bool = False
+    enough: int | None = None
+    least: int = 1
+    deadline_s: float = math.inf
+    drop_late: bool = False
+    max_staleness: int | None = None
+    rule: UpdateRule = field(default_factory=UpdateRule)
 
-    def cohort(self, round_index: int) -> Sequence[int]:
-        """m clients, uniform without replacement, ascending: a function of seed and round alone."""
-        stream = numpy_stream(self.seed, "cohort", round_index)
-        return sorted(stream.choice(self.clients, self.cohort_size, replace=False).tolist())
+    def wanted(self, flying: int, starting: bool) -> int:
+        """How many clients to ask now, with `flying` at work; `starting`: an update begins."""
+        if self.refill:
+            return max(0, self.at_work - flying)
+        return self.at_work if starting else 0
+
+    def ended(self, replies: int, flying: int, late: bool) -> bool:
+        """Whether an update has what it needs; `late`: its deadline is over."""
+        enough = self.enough is not None and replies >= self.enough
+        return enough or (late and replies >= self.least) or flying == 0
+
+    def drawn(self, free: Sequence[int], count: int, draw: int) -> Sequence[int]:
+        """`count` of the clients that are free, uniform without replacement, ascending.
+
+        Args:
+            free: ascending.
+            draw: which draw of the run this is, from 1: with the seed it decides.
+        """
+        stream = numpy_stream(self.seed, "cohort", draw)
+        chosen = stream.choice(len(free), min(count, len(free)), replace=False)
+        return sorted(free[place] for place in chosen.tolist())
 
 
-def cohort_size(sampling: SamplingRecipe, clients: int) -> int:
-    """m = max(1, round(C K)), or the given count."""
-    if sampling.count is not None:
-        return sampling.count
-    assert sampling.fraction is not None
-    return max(1, round(sampling.fraction * clients))
+def make_schedule(recipe: Recipe) -> Schedule:
+    """The schedule that a recipe names.
+
+    Raises: RecipeError
+    """
+    options, cohort, seed = schedule_options(recipe), cohort_size(recipe), recipe.seed
+    if isinstance(options, QuorumOptions):
+        least = math.ceil(options.min_fraction * cohort - 1e-9)
+        return Schedule(
+            at_work=min(recipe.partition.clients, math.ceil(cohort * (1 + options.over_selection) - 1e-9)),
+            seed=seed,
+            enough=least if options.deadline_s is None else cohort,
+            least=least,
+            deadline_s=math.inf if options.deadline_s is None else options.deadline_s,
+            drop_late=options.late == "drop",
+            rule=UpdateRule(options.staleness, options.normalisation, options.update == "difference"),
+        )
+    if isinstance(options, FedAsyncOptions):
+        return Schedule(
+            at_work=options.concurrency or cohort,
+            seed=seed,
+            refill=True,
+            enough=1,
+            max_staleness=options.max_staleness,
+            rule=UpdateRule(options.staleness, "none", difference=False, server_lr=options.mixing),
+        )
+    if isinstance(options, BufferedOptions):
+        rule = UpdateRule(
+            options.staleness, options.normalisation, options.update == "difference", options.server_lr
+        )
+        return Schedule(
+            at_work=options.concurrency or cohort,
+            seed=seed,
+            refill=True,
+            enough=options.buffer,
+            max_staleness=options.max_staleness,
+            rule=rule,
+        )
+    return Schedule(at_work=cohort, seed=seed)
 
 
-def make_schedule(recipe: Recipe) -> Sync:
-    """The schedule that a recipe names."""
-    clients = recipe.partition.clients
-    return Sync(clients, cohort_size(recipe.sampling, clients), recipe.seed)
+def check_schedule(recipe: Recipe, method: Method, devices: Devices | None, sizes: Sequence[int]) -> None:  # type: ignore[type-arg]
+    """Refuses what can be known to fail before the first round.
+
+    Args:
+        sizes: [K] training samples.
+    Raises: RecipeError if the method cannot run under the schedule, or nobody can meet its deadline.
+    """
+    options, name = schedule_options(recipe), recipe.schedule.name
+    if isinstance(options, AsynchronousOptions) and not method.asynchronous:
+        raise RecipeError(
+            f"schedule.name = {name!r}: {recipe.method.name}'s rounds have several exchanges; expected "
+            "sync or quorum"
+        )
+    if isinstance(options, QuorumOptions) and options.late == "next_round" and not method.asynchronous:
+        raise RecipeError(
+            f"schedule.late = 'next_round': {recipe.method.name}'s rounds have several exchanges, a late "
+            "reply fits none of the next one's; expected drop"
+        )
+    if isinstance(options, QuorumOptions) and options.deadline_s is not None and devices is not None:
+        work = [method.least_samples(size, recipe.local) for size in sizes]
+        seconds = [devices.busy_s(client, 0, samples, 0) for client, samples in enumerate(work)]
+        if min(seconds) > options.deadline_s:
+            raise RecipeError(
+                f"schedule.deadline_s = {options.deadline_s:g}: nobody can meet it, the fastest client needs "
+                f"{min(seconds):.1f} s for its local epochs alone"
+            )

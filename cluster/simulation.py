@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,10 +10,13 @@ from typing import Any, Protocol
 
 import torch
 
-from cluster.checkpoints import Checkpointer, Snapshot, remembered
-from cluster.cohort import ClientRecord, EngineCohort, Traffic
+from cluster.checkpoints import Checkpointer, Snapshot
+from cluster.clock import Clock, DeviceClock, NoClock
+from cluster.cohort import Counters, EngineCohort, Ground, Onlookers, Traffic
 from cluster.engine import Engine
 from cluster.evaluation import Evaluator
+from cluster.flights import Flights
+from cluster.records import Records
 from cluster.schedules import make_schedule
 from rayfed_kd.contexts import DeviceData, ServerContext
 from rayfed_kd.errors import RunError
@@ -78,8 +82,6 @@ class Simulation:
         self._workshop = self.setting.workshop(self.device)
         self._data = DeviceData(self.setting.dataset, self.device)
         self._evaluator = Evaluator(self.setting, self.engine)
-        self._schedule = make_schedule(self.setting.recipe)
-        self._records: dict[int, ClientRecord] = {}
         self._started = time.perf_counter()
 
     def stop(self) -> None:
@@ -92,76 +94,92 @@ class Simulation:
         Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
         """
         if start is None:
-            server, done = self.setting.method.init_server(self._context(0)), 0
+            server = self.setting.method.init_server(self._context(0))
             self._workshop.take_back()
-        else:
-            server, done, self._records = start.server, start.round, dict(start.records)
-            self._started -= start.wall_s
-        for round_index in range(done + 1, self.setting.recipe.rounds + 1):
-            before = dict(remembered(self._records, self._schedule.cohort(round_index)))
+            start = Snapshot(0, server, {}, 0.0)
+        server = start.server
+        self._started -= start.wall_s
+        self._ground = self._begun(start)
+        for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
+            before = self._snapshot(round_index - 1, server)
+            self._ground.records.begin()
             try:
                 if self._stopping:
                     raise StoppedError(f"stopped after round {round_index - 1}")
                 server = self._round(round_index, server)
             except (StoppedError, KeyboardInterrupt):
-                self._put_back(before)
-                self._save(round_index - 1, server)
+                self._ground.records.undo()
+                self._save(before)
                 raise
             last = round_index == self.setting.recipe.rounds
             if self.checkpointer is not None and (last or self.checkpointer.due(round_index)):
-                self._save(round_index, server)
+                self._save(self._snapshot(round_index, server))
 
-    def _put_back(self, before: Mapping[int, Any]) -> None:
-        for client, record in before.items():
-            if record is None:
-                self._records.pop(client, None)
-            else:
-                self._records[client] = record
+    def _begun(self, start: Snapshot) -> Ground:
+        """The run as a snapshot left it: what was under way is asked again."""
+        setting = self.setting
+        clock: Clock | None = NoClock() if setting.devices is None else DeviceClock(setting.devices)
+        if setting.recipe.clock.name == "real":
+            clock = None
+        flights = Flights(self.engine, clock, setting.method.up, start.now)
+        for order in start.flying:
+            flights.start(order)
+        return Ground(
+            setting=setting,
+            engine=self.engine,
+            schedule=make_schedule(setting.recipe),
+            flights=flights,
+            records=Records(start.records),
+            counters=Counters(start.draws, start.dispatches),
+        )
 
-    def _save(self, round_index: int, server: Any) -> None:
-        if self.checkpointer is not None and round_index > 0:
-            wall_s = time.perf_counter() - self._started
-            self.checkpointer.save(Snapshot(round_index, server, self._records, wall_s))
+    def _snapshot(self, round_index: int, server: Any) -> Snapshot:
+        ground = self._ground
+        return Snapshot(
+            round=round_index,
+            server=server,
+            records=ground.records,
+            wall_s=time.perf_counter() - self._started,
+            now=ground.flights.now,
+            draws=ground.counters.draws,
+            dispatches=ground.counters.dispatches,
+            flying=ground.flights.orders,
+        )
+
+    def _save(self, snapshot: Snapshot) -> None:
+        if self.checkpointer is not None and snapshot.round > 0:
+            self.checkpointer.save(snapshot)
 
     def _round(self, round_index: int, server: Any) -> Any:
-        method, started = self.setting.method, time.perf_counter()
-        ctx = self._context(round_index)
-        cohort = self._cohort(round_index)
+        method, started, flights = self.setting.method, time.perf_counter(), self._ground.flights
+        ctx, waited_s = self._context(round_index), flights.waited_s
+        cohort = EngineCohort(round_index, self._ground)
         server = method.run_round(server, cohort, ctx)
         self._workshop.take_back()
-        trained = time.perf_counter()
+        trained, client_s = time.perf_counter(), flights.waited_s - waited_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         if self._due(round_index):
             self.models = method.evaluated(server)
             metrics, clients = self._evaluator.evaluate(round_index, self.models)
             record.tables |= {"metrics": metrics, "clients": clients}
             if self.setting.recipe.evaluation.samples:
-                observers = self._cohort(round_index, cohort)
-                record.shown = method.shown(server, observers, ctx)
+                onlookers = Onlookers(cohort.clients, round_index, self._ground)
+                record.shown = method.shown(server, onlookers, ctx)
                 self._workshop.take_back()
         seconds = {
             "wall_s": time.perf_counter() - self._started,
             "dispatch_s": cohort.traffic.dispatch_s,
-            "client_s": cohort.traffic.client_s,
-            "server_s": trained - started - cohort.traffic.client_s - cohort.traffic.dispatch_s,
+            "client_s": client_s,
+            "server_s": trained - started - client_s - cohort.traffic.dispatch_s,
             "evaluate_s": time.perf_counter() - trained,
         }
-        record.tables["rounds"] = [_round_row(round_index, cohort, ctx) | seconds]
+        record.tables["rounds"] = [_round_row(round_index, cohort.traffic, ctx) | seconds]
         record.tables["hosts"] = _host_rows(round_index, cohort.traffic)
+        sim_s = flights.now if flights.simulated else None
+        for row in (row for rows in record.tables.values() for row in rows):
+            row["sim_s"] = sim_s
         self.recorder.record(record)
         return server
-
-    def _cohort(self, round_index: int, of: EngineCohort | None = None) -> EngineCohort:
-        clients = self._schedule.cohort(round_index) if of is None else of.clients
-        return EngineCohort(
-            clients,
-            round_index,
-            self.setting.method,
-            self.engine,
-            self._records,
-            observing=of is not None,
-            drop=self.setting.recipe.faults.non_finite == "drop",
-        )
 
     def _context(self, round_index: int) -> ServerContext:
         facts = self.setting.server_facts(round_index)
@@ -172,9 +190,9 @@ class Simulation:
         return round_index % recipe.evaluation.every == 0 or round_index == recipe.rounds
 
 
-def _round_row(round_index: int, cohort: EngineCohort, ctx: ServerContext) -> dict[str, Any]:
+def _round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[str, Any]:
     sums: dict[str, list[float]] = {}
-    clients = [facts.logged for _, facts in sorted(cohort.traffic.facts, key=lambda entry: entry[0])]
+    clients = [facts.logged for _, facts in sorted(traffic.facts, key=lambda entry: entry[0])]
     for logged in (*clients, ctx.logged()):
         for name, (value, count) in logged.items():
             entry = sums.setdefault(name, [0.0, 0])
@@ -182,12 +200,11 @@ def _round_row(round_index: int, cohort: EngineCohort, ctx: ServerContext) -> di
             entry[1] += count
     return {
         "round": round_index,
-        "sim_s": None,
-        "bytes_up": cohort.traffic.ledger.total("up"),
-        "bytes_down": cohort.traffic.ledger.total("down"),
-        "cohort": len(cohort.clients),
-        "dropped": cohort.traffic.dropped,
-        "staleness": 0.0,
+        "bytes_up": traffic.ledger.total("up"),
+        "bytes_down": traffic.ledger.total("down"),
+        "cohort": traffic.cohort,
+        "dropped": traffic.dropped,
+        "staleness": statistics.fmean(traffic.staleness) if traffic.staleness else 0.0,
         "losses": {name: value / count for name, (value, count) in sums.items()},
     }
 

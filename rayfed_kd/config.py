@@ -113,18 +113,6 @@ class SamplingRecipe(_Strict):
         return self
 
 
-class ScheduleRecipe(_Strict):
-    """Who is dispatched when, and which replies form an update."""
-
-    name: Literal["sync"] = "sync"
-
-
-class ClockRecipe(_Strict):
-    """Simulated time."""
-
-    name: Literal["none"] = "none"
-
-
 class ResourceRecipe(_Strict):
     """What Ray reserves for one actor."""
 
@@ -169,8 +157,12 @@ class FaultsRecipe(_Strict):
 
     max_retries: int = Field(3, ge=0, description="a step whose host was lost is run again, so often")
     step_timeout_s: float | None = Field(None, gt=0, description="a longer step counts as a lost host")
-    non_finite: Literal["stop", "drop"] = Field(
-        "stop", description="a reply with NaN or infinity ends the run, or is left out and counted"
+    bad_replies: Literal["stop", "drop"] = Field(
+        "stop",
+        description="a reply with NaN or of a wrong size ends the run, or is left out and counted",
+    )
+    durable: bool = Field(
+        False, description="replies and states get a second copy on the server's machine, to outlive theirs"
     )
 
 
@@ -190,8 +182,8 @@ class Recipe(_Strict):
     local: LocalRecipe = LocalRecipe()
     rounds: int = Field(100, ge=1, description="rounds, T")
     sampling: SamplingRecipe = SamplingRecipe(fraction=0.2)
-    schedule: ScheduleRecipe = ScheduleRecipe()
-    clock: ClockRecipe = ClockRecipe()
+    schedule: Named = Named(name="sync")
+    clock: Named = Named(name="none")
     placement: PlacementRecipe = PlacementRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
     checkpoint: CheckpointRecipe = CheckpointRecipe()

@@ -150,6 +150,7 @@ class ClientContext(Context):
         local: epochs, batch size and optimiser of the recipe.
         num_samples: the client's training samples.
         device, classes, shape: of the models and images.
+        samples_drawn: training samples in the batches drawn so far.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class ClientContext(Context):
         self.local = client_data.local
         self._client_data = client_data
         self.num_samples = len(client_data.indices)
+        self.samples_drawn = 0
 
     def epoch(self, index: int) -> Iterator[Batch]:
         """One pass over the client's samples in this epoch's own order; the last batch may be small."""
@@ -174,6 +176,7 @@ class ClientContext(Context):
         for indices in torch.split(chosen, self.local.batch_size):
             images, labels = self._data.gather(indices)
             images = augment(images, self._client_data.augment, flips)
+            self.samples_drawn += len(labels)
             yield Batch(self._data.normalise(images), labels)
 
     def endless(self) -> Iterator[Batch]:

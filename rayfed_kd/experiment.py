@@ -254,10 +254,19 @@ def method_location(recipe: Recipe) -> str:
 def _prepared(recipe: Recipe) -> Prepared:
     location = method_location(recipe)
     _find_own_modules()
-    from rayfed_kd.setting import Blueprint, check_names, load_data, load_partition, make_method
+    from cluster.schedules import check_schedule
+    from rayfed_kd.setting import (
+        Blueprint,
+        check_names,
+        load_data,
+        load_devices,
+        load_partition,
+        make_method,
+    )
 
-    make_method(location, recipe.method)
+    method = make_method(location, recipe.method)
     check_names(recipe)
+    devices = load_devices(recipe)
     dataset = load_data(recipe)
     partition = load_partition(recipe, dataset)
     blueprint = Blueprint(
@@ -265,10 +274,12 @@ def _prepared(recipe: Recipe) -> Prepared:
         method=location,
         dataset_folder=str(dataset.folder),
         partition=partition,
+        devices=devices,
         import_paths=(str(Path.cwd()),),
     )
     setting = blueprint.build()
     setting.check()
+    check_schedule(recipe, method, devices, partition.sizes.tolist())
     return Prepared(recipe, blueprint, setting)
 
 

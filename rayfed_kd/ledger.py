@@ -18,6 +18,17 @@ METADATA, SIMULATION = "metadata", "simulation"
 METADATA_BYTES = 8
 
 
+def travelling(declared: Declaration, shapes: Mapping[str, tuple[int, int]]) -> int:
+    """Bytes of the parts that would cross in a real deployment.
+
+    Args:
+        declared: part -> kind, of the method, in this direction.
+        shapes: part -> (elements, bytes per element).
+    """
+    sizes = {name: elements * size for name, (elements, size) in shapes.items()}
+    return sum(size for name, size in sizes.items() if not isinstance(declared.get(name), Simulated))
+
+
 @dataclass
 class Ledger:
     """A round's traffic.

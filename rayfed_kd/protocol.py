@@ -36,7 +36,10 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from rayfed_kd.staleness import Lateness, UpdateRule
+
 if TYPE_CHECKING:
+    from rayfed_kd.config import LocalRecipe
     from rayfed_kd.contexts import ClientContext, ServerContext
 
 Kind = Literal["weights", "generator", "discriminator", "logits", "features", "labels", "counts", "scalars"]
@@ -119,10 +122,14 @@ class Reply(Package):
     Attributes:
         client: who answered; -1 where the reply is made.
         handle: the reference behind its parts; None where the reply is made.
+        sent: the reference behind the message that it answers; None where the reply is made.
+        staleness: server updates between that message and the reply's use.
     """
 
     client: int = -1
     handle: Handle | None = None
+    sent: Handle | None = None
+    staleness: int = 0
 
     def ref(self, name: str) -> PartRef:
         """The part `name` by reference, unresolved."""
@@ -134,10 +141,15 @@ class Reply(Package):
 
 
 class Replies(Sequence[Reply]):
-    """The replies of an exchange, in client order."""
+    """The replies of an exchange, in client order; more than one of a client in the order they came in.
 
-    def __init__(self, replies: Sequence[Reply]) -> None:
+    Args:
+        rule: the schedule's; how `aggregated` weighs them.
+    """
+
+    def __init__(self, replies: Sequence[Reply], rule: UpdateRule | None = None) -> None:
         self._replies = sorted(replies, key=lambda reply: reply.client)
+        self._rule = UpdateRule() if rule is None else rule
 
     def __len__(self) -> int:
         return len(self._replies)
@@ -160,6 +172,23 @@ class Replies(Sequence[Reply]):
     def vectors(self, name: str) -> Sequence[Tensor]:
         """The part `name` of every reply, fetched one at a time as the sequence is walked."""
         return _LazyVectors(self._replies, name)
+
+    def aggregated(self, name: str, counts: Sequence[float], into: Tensor) -> Tensor:
+        """The server's new vector, [P] float32: the mean of the part `name`, weighed by `counts`.
+
+        Where replies may be late, the schedule's rule (rayfed_kd/staleness.py) weighs them as well.
+
+        Args:
+            counts: one a reply, as n_k.
+            into: [P], the server's vector now, which goes down under the same name.
+        """
+        late = [Lateness(reply.staleness, _sent(reply, name)) for reply in self._replies]
+        return self._rule.applied(into, self.vectors(name), counts, late)
+
+
+def _sent(reply: Reply, name: str) -> Callable[[], Tensor] | None:
+    sent = reply.sent
+    return None if sent is None else lambda: to_tensor(sent.resolve()[name])
 
 
 class _LazyVectors(Sequence[Tensor]):
@@ -305,6 +334,19 @@ class Method(Generic[ServerState, ClientState]):
     def check(self, ctx: ServerContext) -> None:
         """Raises RecipeError if the method cannot run with this model and data; before any round."""
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it runs under schedules that have no rounds: only with one exchange, down and up."""
+        return False
+
+    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """Training samples, counted in each epoch, that a step of a client with `num_samples` draws at least.
+
+        The simulated clock charges what was drawn, or this if it is more; the closer it is to the truth, the
+        more steps run at the same time under an asynchronous schedule.
+        """
+        return 0
+
     def init_server(self, ctx: ServerContext) -> ServerState:
         """The server's first state."""
         raise _missing(self, "init_server")
@@ -328,6 +370,14 @@ class Method(Generic[ServerState, ClientState]):
 
 class OneExchange(Method[ServerState, ClientState]):
     """The common form: one message down, one reply up. Runs under every schedule."""
+
+    @property
+    def asynchronous(self) -> bool:
+        return True
+
+    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """Local epochs over all samples; a method that draws less overrides it."""
+        return local.epochs * num_samples
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         """What every client of the cohort receives."""

@@ -23,12 +23,14 @@ from rayfed_kd.data.augment import AUGMENTATIONS, check_augmentation
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.loading import load_dataset, open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition, Pool, make_partition
+from rayfed_kd.devices import Devices, make_devices
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import Classifier, last_maps
 from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
 from rayfed_kd.registry import load_object, locate, options_model
 from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.timing import clock_options, schedule_options
 from rayfed_kd.workshop import Workshop
 
 REGISTRIES: Mapping[str, Mapping[str, str]] = {
@@ -47,6 +49,7 @@ class Blueprint:
         method: the method's location, `package.module:Object`.
         dataset_folder: the decoded cache entry to map.
         partition: who holds what.
+        devices: the clients' devices in simulated time; None without it.
         import_paths: where a user's own modules are found.
     """
 
@@ -54,6 +57,7 @@ class Blueprint:
     method: str
     dataset_folder: str
     partition: Partition
+    devices: Devices | None = None
     import_paths: tuple[str, ...] = ()
 
     def build(self) -> Setting:
@@ -67,7 +71,7 @@ class Blueprint:
         if recipe.data.pixels == "symmetric":
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)
-        return Setting(recipe, method, dataset, self.partition)
+        return Setting(recipe, method, dataset, self.partition, self.devices)
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Setting:
     method: Method[Any, Any]
     dataset: Dataset
     partition: Partition
+    devices: Devices | None = None
 
     @cached_property
     def builders(self) -> dict[str, Callable[[], nn.Module]]:
@@ -220,6 +225,8 @@ def check_names(recipe: Recipe) -> None:
     for path, what, registered in (*named, ("partition", recipe.partition, SCHEMES)):
         function = load_object(locate(what.name, registered, f"{path}.name"), f"{path}.name")
         validate(options_model(function), what.options, path, what.name)
+    schedule_options(recipe)
+    clock_options(recipe)
     if recipe.data.augment not in AUGMENTATIONS:
         known = ", ".join(sorted(AUGMENTATIONS))
         near = nearest(recipe.data.augment, AUGMENTATIONS)
@@ -239,6 +246,14 @@ def load_data(recipe: Recipe) -> Dataset:
             f"partition.test = 'official': {dataset.name} has no official test set; use 'local'"
         )
     return dataset
+
+
+def load_devices(recipe: Recipe) -> Devices | None:
+    """The devices of the recipe's clock; None if it simulates no time.
+
+    Raises: RecipeError or DataError
+    """
+    return make_devices(clock_options(recipe), recipe.partition.clients, recipe.seed)
 
 
 def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:

@@ -45,6 +45,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "metrics": pa.schema(
         [
             ("round", _INT),
+            ("sim_s", _FLOAT),
             ("model", _TEXT),
             ("amp", _FLOAT),
             ("fm", _FLOAT),
@@ -57,6 +58,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "clients": pa.schema(
         [
             ("round", _INT),
+            ("sim_s", _FLOAT),
             ("client", _INT),
             ("model", _TEXT),
             ("samples", _INT),
@@ -67,6 +69,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "messages": pa.schema(
         [
             ("round", _INT),
+            ("sim_s", _FLOAT),
             ("client", _INT),
             ("direction", _TEXT),
             ("kind", _TEXT),
@@ -77,6 +80,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "hosts": pa.schema(
         [
             ("round", _INT),
+            ("sim_s", _FLOAT),
             ("host", _INT),
             ("node", _TEXT),
             ("rss_mb", _FLOAT),

@@ -122,7 +122,7 @@ def test_reply_that_is_not_finite_stops_the_run(own, tmp_path):
 
 
 def test_reply_that_is_not_finite_is_left_out_and_counted(own, tmp_path):
-    result = run(tmp_path / "a", "faults.non_finite=drop", local=True, method="Exploding")
+    result = run(tmp_path / "a", "faults.bad_replies=drop", local=True, method="Exploding")
     assert result.tables["rounds"]["dropped"].to_pylist() == [0, 1, 0, 0]
     assert all(np.isfinite(vector).all() for vector in result.models.values())
 
@@ -132,4 +132,4 @@ def test_round_without_a_finite_reply_ends_the_run(own, tmp_path):
     (tmp_path / "own_alone.py").write_text(everybody)
     recipe = {**RECIPE, "method": {"name": "own_alone:Exploding"}}
     with pytest.raises(RunError, match="No reply of round 2 is left"):
-        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'b'}", "faults.non_finite=drop"], local=True)
+        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'b'}", "faults.bad_replies=drop"], local=True)

@@ -1,0 +1,150 @@
+"""Replies that come late: how much they weigh, and how replies become the server's new vector.
+
+A reply's staleness tau is the number of server updates between the message that it answers and its use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+
+from rayfed_kd.vectors import weighted_sum
+
+DEFAULTS: dict[str, dict[str, float]] = {
+    "constant": {},
+    "polynomial": {"a": 0.5},
+    "hinge": {"a": 10.0, "b": 4.0},
+    "threshold": {"b": 10.0},
+    "exponential": {"a": 0.1},
+}
+
+
+class Staleness(BaseModel):
+    """s(tau), 1 for a fresh reply (Xie et al. 2019, arXiv 1903.03934, section 5.2, for the first three).
+
+    constant     1
+    polynomial   (tau + 1)^-a
+    hinge        1 up to tau = b, then 1 / (a (tau - b) + 1)
+    threshold    1 up to tau = b, then 0
+    exponential  exp(-a tau)
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    name: Literal["constant", "polynomial", "hinge", "threshold", "exponential"] = "constant"
+    a: float | None = Field(None, gt=0, description="how steeply the weight falls; null: the name's default")
+    b: float | None = Field(None, ge=0, description="up to which staleness it is 1; null: the name's default")
+
+    @model_validator(mode="after")
+    def _only_its_own(self) -> Staleness:
+        for name in ("a", "b"):
+            if getattr(self, name) is not None and name not in DEFAULTS[self.name]:
+                takes = " and ".join(DEFAULTS[self.name]) or "neither a nor b"
+                raise ValueError(f"{name} = {getattr(self, name):g}: {self.name} takes {takes}")
+        return self
+
+    def weight(self, tau: int) -> float:
+        """s(tau)."""
+        a, b = (_chosen(getattr(self, name), DEFAULTS[self.name].get(name, 0.0)) for name in ("a", "b"))
+        match self.name:
+            case "polynomial":
+                return float((tau + 1) ** -a)
+            case "hinge":
+                return 1.0 if tau <= b else 1 / (a * (tau - b) + 1)
+            case "threshold":
+                return 1.0 if tau <= b else 0.0
+            case "exponential":
+                return math.exp(-a * tau)
+        return 1.0
+
+
+def _chosen(given: float | None, default: float) -> float:
+    return default if given is None else given
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """How an update's replies become the new vector.
+
+        w <- (1 - eta A) w + eta sum_i a_i c_i,    A = sum_i a_i
+        a_i = s(tau_i) n_i / sum_j n_j     samples (n_i: what the method weighs its clients by)
+              s(tau_i) / number of replies count
+              s(tau_i) / sum_j s(tau_j)    weight_sum
+              s(tau_i)                     none
+        c_i = w_i, or with `difference` w + (w_i - w_sent_i), what the client changed added to today's w
+
+    With fresh replies, `samples` and eta = 1 this is the weighted mean of a synchronous round, in its bits.
+
+    Attributes:
+        staleness: s.
+        normalisation, difference: as above.
+        server_lr: eta.
+    """
+
+    staleness: Staleness = field(default_factory=Staleness)
+    normalisation: Literal["none", "count", "weight_sum", "samples"] = "samples"
+    difference: bool = True
+    server_lr: float = 1.0
+
+    def applied(
+        self, into: Tensor, vectors: Sequence[Tensor], counts: Sequence[float], late: Sequence[Lateness]
+    ) -> Tensor:
+        """The new vector, [P] float32, added in the given order in float64.
+
+        Args:
+            into: [P], w.
+            vectors: the w_i, each [P]; may be a lazy sequence, only one is held at a time.
+            counts: the n_i.
+            late: how late each is.
+        Raises: ValueError if there is no reply, or there are not as many of each.
+        """
+        shares = [self.staleness.weight(one.tau) for one in late]
+        divisor = {
+            "samples": float(sum(counts)),
+            "count": float(len(late)),
+            "weight_sum": sum(shares),
+            "none": 1.0,
+        }[self.normalisation]
+        if self.normalisation == "samples":
+            shares = [share * count for share, count in zip(shares, counts, strict=True)]
+        shares = [self.server_lr * share for share in shares]
+        if divisor == 0:  # `weight_sum` of replies that all weigh nothing
+            return into.clone()
+        total = weighted_sum(_Candidates(into, vectors, late) if self.difference else vectors, shares)
+        kept = divisor - sum(shares)  # exactly zero where the rule is a mean
+        if kept:
+            total.add_(into.to(total), alpha=kept)
+        return total.div_(divisor).to(into.dtype)
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How late a reply is.
+
+    Attributes:
+        tau: server updates since the message that it answers.
+        sent: gives the vector that came with that message, [P].
+    """
+
+    tau: int = 0
+    sent: Callable[[], Tensor] | None = None
+
+
+class _Candidates(Sequence[Tensor]):
+    """The c_i of `difference`, one at a time; a fresh reply's is its own vector, to the bit."""
+
+    def __init__(self, into: Tensor, vectors: Sequence[Tensor], late: Sequence[Lateness]) -> None:
+        self._into, self._vectors, self._late = into, vectors, late
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def __getitem__(self, index: Any) -> Any:
+        vector, late = self._vectors[index], self._late[index]
+        if late.tau == 0 or late.sent is None:
+            return vector
+        return self._into.double() + vector.double() - late.sent().double()
