@@ -118,13 +118,13 @@ def resume(
         )
     if local:
         prepared = _prepared(recipe)
-        _check_partition(prepared, folder)
+        _check_given(prepared, folder)
         return _run_local(prepared, on_event, resume=True, tell=tell)
     from cluster.session import RaySession
 
     with RaySession(recipe, address or os.environ.get("RAY_ADDRESS")) as session:
         prepared = _prepared(recipe)
-        _check_partition(prepared, folder)
+        _check_given(prepared, folder)
         session.ready()
         return _run_ray(prepared, on_event, resume=True, tell=tell)
 
@@ -150,7 +150,7 @@ def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> 
     return recipe
 
 
-def _check_partition(prepared: Prepared, folder: Path) -> None:
+def _check_given(prepared: Prepared, folder: Path) -> None:
     from rayfed_kd.data.partition import Partition
 
     ours = prepared.setting.partition
@@ -158,6 +158,11 @@ def _check_partition(prepared: Prepared, folder: Path) -> None:
     pairs = [*zip(ours.train, saved.train, strict=False), *zip(ours.test, saved.test, strict=False)]
     if len(ours.train) != len(saved.train) or any((a.shape != b.shape) or (a != b).any() for a, b in pairs):
         raise RecipeError(f"{folder}: its partition is another than its recipe and the data give now")
+    import pyarrow.parquet as pq
+
+    devices, path = prepared.setting.devices, folder / "devices.parquet"
+    if devices is not None and not devices.table().equals(pq.read_table(path)):
+        raise RecipeError(f"{folder}: its devices are others than its recipe and clock.file give now")
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Curve:
     values: list[float]
     bytes: list[int]
     sim_s: list[float | None]
+    wall_s: list[float]
 
 
 Row = tuple[str, str]
@@ -62,16 +63,17 @@ class Comparison:
             sent, total = {}, 0
             for row in rounds:
                 total += row["bytes_up"] + row["bytes_down"]
-                sent[row["round"]] = (total, row["sim_s"])
+                sent[row["round"]] = (total, row["sim_s"], row["wall_s"])
             for row in read_table(one.folder / "tables", "metrics").to_pylist():
                 for metric in METRICS:
                     if row[metric] is not None:
                         key = (one.label, row["model"], one.seed, metric)
-                        curve = curves.setdefault(key, Curve([], [], [], []))
+                        curve = curves.setdefault(key, Curve([], [], [], [], []))
                         curve.rounds.append(row["round"])
                         curve.values.append(row[metric])
                         curve.bytes.append(sent[row["round"]][0])
                         curve.sim_s.append(sent[row["round"]][1])
+                        curve.wall_s.append(sent[row["round"]][2])
         missing = set(study.models) - {model for _, model, _, _ in curves}
         unknown = [f"models: no row evaluates {', '.join(sorted(missing))}"] if missing else []
         return cls(study, curves, [*notes, *unknown])
@@ -224,7 +226,7 @@ class Comparison:
         paths[0].write_text(self.markdown() + "\n", encoding="utf8")
         paths[1].write_text(self.latex() + "\n", encoding="utf8")
         pq.write_table(self._records(), paths[2])
-        from rayfed_kd.results.figures import band_figure, save_figure
+        from rayfed_kd.results.figures import band_figure, save_figure, times_figure
         from rayfed_kd.results.tensorboard import RunWriter
 
         for metric in self.metrics():
@@ -240,7 +242,23 @@ class Comparison:
                 for part, values in series.items():
                     writer.series(f"{metric}/{part}", rounds, values)
                 writer.close()
+        if self._timed():
+            paths.append(folder / f"times-{self.headline()}.png")
+            save_figure(times_figure(self._times(), TITLES[self.headline()]), paths[-1])
         return paths
+
+    def _times(self) -> dict[str, list[dict[str, list[float]]]]:
+        """Row -> per seed the headline's values, with rounds, simulated and real seconds."""
+        found: dict[str, list[dict[str, list[float]]]] = {}
+        for row in self.rows():
+            for seed in self.study.seeds:
+                curve = self.curves.get((*row, seed, self.headline()))
+                if curve is not None:
+                    sim_s = [float("nan") if second is None else second for second in curve.sim_s]
+                    axes: dict[str, Sequence[float]] = {"round": curve.rounds, "simulated s": sim_s, "real s": curve.wall_s}
+                    drawn = {name: [float(v) for v in values] for name, values in axes.items()}
+                    found.setdefault(self._name(row), []).append({**drawn, "value": curve.values})
+        return found
 
     def _name(self, row: Row) -> str:
         return f"{row[0]} ({self.study.models.get(row[1], row[1])})"

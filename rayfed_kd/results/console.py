@@ -77,7 +77,8 @@ class RunConsole:
         sent = summary["bytes"]
         self._console.print(
             f"{seconds:.1f} s in all, {summary['wall_s']:.1f} s of it in rounds; "
-            f"up {format_bytes(sent['up'])}, down {format_bytes(sent['down'])}"
+            + (f"{summary['sim_s']:,.1f} simulated s; " if summary.get("sim_s") is not None else "")
+            + f"up {format_bytes(sent['up'])}, down {format_bytes(sent['down'])}"
         )
         self._console.print(f"run folder   {folder}")
         self._console.print(f"look at it   tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}")
@@ -96,6 +97,8 @@ def _facts(event: Mapping[str, Any]) -> Iterator[str]:
     for name, value in losses[:2]:
         yield f"{name} {value:.3f}"
     yield f"up {format_bytes(event['bytes_up'])} down {format_bytes(event['bytes_down'])}"
+    if event.get("sim_s") is not None:
+        yield f"simulated {event['sim_s']:,.1f} s"
     yield f"{event['round_s']:.1f} s"
 
 

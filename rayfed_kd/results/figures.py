@@ -155,6 +155,30 @@ def band_figure(bands: Mapping[str, tuple[Array, Array, Array]], title: str, see
     return figure
 
 
+def times_figure(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], title: str) -> Figure:
+    """One metric by round, by simulated second and by real second; a line per seed.
+
+    Args:
+        curves: name -> per seed: "value", and what it is drawn over by axis label.
+        title: of the metric; "%" in it scales by 100.
+    """
+    scale = 100 if "%" in title else 1
+    labels = [label for label in next(iter(curves.values()))[0] if label != "value"]
+    figure = Figure(figsize=(4.0 * len(labels), 4.0), layout="constrained")
+    panels = figure.subplots(1, len(labels), sharey=True, squeeze=False)[0]
+    for axes, label in zip(panels, labels, strict=True):
+        for colour, (name, seeds) in zip(_cycled(len(curves)), curves.items(), strict=True):
+            for place, one in enumerate(seeds):
+                values = [scale * value for value in one["value"]]
+                named = name if place == 0 and label == labels[0] else None
+                axes.plot(one[label], values, color=colour, label=named, linewidth=1.2)
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(title)
+    figure.legend(loc="outside upper center", ncols=min(4, len(curves)), frameon=False, fontsize=8)
+    return figure
+
+
 def sample_grid_figure(images: Array, labels: Array, class_names: Sequence[str]) -> Figure:
     """Generated samples with the class that the teacher predicts.
 

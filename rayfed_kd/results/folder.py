@@ -29,7 +29,7 @@ PACKAGES = ("rayfed-kd", "torch", "torchvision", "ray", "numpy", "pyarrow", "pyd
 
 @contextmanager
 def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = False) -> Iterator[Path]:
-    """Makes the run's folder with config.yaml, environment.json and partition.parquet; locks it.
+    """Makes the run's folder with config.yaml, environment.json, partition and devices; locks it.
 
     `resume`: goes on in the folder as it is; only config.yaml is written, as rounds and placement may change.
 
@@ -50,6 +50,8 @@ def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = 
         if not resume:
             write_json(folder / "environment.json", environment(engine))
             setting.partition.save(folder / "partition.parquet")
+            if setting.devices is not None:
+                setting.devices.save(folder / "devices.parquet")
         yield folder
     finally:
         lock.release()

@@ -116,6 +116,7 @@ class RunRecorder:
             "round": record.round,
             "rounds": self._setting.recipe.rounds,
             "wall_s": wall_s,
+            "sim_s": row["sim_s"],
             "round_s": wall_s - self._last_wall_s,
             "losses": row["losses"],
             "bytes_up": row["bytes_up"],

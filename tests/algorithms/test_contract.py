@@ -78,7 +78,7 @@ def first_call(setting, state=None):
     ctx = run._context(1)
     message = setting.method.dispatch(setting.method.init_server(ctx), ctx)
     held = Held({name: to_array(part).copy() for name, part in message.parts.items()})
-    return StepCall("client_update", DispatchFacts(1, 1, 1), held, message.metadata, state, 0)
+    return StepCall("client_update", DispatchFacts(1, 1, 1), held, message.metadata, state, 0, 1)
 
 
 def assert_equal(first, second):
@@ -126,7 +126,7 @@ def test_kept_state_and_fetched_state_give_the_same_bits(setting):
     for host in (holding, fetching):
         _, _, state = host.step(first_call(setting))
         call = first_call(setting, Held(state))
-        second = StepCall("client_update", facts, call.message, call.metadata, call.state, 1)
+        second = StepCall("client_update", facts, call.message, call.metadata, call.state, 1, 2)
         results.append(host.step(second)[1])
     assert all((results[0][name] == results[1][name]).all() for name in results[0])
 
