@@ -68,6 +68,7 @@ class Simulation:
         device: what the server computes on.
         checkpointer: who writes the run's state down; None: nobody.
         models: after `run`, the evaluated models of the last round.
+        ground: after `begin`, what all rounds stand on.
     """
 
     setting: Setting
@@ -76,6 +77,7 @@ class Simulation:
     device: torch.device | str = "cpu"
     checkpointer: Checkpointer | None = None
     models: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    ground: Ground = field(init=False)
     _stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -93,38 +95,38 @@ class Simulation:
 
         Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
         """
-        if start is None:
-            server = self.setting.method.init_server(self._context(0))
-            self._workshop.take_back()
-            start = Snapshot(0, server, {}, 0.0)
+        start = self.begin(start)
         server = start.server
-        self._started -= start.wall_s
-        self._ground = self._begun(start)
         for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
             before = self._snapshot(round_index - 1, server)
-            self._ground.records.begin()
+            self.ground.records.begin()
             try:
                 if self._stopping:
                     raise StoppedError(f"stopped after round {round_index - 1}")
-                server = self._round(round_index, server)
+                server = self.round(round_index, server)
             except (StoppedError, KeyboardInterrupt):
-                self._ground.records.undo()
+                self.ground.records.undo()
                 self._save(before)
                 raise
             last = round_index == self.setting.recipe.rounds
             if self.checkpointer is not None and (last or self.checkpointer.due(round_index)):
                 self._save(self._snapshot(round_index, server))
 
-    def _begun(self, start: Snapshot) -> Ground:
-        """The run as a snapshot left it: what was under way is asked again."""
+    def begin(self, start: Snapshot | None = None) -> Snapshot:
+        """The run as a snapshot left it, where what was under way is asked again; or its very start."""
         setting = self.setting
+        if start is None:
+            server = setting.method.init_server(self._context(0))
+            self._workshop.take_back()
+            start = Snapshot(0, server, {}, 0.0)
+        self._started -= start.wall_s
         clock: Clock | None = NoClock() if setting.devices is None else DeviceClock(setting.devices)
         if setting.recipe.clock.name == "real":
             clock = None
         flights = Flights(self.engine, clock, setting.method.up, start.now)
         for order in start.flying:
             flights.start(order)
-        return Ground(
+        self.ground = Ground(
             setting=setting,
             engine=self.engine,
             schedule=make_schedule(setting.recipe),
@@ -132,9 +134,10 @@ class Simulation:
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),
         )
+        return start
 
     def _snapshot(self, round_index: int, server: Any) -> Snapshot:
-        ground = self._ground
+        ground = self.ground
         return Snapshot(
             round=round_index,
             server=server,
@@ -150,10 +153,11 @@ class Simulation:
         if self.checkpointer is not None and snapshot.round > 0:
             self.checkpointer.save(snapshot)
 
-    def _round(self, round_index: int, server: Any) -> Any:
-        method, started, flights = self.setting.method, time.perf_counter(), self._ground.flights
+    def round(self, round_index: int, server: Any) -> Any:
+        """One round, recorded; gives the server's new state. `begin` comes first."""
+        method, started, flights = self.setting.method, time.perf_counter(), self.ground.flights
         ctx, waited_s = self._context(round_index), flights.waited_s
-        cohort = EngineCohort(round_index, self._ground)
+        cohort = EngineCohort(round_index, self.ground)
         server = method.run_round(server, cohort, ctx)
         self._workshop.take_back()
         trained, client_s = time.perf_counter(), flights.waited_s - waited_s
@@ -163,7 +167,7 @@ class Simulation:
             metrics, clients = self._evaluator.evaluate(round_index, self.models)
             record.tables |= {"metrics": metrics, "clients": clients}
             if self.setting.recipe.evaluation.samples:
-                onlookers = Onlookers(cohort.clients, round_index, self._ground)
+                onlookers = Onlookers(cohort.clients, round_index, self.ground)
                 record.shown = method.shown(server, onlookers, ctx)
                 self._workshop.take_back()
         seconds = {

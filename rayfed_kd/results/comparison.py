@@ -255,9 +255,9 @@ class Comparison:
                 curve = self.curves.get((*row, seed, self.headline()))
                 if curve is not None:
                     sim_s = [float("nan") if second is None else second for second in curve.sim_s]
-                    axes: dict[str, Sequence[float]] = {"round": curve.rounds, "simulated s": sim_s, "real s": curve.wall_s}
-                    drawn = {name: [float(v) for v in values] for name, values in axes.items()}
-                    found.setdefault(self._name(row), []).append({**drawn, "value": curve.values})
+                    rounds = [float(index) for index in curve.rounds]
+                    axes = {"round": rounds, "simulated s": sim_s, "real s": curve.wall_s}
+                    found.setdefault(self._name(row), []).append({**axes, "value": curve.values})
         return found
 
     def _name(self, row: Row) -> str:

@@ -11,6 +11,7 @@ import torch
 
 from algorithms import METHODS
 from cluster.calls import Held, StepCall, decode_state, encode_state
+from cluster.cohort import EngineCohort
 from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
@@ -134,8 +135,8 @@ def test_kept_state_and_fetched_state_give_the_same_bits(setting):
 def test_permuted_replies_change_nothing(setting):
     run = simulation(setting)
     ctx = run._context(1)
-    server = setting.method.init_server(ctx)
-    cohort = run._cohort(1)
+    server = run.begin().server
+    cohort = EngineCohort(1, run.ground)
     replies = cohort.broadcast(setting.method.client_update, setting.method.dispatch(server, ctx))
     shuffled = Replies([replies[i] for i in (2, 0, 3, 1)])
     first, second = (setting.method.absorb(server, order, run._context(1)) for order in (replies, shuffled))

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 import rayfed_kd
 from algorithms.dafkd import DaFKD, Options
+from cluster.cohort import EngineCohort
 from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
@@ -54,8 +55,8 @@ def trained_cohort(*overrides):
     """A simulation, its first context, state, and the first cohort's replies."""
     sim = simulation(*overrides)
     ctx, method = sim._context(1), sim.setting.method
-    server = method.init_server(ctx)
-    replies = sim._cohort(1).broadcast(method.client_update, method.dispatch(server, ctx))
+    server = sim.begin().server
+    replies = EngineCohort(1, sim.ground).broadcast(method.client_update, method.dispatch(server, ctx))
     return sim, ctx, server, replies
 
 
@@ -173,7 +174,7 @@ def test_discriminator_is_kept_at_the_client_and_differs_between_clients():
     sim, _, _, replies = trained_cohort("method.correlation=true")
     heads = list(replies.vectors("discriminator"))
     assert not torch.equal(heads[0], heads[1])
-    assert len(sim._records) == len(replies)
+    assert len(sim.ground.records) == len(replies)
 
 
 def test_sharing_saves_the_discriminators_trunk(tmp_path):

@@ -286,8 +286,8 @@ def test_ten_thousand_registered_clients_cost_what_those_seen_cost():
     )
     sim = simulation(*changes)
     states = []
-    original = sim._round
-    sim._round = lambda index, server: states.append(original(index, server)) or states[-1]
+    original = sim.round
+    sim.round = lambda index, server: states.append(original(index, server)) or states[-1]
     before = psutil.Process().memory_info().rss
     sim.run()
     grown = psutil.Process().memory_info().rss - before

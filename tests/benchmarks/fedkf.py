@@ -108,11 +108,11 @@ def round_seconds(width: int, rounds: int, device: str) -> tuple[float, float, f
         setting = prepare(recipe(method)).setting
         host = Host(setting, device=device, keep_states=20)
         simulation = Simulation(setting, LocalEngine(host), Silent(), device)
-        sides.append([simulation, setting.method.init_server(simulation._context(0)), []])
+        sides.append([simulation, simulation.begin().server, []])
     for index in range(1, rounds + 2):
         for side in sides:
             started = time.perf_counter()
-            side[1] = side[0]._round(index, side[1])
+            side[1] = side[0].round(index, side[1])
             side[2].append(time.perf_counter() - started)
     kf, avg = (side[2][1:] for side in sides)
     ratio = statistics.median(a / b for a, b in zip(kf, avg, strict=True))

@@ -33,6 +33,7 @@ import yaml
 
 from cluster.actors import ClientActor, RayEngine
 from cluster.placement import Plan
+from cluster.schedules import make_schedule
 from cluster.session import RaySession
 from cluster.simulation import Simulation
 from rayfed_kd.config import ResourceRecipe
@@ -111,13 +112,13 @@ class OnRay:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         setting = self.prepared.setting
-        engine = RayEngine(actors, False, setting.partition.sizes.tolist(), self._loop)
+        engine = RayEngine(actors, False, setting.partition.sizes.tolist(), self._loop, setting.recipe.faults)
         self.simulation = Simulation(setting, engine, Silent())
-        self.state = setting.method.init_server(self.simulation._context(0))
+        self.state = self.simulation.begin().server
 
     def round(self, index: int) -> None:
         """One round."""
-        self.state = self.simulation._round(index, self.state)
+        self.state = self.simulation.round(index, self.state)
 
     def close(self) -> None:
         """Ends Ray."""
@@ -129,7 +130,8 @@ class Bare:
 
     def __init__(self, work: Workload, side: OnRay) -> None:
         setting = side.prepared.setting
-        self._partition, self._schedule = setting.partition, side.simulation._schedule
+        self._partition, self._schedule = setting.partition, make_schedule(setting.recipe)
+        self._clients, self._count = range(setting.recipe.partition.clients), self._schedule.at_work
         train, seed = setting.dataset.train, setting.recipe.seed
         images, labels = np.array(train.images), np.array(train.labels)
         statistics_ = (setting.dataset.mean, setting.dataset.std)
@@ -151,7 +153,7 @@ class Bare:
 
     def round(self, index: int) -> None:
         """One round."""
-        cohort = self._schedule.cohort(index)
+        cohort = self._schedule.drawn(self._clients, self._count, index)
         for client in cohort:
             self._seen[client] = self._seen.get(client, 0) + 1
         for worker, pipe in enumerate(self._pipes):

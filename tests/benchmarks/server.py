@@ -174,9 +174,7 @@ def dafkd(repeats: int, device: str) -> None:
 def client_phase(sim: Simulation, epochs: int, times: float) -> None:
     """One epoch of every client, scaled to the recipe's epochs and images."""
     started = time.perf_counter()
-    sim.run() if sim.setting.recipe.rounds == 1 else sim._round(
-        1, sim.setting.method.init_server(sim._context(0))
-    )
+    sim.round(1, sim.begin().server)
     seconds = (time.perf_counter() - started) * epochs * times
     click.echo(f"  client phase, one core: {seconds:.0f} s a round")
 

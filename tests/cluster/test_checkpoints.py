@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 import rayfed_kd
 from cluster.calls import Held
 from cluster.checkpoints import Checkpointer, Decoder, Snapshot, encode
-from cluster.records import ClientRecord
 from cluster.host import Host
+from cluster.records import ClientRecord
 from rayfed_kd.compare import Study, compare, plan
 from rayfed_kd.config import CheckpointRecipe
 from rayfed_kd.errors import RecipeError, RunError
