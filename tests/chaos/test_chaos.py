@@ -1,8 +1,14 @@
 """Kills at random moments, of client hosts, server or launcher; checkpoints cut off. All end equal.
 
-`pytest -m slow tests/chaos`; RAYFED_KD_KILLS says how many (default 3), RAYFED_KD_CHAOS_SEED where.
-RAYFED_KD_CHAOS_METHODS=fedavg,fedkf,dafkd names the methods (default fedavg). Each case runs one recipe to
-its end through any number of deaths and resumes, and compares tables with those of the undisturbed run.
+`pytest -m slow -s tests/chaos`, by environment:
+
+    RAYFED_KD_CHAOS_CASES   method:schedule, comma separated (default fedavg:sync,fedkf:fedbuff); METHODS and
+                            SCHEDULES below have the names
+    RAYFED_KD_KILLS         kills in all (default 4), as many in each case
+    RAYFED_KD_CHAOS_SEED    decides moments and victims (default 1)
+
+Each case runs one recipe to its end through any number of deaths and resumes, again and again until it had
+its kills, and compares tables and models with those of the undisturbed run in one process.
 """
 
 import json
@@ -16,118 +22,161 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from safetensors.numpy import load_file
 
 import rayfed_kd
 from rayfed_kd.results.tables import read_table
 
-KILLS = int(os.environ.get("RAYFED_KD_KILLS", "3"))
+KILLS = int(os.environ.get("RAYFED_KD_KILLS", "4"))
 SEED = int(os.environ.get("RAYFED_KD_CHAOS_SEED", "1"))
+CASES = os.environ.get("RAYFED_KD_CHAOS_CASES", "fedavg:sync,fedkf:fedbuff").split(",")
 RECIPE = {
     "model": {"name": "lenet5"},
-    "data": {"name": "digits", "fraction": 0.3},
+    "data": {"name": "digits", "fraction": 0.5},
     "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6},
-    "local": {"epochs": 2, "batch_size": 32},
-    "rounds": 12,
+    "local": {"epochs": 2, "batch_size": 16},
+    "rounds": 30,
     "sampling": {"fraction": 0.5},
     "evaluation": {"samples": False},
-    "checkpoint": {"every": 1},
+    "checkpoint": {"every": 2},
+    "clock": {"name": "lognormal"},
+    "faults": {"max_retries": 10},
 }
 METHODS = {
     "fedavg": {"name": "fedavg", "track_oca": True},
     "fedkf": {"name": "fedkf", "generator": {"width": 8, "latent": 8}},
     "dafkd": {"name": "dafkd", "generator": {"width": 4, "latent": 8}, "distill_batches": 4},
+    "dafkd-local": {
+        "name": "dafkd",
+        "generator": {"width": 4, "latent": 8},
+        "distill_batches": 4,
+        "protocol": "local",
+    },
 }
-CHOSEN = os.environ.get("RAYFED_KD_CHAOS_METHODS", "fedavg").split(",")
+SCHEDULES = {
+    "sync": {"name": "sync"},
+    "quorum": {"name": "quorum", "min_fraction": 0.6},
+    "next_round": {"name": "quorum", "min_fraction": 0.6, "late": "next_round"},
+    "fedbuff": {"name": "fedbuff", "buffer": 2},
+    "fedasync": {"name": "fedasync"},
+}
+VICTIMS = ["ClientActor", "ClientActor", "all ClientActors", "ServerActor", "driver"]
 TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
 
 
-def command(*words):
-    return subprocess.Popen(
-        [sys.executable, "-m", "rayfed_kd", *map(str, words)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+class Run:
+    """One run, killed and resumed until it is finished."""
+
+    def __init__(self, folder, recipe, stream):
+        self.folder, self.stream = folder, stream
+        self.path = folder.with_suffix(".yaml")
+        self.path.write_text(yaml.safe_dump({**recipe, "results": {"folder": str(folder)}}))
+        self.kills, self.damaged, self.resumes = [], 0, -1
+        self.start()
+
+    def start(self):
+        """The command: `run`, and `resume` once there is something to resume."""
+        begun = (self.folder / "config.yaml").exists()
+        words = ["resume", self.folder] if begun else ["run", self.path]
+        self.resumes += 1
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rayfed_kd", *map(str, words)],
+            stdout=subprocess.DEVNULL,
+            stderr=(self.folder.parent / "stderr.txt").open("w"),
+            start_new_session=True,
+        )
+
+    def to_the_end(self, most):
+        """Kills at most `most` times on the way."""
+        for _ in range(100):
+            while len(self.kills) < most and self.process.poll() is None:
+                self.kill()
+            self.process.wait(timeout=600)
+            if self.finished():
+                return
+            self.damage()
+            self.start()
+        raise AssertionError("a hundred starts were not enough")
+
+    def kill(self):
+        """Waits for a random moment of a run that is going on, and kills something."""
+        while self.process.poll() is None and not self.pids("ClientActor"):
+            time.sleep(0.1)
+        kind = str(self.stream.choice(VICTIMS))
+        deadline = time.monotonic() + float(self.stream.uniform(0.5, 6.0))
+        while time.monotonic() < deadline and self.process.poll() is None:
+            time.sleep(0.05)
+        pids = self.pids(kind.removeprefix("all ").rstrip("s"))
+        if pids and not kind.startswith("all "):
+            pids = [int(self.stream.choice(pids))]
+        if pids and not self.finished():
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            self.kills.append(kind)
+        # The next victim is of a run that got over this one.
+        while kind in ("driver", "ServerActor") and self.process.poll() is None:
+            time.sleep(0.1)
+
+    def pids(self, kind):
+        """This run's processes of a kind; none when it is over."""
+        if self.process.poll() is not None:
+            return []
+        if kind == "driver":
+            return [self.process.pid]
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if kind in " ".join(child.cmdline()):
+                    found.append(child.pid)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def damage(self):
+        """Cuts the newest checkpoint off, every second time."""
+        files = sorted((self.folder / "checkpoints").glob("round-*.safetensors"))
+        if len(files) > 1 and self.stream.random() < 0.5:
+            content = files[-1].read_bytes()
+            files[-1].write_bytes(content[: int(self.stream.integers(0, len(content)))])
+            self.damaged += 1
+
+    def finished(self):
+        """Whether the run says so."""
+        path = self.folder / "summary.json"
+        return path.is_file() and json.loads(path.read_text())["status"] == "finished"
 
 
-def victims(process, kind):
-    """Pids of this run's processes of a kind: its client hosts, its server, or itself."""
-    if kind == "driver":
-        return [process.pid]
-    found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if kind in " ".join(child.cmdline()):
-                found.append(child.pid)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-def kill_one(process, stream):
-    """Kills something at a random moment; gives what, or None if there was nothing to kill."""
-    kind = str(stream.choice(["ClientActor", "ClientActor", "ServerActor", "driver"]))
-    deadline = time.monotonic() + float(stream.uniform(4, 12))
-    while time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.05)
-    if process.poll() is not None:
-        return None
-    pids = victims(process, kind)
-    if not pids:
-        return None
-    os.kill(int(stream.choice(pids)), signal.SIGKILL)
-    return kind
-
-
-def damage_newest(folder, stream):
-    """Cuts the newest checkpoint off, sometimes."""
-    files = sorted((folder / "checkpoints").glob("round-*.safetensors"))
-    if len(files) > 1 and stream.random() < 0.5:
-        content = files[-1].read_bytes()
-        files[-1].write_bytes(content[: int(stream.integers(0, len(content)))])
-        return True
-    return False
-
-
-def finished(folder):
-    path = folder / "summary.json"
-    return path.is_file() and json.loads(path.read_text())["status"] == "finished"
+def assert_same(folder, expected):
+    for name in ("rounds", "metrics", "clients", "messages"):
+        table, wanted = read_table(folder / "tables", name), expected.tables[name]
+        if name == "rounds":
+            table, wanted = table.drop(TIMES), wanted.drop(TIMES)
+        assert table.equals(wanted), name
+    for model in expected.models:
+        for source in (folder, expected.folder):
+            rayfed_kd.export(source, model, source.parent / f"{source.name}-{model}")
+        ours, theirs = (
+            load_file(s.parent / f"{s.name}-{model}.safetensors") for s in (folder, expected.folder)
+        )
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours), model
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", CHOSEN)
-def test_killed_at_random_moments_the_run_ends_as_undisturbed(method, tmp_path):
-    recipe = {**RECIPE, "method": METHODS[method]}
+@pytest.mark.parametrize("case", CASES)
+def test_killed_at_random_moments_the_run_ends_as_undisturbed(case, tmp_path):
+    method, schedule = case.split(":")
+    recipe = {**RECIPE, "method": METHODS[method], "schedule": SCHEDULES[schedule]}
     expected = rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'whole'}"], local=True)
-    stream = np.random.default_rng([SEED, len(method)])
-    kills = damaged = 0
-    attempt = 0
-    while kills < -(-KILLS // len(CHOSEN)):
-        attempt += 1
-        folder = tmp_path / f"cut-{attempt}"
-        path = tmp_path / "recipe.yaml"
-        path.write_text(yaml.safe_dump({**recipe, "results": {"folder": str(folder)}}))
-        process = command("run", path)
-        for _ in range(20):
-            kills += kill_one(process, stream) is not None
-            process.wait(timeout=300)
-            if finished(folder):
-                break
-            damaged += damage_newest(folder, stream)
-            begun = (folder / "config.yaml").exists()
-            process = command("resume", folder) if begun else command("run", path)
-        else:
-            process.wait(timeout=300)
-        assert finished(folder), process.stderr.read()
-        for name in ("rounds", "metrics", "clients", "messages"):
-            table, wanted = read_table(folder / "tables", name), expected.tables[name]
-            if name == "rounds":
-                table, wanted = table.drop(TIMES), wanted.drop(TIMES)
-            assert table.equals(wanted), (name, attempt)
-        rayfed_kd.export(folder, next(iter(expected.models)), tmp_path / f"model-{attempt}")
-        from safetensors.numpy import load_file
-
-        exported = load_file(tmp_path / f"model-{attempt}.safetensors")
-        assert sum(array.size for array in exported.values()) == next(iter(expected.models.values())).size
-    assert kills >= KILLS // len(CHOSEN)
+    stream, started = np.random.default_rng([SEED, *case.encode()]), time.monotonic()
+    wanted, kills, damaged, resumes, runs = -(-KILLS // len(CASES)), [], 0, 0, 0
+    while len(kills) < wanted:
+        runs += 1
+        run = Run(tmp_path / f"run-{runs}", recipe, stream)
+        run.to_the_end(wanted - len(kills))
+        assert_same(run.folder, expected)
+        kills, damaged, resumes = kills + run.kills, damaged + run.damaged, resumes + run.resumes
+    each = ", ".join(f"{kills.count(kind)} {kind}" for kind in sorted(set(kills)))
+    figures = f"{damaged} checkpoints cut off, {resumes} resumes, {runs} runs, all equal"
+    seconds = time.monotonic() - started
+    sys.stdout.write(f"\n{case}: {len(kills)} kills ({each}), {figures}; {seconds:.0f} s\n")
