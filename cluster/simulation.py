@@ -98,7 +98,7 @@ class Simulation:
         start = self.begin(start)
         server = start.server
         for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
-            before = self._snapshot(round_index - 1, server)
+            before = self.snapshot(round_index - 1, server)
             self.ground.records.begin()
             try:
                 if self._stopping:
@@ -110,7 +110,7 @@ class Simulation:
                 raise
             last = round_index == self.setting.recipe.rounds
             if self.checkpointer is not None and (last or self.checkpointer.due(round_index)):
-                self._save(self._snapshot(round_index, server))
+                self._save(self.snapshot(round_index, server))
 
     def begin(self, start: Snapshot | None = None) -> Snapshot:
         """The run as a snapshot left it, where what was under way is asked again; or its very start."""
@@ -136,7 +136,8 @@ class Simulation:
         )
         return start
 
-    def _snapshot(self, round_index: int, server: Any) -> Snapshot:
+    def snapshot(self, round_index: int, server: Any) -> Snapshot:
+        """The run between two rounds."""
         ground = self.ground
         return Snapshot(
             round=round_index,
