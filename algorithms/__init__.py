@@ -5,6 +5,12 @@ Listing names here loads nothing: a method's module is imported when a recipe na
 
 METHODS = {
     "fedavg": "algorithms.fedavg:FedAvg",
+    "fedprox": "algorithms.fedprox:FedProx",
+    "fedavgm": "algorithms.fedavgm:FedAvgM",
+    "moon": "algorithms.moon:MOON",
+    "fedgkd": "algorithms.fedgkd:FedGKD",
+    "feddisco": "algorithms.feddisco:FedDisco",
+    "qffl": "algorithms.qffl:QFFL",
     "datafree": "algorithms.datafree:DataFree",
     "fedkf": "algorithms.fedkf:FedKF",
     "dafkd": "algorithms.dafkd:DaFKD",

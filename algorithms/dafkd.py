@@ -36,6 +36,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from rayfed_kd.averaging import Weighting, cohort_mean
 from rayfed_kd.config import OptimizerRecipe
 from rayfed_kd.contexts import ClientContext, Context, ServerContext
 from rayfed_kd.ensembles import Ensemble
@@ -56,7 +57,7 @@ from rayfed_kd.protocol import (
     Shown,
 )
 from rayfed_kd.training import Distillation, distil
-from rayfed_kd.vectors import FlatModule, weighted_mean
+from rayfed_kd.vectors import FlatModule
 
 SHOWN = 64
 CHUNK = 32  # larger ones leave the cache: twice as slow (tests/benchmarks/server.py)
@@ -82,7 +83,7 @@ class Options(MethodOptions):
     adversarial: bool = Field(True, description="train generator and discriminators at all")
     sharing: bool = Field(True, description="the discriminator shares the classifier's trunk (Table 3)")
     correlation: bool = Field(True, description="weigh by the discriminators; false: equally (Table 3)")
-    weighting: Literal["uniform", "samples"] = Field(
+    weighting: Weighting = Field(
         "uniform", description="means over the cohort: uniform (eq. 4, 6), by samples as released"
     )
     protocol: Literal["upload", "local"] = Field(
@@ -298,12 +299,10 @@ class DaFKD(OneExchange[ServerState, ClientState]):
 
     def _means(self, server: ServerState, replies: Replies) -> tuple[Tensor, Tensor]:
         """w^ and theta^g (eq. 4, 6)."""
-        samples = replies.numbers("samples")
-        counts = samples if self.options.weighting == "samples" else [1.0] * len(samples)
-        weights = weighted_mean(replies.vectors("student"), counts)
+        weights = cohort_mean(replies, self.options.weighting)
         if not self.options.adversarial:
             return weights, server.generator
-        return weights, weighted_mean(replies.vectors("generator"), counts)
+        return weights, cohort_mean(replies, self.options.weighting, "generator")
 
     def _samples(self, theta: Tensor, seed: int, ctx: Context) -> Tensor:
         """The round's distillation samples: the same wherever they are computed."""

@@ -7,6 +7,7 @@ again, so large logits give neither NaN nor infinity.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -150,6 +151,33 @@ def target_divergence(probabilities: Tensor, logits: Tensor, temperature: float 
         raise ValueError(f"target {list(probabilities.shape)} and student {list(logits.shape)} differ")
     log_student = F.log_softmax(logits / temperature, dim=1)
     return temperature**2 * F.kl_div(log_student, probabilities.detach(), reduction="batchmean")
+
+
+def squared_distance(first: Iterable[Tensor], second: Iterable[Tensor]) -> Tensor:
+    """sum (a - b)^2 over all elements of pairs of tensors; gradient passes, and is 0 where they are equal.
+
+    Args:
+        first, second: as many tensors, of the same shapes.
+    Returns: scalar.
+    """
+    return torch.stack([(a - b).square().sum() for a, b in zip(first, second, strict=True)]).sum()
+
+
+def contrastive_loss(features: Tensor, positive: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """-log( e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + sum_b e^(cos(z, z_b) / tau)) ). MOON eq. 3.
+
+    Li, He, Song 2021, arXiv 2103.16257. Gradient reaches `features` only.
+
+    Args:
+        features: [batch, feature_size], z.
+        positive: the same shape, z_g.
+        negatives: [n, batch, feature_size], the z_b.
+        temperature: tau > 0.
+    Returns: scalar, mean over the batch.
+    """
+    compared = torch.cat([positive[None], negatives]).detach()
+    similarities = F.cosine_similarity(features, compared, dim=2) / temperature
+    return -F.log_softmax(similarities, dim=0)[0].mean()
 
 
 def adversarial_loss(real: Tensor, fake: Tensor) -> Tensor:
