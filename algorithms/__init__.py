@@ -11,6 +11,7 @@ METHODS = {
     "fedgkd": "algorithms.fedgkd:FedGKD",
     "feddisco": "algorithms.feddisco:FedDisco",
     "qffl": "algorithms.qffl:QFFL",
+    "fedgen": "algorithms.fedgen:FedGen",
     "datafree": "algorithms.datafree:DataFree",
     "fedkf": "algorithms.fedkf:FedKF",
     "dafkd": "algorithms.dafkd:DaFKD",

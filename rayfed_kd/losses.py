@@ -135,6 +135,26 @@ def diversity_loss(noise: Tensor, samples: Tensor) -> Tensor:
     return between_noise / (between_samples + 1e-5)
 
 
+def pairwise_diversity_loss(noise: Tensor, samples: Tensor) -> Tensor:
+    """exp(-mean_{ij} d(e_i, e_j) |Z_i - Z_j|): low where different noise gives different samples. FedGen.
+
+    Zhu et al. 2021, arXiv 2105.10056, its released code; FedFTG's L_dis. d is the mean squared difference of
+    components, |.| the mean absolute one; all pairs of the batch, also of equals.
+
+    Args:
+        noise: [batch, latent].
+        samples: [batch, ...], made from `noise`; gradient passes.
+    Returns: scalar, in (0, 1].
+    Raises: ValueError if there are not as many samples as rows of noise.
+    """
+    if len(samples) != len(noise):
+        raise ValueError(f"{len(noise)} rows of noise, {len(samples)} samples, expected as many")
+    flat = samples.flatten(1)
+    between_noise = (noise[:, None] - noise[None]).square().mean(2)
+    between_samples = (flat[:, None] - flat[None]).abs().mean(2)
+    return torch.exp(-(between_noise * between_samples).mean())
+
+
 def target_divergence(probabilities: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
     """T^2 KL(probabilities, softmax(logits / T)), mean over the batch: distillation from a mixed target.
 

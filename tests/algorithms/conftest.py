@@ -54,6 +54,18 @@ class Bench:
         message = self.method.dispatch(server, self.server(round_index))
         return Replies([self._answer(client, message, round_index) for client in clients])
 
+    def run(self):
+        """All rounds, without a cluster: model name -> vector. Cohorts are clients 0, 1, ... in turn."""
+        recipe = self.setting.recipe
+        cohort = round(recipe.sampling.fraction * recipe.partition.clients)
+        server = self.method.init_server(self.server(0))
+        for index in range(recipe.rounds):
+            clients = [(index * cohort + place) % recipe.partition.clients for place in range(cohort)]
+            replies = self.exchange(server, sorted(clients), index + 1)
+            server = self.method.absorb(server, replies, self.server(index + 1))
+            self.workshop.take_back()
+        return self.method.evaluated(server)
+
     def _answer(self, client, message, round_index):
         self.participations[client] = self.participations.get(client, 0) + 1
         ctx = self.client(client, round_index, self.participations[client])
@@ -88,6 +100,12 @@ def run_small(tmp_path):
 def bench():
     """(method, *overrides) -> a bench with the small recipe."""
     return lambda method, *overrides: Bench({**SMALL, "method": method}, list(overrides))
+
+
+@pytest.fixture
+def train(bench):
+    """(method, *overrides) -> model name -> vector, after the small recipe's rounds."""
+    return lambda method, *overrides: bench(method, *overrides).run()
 
 
 @pytest.fixture
