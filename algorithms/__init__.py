@@ -12,6 +12,7 @@ METHODS = {
     "feddisco": "algorithms.feddisco:FedDisco",
     "qffl": "algorithms.qffl:QFFL",
     "fedgen": "algorithms.fedgen:FedGen",
+    "fedftg": "algorithms.fedftg:FedFTG",
     "datafree": "algorithms.datafree:DataFree",
     "fedkf": "algorithms.fedkf:FedKF",
     "dafkd": "algorithms.dafkd:DaFKD",

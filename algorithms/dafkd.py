@@ -40,7 +40,7 @@ from rayfed_kd.averaging import Weighting, cohort_mean
 from rayfed_kd.config import OptimizerRecipe
 from rayfed_kd.contexts import ClientContext, Context, ServerContext
 from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.generation import GeneratorOptions, generate, noise, uniform_labels
+from rayfed_kd.generation import GeneratorOptions, class_samples, generate, noise, uniform_labels
 from rayfed_kd.losses import adversarial_loss, cross_entropy
 from rayfed_kd.optimizers import Optimizer
 from rayfed_kd.protocol import (
@@ -53,13 +53,11 @@ from rayfed_kd.protocol import (
     OneExchange,
     Replies,
     Reply,
-    Samples,
     Shown,
 )
 from rayfed_kd.training import Distillation, distil
 from rayfed_kd.vectors import FlatModule
 
-SHOWN = 64
 CHUNK = 32  # larger ones leave the cache: twice as slow (tests/benchmarks/server.py)
 
 
@@ -273,11 +271,7 @@ class DaFKD(OneExchange[ServerState, ClientState]):
             shown["importance"] = Distribution({"alpha": server.alpha.flatten()}, quantity)
         if self.options.generated == "images" and self.options.adversarial:
             generator = ctx.frozen_model(server.generator, "generator")
-            labels = torch.arange(SHOWN, device=ctx.device) % ctx.classes
-            with torch.no_grad():
-                images = generate(generator, noise(SHOWN, generator, ctx), labels, ctx)
-                predicted = ctx.frozen_model(server.weights)(images).argmax(dim=1)
-            shown["samples"] = Samples(ctx.pixels(images).cpu(), predicted.cpu())
+            shown["samples"] = class_samples(generator, ctx.frozen_model(server.weights), ctx)
         return shown
 
     def _judge(

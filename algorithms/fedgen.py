@@ -32,13 +32,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_kd.averaging import AveragingOptions, cohort_mean
-from rayfed_kd.config import OptimizerRecipe
 from rayfed_kd.contexts import ClientContext, ServerContext
 from rayfed_kd.ensembles import Ensemble
 from rayfed_kd.generation import GeneratorOptions, generate, noise, uniform_labels
 from rayfed_kd.label_counts import ClassWeights, class_shares, drawn_labels, weighted_by_class
 from rayfed_kd.losses import cross_entropy, distillation, pairwise_diversity_loss
-from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.optimizers import Optimizer, faded
 from rayfed_kd.protocol import Architecture, Message, OneExchange, Replies, Reply
 from rayfed_kd.vectors import FlatModule
 
@@ -164,10 +163,8 @@ class FedGen(OneExchange[ServerState, None]):
         generator = ctx.model(server.generator, "generator")
         model = ctx.frozen_model(server.weights)
         heads = Ensemble(model, list(replies.vectors("student")), lambda m, z: m.classify(z), batched=True)
-        rate = own.lr * own.lr_decay**server.version
-        recipe = OptimizerRecipe(name="adam", lr=rate, weight_decay=own.weight_decay)
         kept = {name: value.to(ctx.device) for name, value in server.moments.items()}
-        optimizer = Optimizer(recipe, generator, kept)
+        optimizer = Optimizer(faded(own.optimizer, own.lr_decay**server.version), generator, kept)
         for _ in range(own.steps):
             labels = drawn_labels(drawn_from, own.batch_size, ctx)
             epsilon = noise(len(labels), generator, ctx)

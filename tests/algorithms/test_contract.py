@@ -24,6 +24,14 @@ RECIPES = {
     "fedkf": {"method": {"generator": {"name": "dafl_image", "width": 4, "latent": 8}}},
     "dafkd": {"method": {"generator": {"width": 4, "latent": 8}, "distill_batches": 2}},
     "fedgen": {"method": {"generator": {"hidden": 16, "latent": 4, "steps": 2, "batch_size": 8}}},
+    "fedftg": {
+        "method": {
+            "generator": {"width": 4, "latent": 8},
+            "iterations": 1,
+            "student_steps": 2,
+            "batch_size": 8,
+        }
+    },
     "kdia": {
         "method": {"generator": {"width": 8, "epochs": 1, "batches": 2}},
         "model": {"name": "simple_cnn"},
