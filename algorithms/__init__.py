@@ -5,6 +5,14 @@ Listing names here loads nothing: a method's module is imported when a recipe na
 
 METHODS = {
     "fedavg": "algorithms.fedavg:FedAvg",
+    "fedprox": "algorithms.fedprox:FedProx",
+    "fedavgm": "algorithms.fedavgm:FedAvgM",
+    "moon": "algorithms.moon:MOON",
+    "fedgkd": "algorithms.fedgkd:FedGKD",
+    "feddisco": "algorithms.feddisco:FedDisco",
+    "qffl": "algorithms.qffl:QFFL",
+    "fedgen": "algorithms.fedgen:FedGen",
+    "fedftg": "algorithms.fedftg:FedFTG",
     "datafree": "algorithms.datafree:DataFree",
     "fedkf": "algorithms.fedkf:FedKF",
     "dafkd": "algorithms.dafkd:DaFKD",

@@ -36,10 +36,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from rayfed_kd.averaging import Weighting, cohort_mean
 from rayfed_kd.config import OptimizerRecipe
 from rayfed_kd.contexts import ClientContext, Context, ServerContext
 from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.generation import GeneratorOptions, generate, noise, uniform_labels
+from rayfed_kd.generation import GeneratorOptions, class_samples, generate, noise, uniform_labels
 from rayfed_kd.losses import adversarial_loss, cross_entropy
 from rayfed_kd.optimizers import Optimizer
 from rayfed_kd.protocol import (
@@ -52,13 +53,11 @@ from rayfed_kd.protocol import (
     OneExchange,
     Replies,
     Reply,
-    Samples,
     Shown,
 )
 from rayfed_kd.training import Distillation, distil
 from rayfed_kd.vectors import FlatModule
 
-SHOWN = 64
 CHUNK = 32  # larger ones leave the cache: twice as slow (tests/benchmarks/server.py)
 
 
@@ -82,7 +81,7 @@ class Options(MethodOptions):
     adversarial: bool = Field(True, description="train generator and discriminators at all")
     sharing: bool = Field(True, description="the discriminator shares the classifier's trunk (Table 3)")
     correlation: bool = Field(True, description="weigh by the discriminators; false: equally (Table 3)")
-    weighting: Literal["uniform", "samples"] = Field(
+    weighting: Weighting = Field(
         "uniform", description="means over the cohort: uniform (eq. 4, 6), by samples as released"
     )
     protocol: Literal["upload", "local"] = Field(
@@ -276,11 +275,7 @@ class DaFKD(OneExchange[ServerState, ClientState]):
             shown["importance"] = Distribution({"alpha": server.alpha.flatten()}, quantity)
         if self.options.generated == "images" and self.options.adversarial:
             generator = ctx.frozen_model(server.generator, "generator")
-            labels = torch.arange(SHOWN, device=ctx.device) % ctx.classes
-            with torch.no_grad():
-                images = generate(generator, noise(SHOWN, generator, ctx), labels, ctx)
-                predicted = ctx.frozen_model(server.weights)(images).argmax(dim=1)
-            shown["samples"] = Samples(ctx.pixels(images).cpu(), predicted.cpu())
+            shown["samples"] = class_samples(generator, ctx.frozen_model(server.weights), ctx)
         return shown
 
     def _judge(
@@ -302,12 +297,10 @@ class DaFKD(OneExchange[ServerState, ClientState]):
 
     def _means(self, server: ServerState, replies: Replies) -> tuple[Tensor, Tensor]:
         """w^ and theta^g (eq. 4, 6)."""
-        samples = replies.numbers("samples")
-        counts = samples if self.options.weighting == "samples" else [1.0] * len(samples)
-        weights = replies.aggregated("student", counts, server.weights)
+        weights = cohort_mean(replies, self.options.weighting, server.weights)
         if not self.options.adversarial:
             return weights, server.generator
-        return weights, replies.aggregated("generator", counts, server.generator)
+        return weights, cohort_mean(replies, self.options.weighting, server.generator, "generator")
 
     def _samples(self, theta: Tensor, seed: int, ctx: Context) -> Tensor:
         """The round's distillation samples: the same wherever they are computed."""

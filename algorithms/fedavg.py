@@ -16,21 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_kd.averaging import AveragingOptions, cohort_mean
 from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.protocol import Message, MethodOptions, OneExchange, Replies, Reply
+from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
 from rayfed_kd.slots import Slots
 from rayfed_kd.training import train_on_labels
 
 
-class Options(MethodOptions):
+class Options(AveragingOptions):
     """FedAvg's options."""
 
-    weighting: Literal["samples", "uniform"] = Field("samples", description="a client's weight in the mean")
     track_oca: bool = Field(False, description="also evaluate the mean of all clients' latest models")
 
 
@@ -75,9 +74,7 @@ class FedAvg(OneExchange[ServerState, None]):
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
-        samples = replies.numbers("samples")
-        counts = samples if self.options.weighting == "samples" else [1.0] * len(samples)
-        weights = replies.aggregated("student", counts, server.weights)
+        weights = cohort_mean(replies, self.options.weighting, server.weights)
         if server.slots is None:
             return ServerState(weights, None, server.initial, None)
         slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})

@@ -47,6 +47,10 @@ class DeviceData:
         images, labels = self._train if split == "train" else self._official()
         return Batch(images[indices], labels[indices])
 
+    def labels(self, indices: Tensor) -> Tensor:
+        """The training samples' classes, [n] int64."""
+        return self._train[1][indices]
+
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 pixels as the model sees them; float features as they are."""
         return normalise(images, self._mean, self._std)
@@ -178,6 +182,12 @@ class ClientContext(Context):
             images = augment(images, self._client_data.augment, flips)
             self.samples_drawn += len(labels)
             yield Batch(self._data.normalise(images), labels)
+
+    def label_counts(self) -> Tensor:
+        """How many of the client's samples are of each class, [classes] float32."""
+        indices = torch.from_numpy(self._client_data.indices).to(self.device)
+        counts = torch.bincount(self._data.labels(indices), minlength=self.classes)
+        return counts.to(torch.float32)
 
     def endless(self) -> Iterator[Batch]:
         """Epoch after epoch, for methods that count steps instead."""

@@ -58,9 +58,14 @@ class Ensemble:
     def __call__(self, inputs: Tensor) -> Tensor:
         """[batch, ...] -> [K, batch, ...]."""
         if not self._batched:
-            return torch.stack([functional_call(self._part, model, (inputs,)) for model in self._models])
+            return self.some(range(len(self)), inputs)
         outputs: Tensor = vmap(self._one, in_dims=(0, None))(self._together, inputs)
         return outputs
+
+    def some(self, members: Sequence[int], inputs: Tensor) -> Tensor:
+        """The models at these places alone, one after another: [batch, ...] -> [len(members), batch, ...]."""
+        models = [self._models[member] for member in members]
+        return torch.stack([functional_call(self._part, model, (inputs,)) for model in models])
 
     def each(self, inputs: Tensor) -> Tensor:
         """Every model on inputs of its own: [K, batch, ...] -> [K, batch, ...]."""

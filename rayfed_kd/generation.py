@@ -11,8 +11,10 @@ from torch import Tensor
 
 from rayfed_kd.config import OptimizerRecipe
 from rayfed_kd.contexts import Context
-from rayfed_kd.protocol import Architecture
+from rayfed_kd.protocol import Architecture, Samples
 from rayfed_kd.vectors import FlatModule
+
+SHOWN = 64
 
 
 class GeneratorOptions(BaseModel):
@@ -56,6 +58,15 @@ def generate(generator: FlatModule, z: Tensor, labels: Tensor | None, ctx: Conte
     """
     samples = generator(z) if labels is None else generator(z, labels)
     return samples if generator.standardised else ctx.normalise(samples)
+
+
+def class_samples(generator: FlatModule, model: FlatModule, ctx: Context) -> Samples:
+    """64 images to look at of a conditional generator, its classes in turn, with what the model predicts."""
+    labels = torch.arange(SHOWN, device=ctx.device) % ctx.classes
+    with torch.no_grad():
+        images = generate(generator, noise(SHOWN, generator, ctx), labels, ctx)
+        predicted = model(images).argmax(dim=1)
+    return Samples(ctx.pixels(images).cpu(), predicted.cpu())
 
 
 class LabelPool:

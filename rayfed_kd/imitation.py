@@ -15,13 +15,11 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.contexts import Context
-from rayfed_kd.generation import GeneratorOptions, generate, noise
+from rayfed_kd.generation import SHOWN, GeneratorOptions, generate, noise
 from rayfed_kd.losses import activation_loss, information_entropy_loss, kl_divergence, one_hot_loss
 from rayfed_kd.optimizers import Optimizer
 from rayfed_kd.protocol import MethodOptions
 from rayfed_kd.vectors import FlatModule
-
-SHOWN = 64
 
 
 class ImitationOptions(MethodOptions):

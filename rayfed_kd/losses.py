@@ -7,6 +7,7 @@ again, so large logits give neither NaN nor infinity.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -134,6 +135,26 @@ def diversity_loss(noise: Tensor, samples: Tensor) -> Tensor:
     return between_noise / (between_samples + 1e-5)
 
 
+def pairwise_diversity_loss(noise: Tensor, samples: Tensor) -> Tensor:
+    """exp(-mean_{ij} d(e_i, e_j) |Z_i - Z_j|): low where different noise gives different samples. FedGen.
+
+    Zhu et al. 2021, arXiv 2105.10056, its released code; FedFTG's L_dis. d is the mean squared difference of
+    components, |.| the mean absolute one; all pairs of the batch, also of equals.
+
+    Args:
+        noise: [batch, latent].
+        samples: [batch, ...], made from `noise`; gradient passes.
+    Returns: scalar, in (0, 1].
+    Raises: ValueError if there are not as many samples as rows of noise.
+    """
+    if len(samples) != len(noise):
+        raise ValueError(f"{len(noise)} rows of noise, {len(samples)} samples, expected as many")
+    flat = samples.flatten(1)
+    between_noise = (noise[:, None] - noise[None]).square().mean(2)
+    between_samples = (flat[:, None] - flat[None]).abs().mean(2)
+    return torch.exp(-(between_noise * between_samples).mean())
+
+
 def target_divergence(probabilities: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
     """T^2 KL(probabilities, softmax(logits / T)), mean over the batch: distillation from a mixed target.
 
@@ -150,6 +171,33 @@ def target_divergence(probabilities: Tensor, logits: Tensor, temperature: float 
         raise ValueError(f"target {list(probabilities.shape)} and student {list(logits.shape)} differ")
     log_student = F.log_softmax(logits / temperature, dim=1)
     return temperature**2 * F.kl_div(log_student, probabilities.detach(), reduction="batchmean")
+
+
+def squared_distance(first: Iterable[Tensor], second: Iterable[Tensor]) -> Tensor:
+    """sum (a - b)^2 over all elements of pairs of tensors; gradient passes, and is 0 where they are equal.
+
+    Args:
+        first, second: as many tensors, of the same shapes.
+    Returns: scalar.
+    """
+    return torch.stack([(a - b).square().sum() for a, b in zip(first, second, strict=True)]).sum()
+
+
+def contrastive_loss(features: Tensor, positive: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """-log( e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + sum_b e^(cos(z, z_b) / tau)) ). MOON eq. 3.
+
+    Li, He, Song 2021, arXiv 2103.16257. Gradient reaches `features` only.
+
+    Args:
+        features: [batch, feature_size], z.
+        positive: the same shape, z_g.
+        negatives: [n, batch, feature_size], the z_b.
+        temperature: tau > 0.
+    Returns: scalar, mean over the batch.
+    """
+    compared = torch.cat([positive[None], negatives]).detach()
+    similarities = F.cosine_similarity(features, compared, dim=2) / temperature
+    return -F.log_softmax(similarities, dim=0)[0].mean()
 
 
 def adversarial_loss(real: Tensor, fake: Tensor) -> Tensor:

@@ -20,6 +20,11 @@ from rayfed_kd.vectors import FlatModule
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
 
 
+def faded(recipe: OptimizerRecipe, factor: float) -> OptimizerRecipe:
+    """The recipe with its learning rate times `factor`, in (0, 1]: a rate that shrinks over updates."""
+    return recipe.model_copy(update={"lr": recipe.lr * factor})
+
+
 class Optimizer:
     """SGD or Adam on a flat module's parameters.
 

@@ -58,6 +58,15 @@ def train_on_labels(student: FlatModule, ctx: ClientContext) -> None:
     train_local_epochs(student, loss, ctx)
 
 
+def mean_loss(model: FlatModule, ctx: ClientContext) -> float:
+    """Mean cross entropy of a frozen model over all of a client's samples, as its first epoch shows them."""
+    total = torch.zeros((), dtype=torch.float64, device=ctx.device)
+    with torch.no_grad():
+        for images, labels in ctx.epoch(0):
+            total += len(labels) * cross_entropy(model(images), labels).to(torch.float64)
+    return float(total) / max(ctx.num_samples, 1)
+
+
 def train_generator_on_labels(
     generator: FlatModule, ensemble: Callable[[Tensor], Tensor], options: GeneratorTraining, ctx: Context
 ) -> None:

@@ -13,6 +13,7 @@ from rayfed_kd.losses import (
     information_entropy_loss,
     kl_divergence,
     one_hot_loss,
+    pairwise_diversity_loss,
 )
 
 # Section 1 of the comparison methods' notes: t = (2, 0, -1), u = (1, 0.5, 0), label 0.
@@ -196,3 +197,25 @@ def test_temperature_must_be_positive_and_finite(temperature):
 def test_unknown_reduction_is_refused():
     with pytest.raises(ValueError, match="'mean' or 'sum'"):
         activation_loss(T, "max")
+
+
+def test_pairwise_diversity_by_hand():
+    """eps (0, 0), (1, 1), z (0, 0, 0), (2, 0, 1): two of four pairs with 1 x 1, so exp(-1/2)."""
+    noise = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    samples = torch.tensor([[0.0, 0.0, 0.0], [2.0, 0.0, 1.0]], dtype=torch.float64)
+    assert pairwise_diversity_loss(noise, samples).item() == pytest.approx(0.6065306597, abs=1e-9)
+
+
+def test_pairwise_diversity_falls_as_samples_part_and_sees_images_as_vectors():
+    """Twice the distance squares exp(-d): .6065306597^2; [2, 3, 1, 1] images are [2, 3] vectors."""
+    noise = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    images = torch.tensor([[0.0, 0.0, 0.0], [4.0, 0.0, 2.0]]).view(2, 3, 1, 1).requires_grad_()
+    loss = pairwise_diversity_loss(noise, images)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.6065306597**2, rel=1e-6)
+    assert images.grad[1, 0].item() < 0 < images.grad[0, 0].item()
+
+
+def test_pairwise_diversity_of_unequal_numbers_is_refused():
+    with pytest.raises(ValueError, match="3 rows of noise, 2 samples"):
+        pairwise_diversity_loss(torch.zeros(3, 2), torch.zeros(2, 4))

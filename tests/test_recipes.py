@@ -1,18 +1,22 @@
 """Every recipe of configs/ runs one shortened round on made-up data of its own shape."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 import rayfed_kd
+from algorithms import METHODS
 from rayfed_kd.compare import read_study
 from rayfed_kd.config import load_recipe
 from rayfed_kd.published import published_lines
+from rayfed_kd.setting import make_method
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted(p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name != "compare")
 STUDIES = sorted(ROOT.glob("configs/compare/*.yaml"))
+BASELINES = sorted(ROOT.glob("configs/baselines/*.yaml"))
 SHAPES = {
     "mnist": [1, 28, 28],
     "emnist_letters": [1, 28, 28],
@@ -39,13 +43,16 @@ def test_recipe_runs_one_shortened_round(path, tmp_path):
         made = f"{{name: synthetic, samples: {4 * classes}, classes: {classes}, shape: {SHAPES[data]}}}"
         shortened += [f"data={made}", "sampling={count: 1}", "partition.test=local"]
         shortened += ["partition.min_size=1"] if "min_size" in raw["partition"] else []
-        shortened += [] if raw["partition"]["clients"] == 1 else ["partition.clients=4"]
+        clients = 5 if "classes_per_client" in raw["partition"] else 4  # two classes each: all ten
+        shortened += [] if raw["partition"]["clients"] == 1 else [f"partition.clients={clients}"]
     if "steps" in raw["method"]:
         shortened += ["method.teacher_rounds=0", "method.steps=2"]
-    if "generator" in raw["method"]:
+    if "width" in raw["method"].get("generator", {}):
         shortened.append("method.generator.width=4")
     if raw["method"]["name"] == "kdia":
         shortened += ["method.generator.epochs=1", "method.generator.batches=2"]
+    if raw["method"]["name"] == "fedftg":
+        shortened.append("method.iterations=1")
     if raw["method"]["name"] == "dafkd":
         shortened.append("method.distill_batches=2")
     result = rayfed_kd.run(path, shortened, local=True)
@@ -57,7 +64,18 @@ def test_recipe_runs_one_shortened_round(path, tmp_path):
 def test_recipe_names_its_table(path):
     first = path.read_text().splitlines()[0]
     assert first.startswith("#")
-    assert "Table" in first or path.name == "quickstart.yaml"
+    assert "Table" in first or path.name == "quickstart.yaml" or re.search(r"\(arXiv .*\bno table\b", first)
+
+
+@pytest.mark.parametrize("path", BASELINES, ids=name)
+def test_recipe_of_a_comparison_method_says_how_our_papers_run_it_and_that_is_valid(path):
+    """Comment lines as `configs/kdia/cifar10.yaml method={name: moon, mu: 5.0}`."""
+    asked = re.findall(r"(configs/\S+\.yaml) (method=\{[^}]*\}+)", path.read_text())
+    assert asked
+    for base, method in asked:
+        recipe = load_recipe(ROOT / base, [method])
+        assert recipe.method.name == path.stem
+        make_method(METHODS[path.stem], recipe.method)
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -142,13 +142,17 @@ def dense_feature(
     *,
     hidden: Annotated[int, Field(ge=1, description="hidden units")] = 256,
     latent: Latent = 100,
+    norm: Annotated[
+        Literal["layer", "batch"], Field(description="LayerNorm, or BatchNorm as FedGen's code")
+    ] = "layer",
 ) -> ConditionalGenerator:
     """A perceptron of noise and one-hot class to the features before a classifier's last layer.
 
     The form of FedGen's generator (Zhu et al. 2021, arXiv 2105.10056), which DaFKD's Appendix A names.
-    LayerNorm in place of BatchNorm: a client's last batch may be a single sample.
+    LayerNorm by default: a client that trains it may have a last batch of a single sample.
     """
+    normalising = nn.BatchNorm1d(hidden) if norm == "batch" else nn.LayerNorm(hidden)
     body = nn.Sequential(
-        nn.Linear(latent + classes, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, shape[0])
+        nn.Linear(latent + classes, hidden), normalising, nn.ReLU(), nn.Linear(hidden, shape[0])
     )
     return ConditionalGenerator(_OneHot(classes), body, latent, standardised=True)

@@ -28,6 +28,16 @@ METHODS = {
     },
     "kdia": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 2}},
 }
+BASELINES = {
+    "fedprox": {"name": "fedprox"},
+    "fedavgm": {"name": "fedavgm"},
+    "moon": {"name": "moon"},
+    "fedgkd": {"name": "fedgkd"},
+    "feddisco": {"name": "feddisco"},
+    "qffl": {"name": "qffl"},
+    "fedftg": {"name": "fedftg", "generator": {"width": 4, "latent": 8}, "iterations": 1, "batch_size": 8},
+    "fedgen": {"name": "fedgen", "generator": {"hidden": 16, "latent": 4, "steps": 5, "batch_size": 8}},
+}
 CHANGES = {
     "kdia": {
         "model": {"name": "simple_cnn"},
@@ -48,7 +58,7 @@ def small_ray():
 
 
 def run(method, folder, *overrides, local=False):
-    recipe = {**RECIPE, "method": METHODS[method], **CHANGES.get(method, {})}
+    recipe = {**RECIPE, "method": {**METHODS, **BASELINES}[method], **CHANGES.get(method, {})}
     return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
 
 
@@ -75,7 +85,15 @@ def test_any_placement_gives_the_local_engines_bits(method, small_ray, tmp_path)
         assert len(set(result.tables["hosts"]["host"].to_pylist())) <= -(-4 // clients_per_actor)
 
 
-def test_placements_of_the_test_above_use_one_two_and_four_hosts():
+@pytest.mark.parametrize("method", BASELINES)
+def test_two_hosts_give_the_local_engines_bits(method, small_ray, tmp_path):
+    """Comparison methods, once each: four clients on two hosts, so that states travel."""
+    expected = run(method, tmp_path / "local", "rounds=2", local=True)
+    result = run(method, tmp_path / "ray", "rounds=2", "placement.clients_per_actor=2")
+    assert_same(result, expected)
+
+
+def test_placements_of_the_first_test_use_one_two_and_four_hosts():
     recipe = load_recipe({**RECIPE, "method": METHODS["fedavg"]})
     node = [Node(6, 0, 24 * 2**30)]
     hosts = [

@@ -1,0 +1,131 @@
+"""What the tests of methods share: a small recipe, runs of it, and replies made by hand."""
+
+import copy
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+
+import rayfed_kd
+from cluster.calls import Held
+from rayfed_kd.contexts import ClientContext, ClientData, DeviceData, DispatchFacts, ServerContext
+from rayfed_kd.experiment import prepare
+from rayfed_kd.protocol import Replies, Reply
+
+SMALL = {
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
+    "local": {"epochs": 2, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
+    "rounds": 3,
+    "sampling": {"fraction": 0.6},
+    "evaluation": {"samples": False, "every": 3},
+}
+
+
+class Bench:
+    """A method at hand, step by step: its contexts, and exchanges with the clients that are named.
+
+    Attributes:
+        states: client -> its state after its last step.
+        logs: client -> what its last step logged.
+    """
+
+    def __init__(self, recipe, overrides):
+        self.setting = prepare(recipe, overrides).setting
+        self.method = self.setting.method
+        self.workshop = self.setting.workshop()
+        self.data = DeviceData(self.setting.dataset)
+        self.states, self.logs, self.participations = {}, {}, {}
+
+    def server(self, round_index=1):
+        facts, seed = self.setting.server_facts(round_index), self.setting.recipe.seed
+        return ServerContext(self.workshop, self.data, facts, seed)
+
+    def client(self, client, round_index=1, participation=1):
+        recipe = self.setting.recipe
+        share = ClientData(self.setting.partition.train[client], recipe.data.augment, recipe.local)
+        facts = DispatchFacts(client, round_index, participation)
+        return ClientContext(self.workshop, self.data, share, facts, recipe.seed)
+
+    def exchange(self, server, clients, round_index=1):
+        """Every client named is dispatched and answers; the replies."""
+        message = self.method.dispatch(server, self.server(round_index))
+        return Replies([self._answer(client, message, round_index) for client in clients])
+
+    def run(self):
+        """All rounds, without a cluster: model name -> vector. Cohorts are clients 0, 1, ... in turn."""
+        recipe = self.setting.recipe
+        cohort = round(recipe.sampling.fraction * recipe.partition.clients)
+        server = self.method.init_server(self.server(0))
+        for index in range(recipe.rounds):
+            clients = [(index * cohort + place) % recipe.partition.clients for place in range(cohort)]
+            replies = self.exchange(server, sorted(clients), index + 1)
+            server = self.method.absorb(server, replies, self.server(index + 1))
+            self.workshop.take_back()
+        return self.method.evaluated(server)
+
+    def _answer(self, client, message, round_index):
+        self.participations[client] = self.participations.get(client, 0) + 1
+        ctx = self.client(client, round_index, self.participations[client])
+        state = self.states[client] if client in self.states else self.method.init_client(ctx)
+        self.states[client], reply = self.method.client_update(state, message, ctx)
+        self.logs[client] = {name: total / number for name, (total, number) in ctx.logged().items()}
+        reply.client = client
+        reply.handle = Held({name: part.numpy() for name, part in reply.parts.items()})
+        self.workshop.take_back()
+        return reply
+
+
+@pytest.fixture
+def small():
+    """The small recipe, to be changed freely."""
+    return copy.deepcopy(SMALL)
+
+
+@pytest.fixture
+def run_small(tmp_path):
+    """(method, *overrides) -> the result of a local run of the small recipe."""
+    numbers = count()
+
+    def run(method, *overrides):
+        folder = f"results.folder={tmp_path / str(next(numbers))}"
+        return rayfed_kd.run({**SMALL, "method": method}, [folder, *overrides], local=True)
+
+    return run
+
+
+@pytest.fixture
+def bench():
+    """(method, *overrides) -> a bench with the small recipe."""
+    return lambda method, *overrides: Bench({**SMALL, "method": method}, list(overrides))
+
+
+@pytest.fixture
+def train(bench):
+    """(method, *overrides) -> model name -> vector, after the small recipe's rounds."""
+    return lambda method, *overrides: bench(method, *overrides).run()
+
+
+@pytest.fixture
+def made_replies():
+    """((parts, samples), ...) -> replies of clients 0, 1, ...; parts are name -> values."""
+
+    def make(*rows):
+        replies = []
+        for client, (parts, samples) in enumerate(rows):
+            tensors = {name: torch.tensor(values, dtype=torch.float32) for name, values in parts.items()}
+            made = Reply.of(tensors, {"samples": samples})
+            arrays = {name: np.asarray(values, dtype=np.float32) for name, values in parts.items()}
+            made.client, made.handle = client, Held(arrays)
+            replies.append(made)
+        return Replies(replies)
+
+    return make
+
+
+@pytest.fixture
+def losses():
+    """A result's logged means, one mapping a round."""
+    return lambda result: [dict(row["losses"]) for row in result.tables["rounds"].to_pylist()]
