@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -65,19 +67,19 @@ class Layers:
 
     def first(self, vector: Tensor, layer: int) -> Tensor:
         """Of `vector`, [P], the part that belongs to layers 1 to `layer`: parameters, then buffers."""
-        return torch.cat([vector[place] for place in self._places(0, layer)])
+        return torch.cat([vector[place] for place in self.places(0, layer)])
 
     def rest(self, vector: Tensor, layer: int) -> Tensor:
         """Of `vector`, [P], the part that belongs to layers `layer` + 1 to L."""
-        return torch.cat([vector[place] for place in self._places(layer, len(self))])
+        return torch.cat([vector[place] for place in self.places(layer, len(self))])
 
     def with_first(self, vector: Tensor, layer: int, part: Tensor) -> Tensor:
         """`vector`, [P], with layers 1 to `layer` from `part`."""
-        return self._with(vector, part, self._places(0, layer))
+        return self._with(vector, part, self.places(0, layer))
 
     def with_rest(self, vector: Tensor, layer: int, part: Tensor) -> Tensor:
         """`vector`, [P], with layers `layer` + 1 to L from `part`."""
-        return self._with(vector, part, self._places(layer, len(self)))
+        return self._with(vector, part, self.places(layer, len(self)))
 
     def first_parameters(self, layer: int) -> slice:
         """Which of the trainable parameters belong to layers 1 to `layer`."""
@@ -95,7 +97,7 @@ class Layers:
         """Layers `layer` + 1 to L in train mode, the others in eval mode."""
         self._switch(model, layer, len(self))
 
-    def _places(self, first: int, last: int) -> tuple[slice, slice]:
+    def places(self, first: int, last: int) -> tuple[slice, slice]:
         """Where the parameters and the buffers of layers `first` + 1 to `last` lie in the vector."""
         return (
             slice(self._parameters[first], self._parameters[last]),
@@ -147,3 +149,35 @@ def lowest_layer(names: tuple[str, ...], left_out: list[str], path: str) -> int:
             path=path,
         )
     return lowest
+
+
+def mean_of_shared(
+    layers: Layers,
+    before: Tensor,
+    shared: Sequence[int],
+    parts: Sequence[Tensor],
+    weights: Sequence[float],
+) -> Tensor:
+    """Layer by layer the weighted mean over those that sent the layer; one that nobody sent stays.
+
+    Args:
+        layers: L layers.
+        before: [P], what they were.
+        shared: how many layers each sent.
+        parts: `Layers.first` of each one's vector; may be a lazy sequence, only one is held at a time.
+        weights: one each, above 0.
+    Returns: [P] float32; added in the given order in float64.
+    """
+    total = torch.zeros(before.shape, dtype=torch.float64, device=before.device)
+    sums = [0.0] * len(layers)
+    for index, (count, weight) in enumerate(zip(shared, weights, strict=True)):
+        part = layers.with_first(torch.zeros_like(before), count, parts[index])
+        total.add_(part.to(torch.float64), alpha=float(weight))
+        for layer in range(count):
+            sums[layer] += weight
+    mean = before.clone()
+    for layer, weight in enumerate(sums):
+        if weight:
+            for place in layers.places(layer, layer + 1):
+                mean[place] = total[place].div(weight).to(torch.float32)
+    return mean
