@@ -64,7 +64,9 @@ def states(simulated):
 class Plain:
     """FedD2S written a second time, on nn.Sequential and torch's optimisers, from Algorithm 1."""
 
-    def __init__(self, simulated, *, mechanism="head", tau=1.0, direction="teacher_student", lowest=3, at_once=False):
+    def __init__(
+        self, simulated, *, mechanism="head", tau=1.0, direction="teacher_student", lowest=3, at_once=False
+    ):
         self.simulated, self.host = simulated, simulated.engine._host
         self.mechanism, self.tau, self.direction = mechanism, tau, direction
         self.lowest, self.at_once = lowest, at_once
