@@ -17,4 +17,12 @@ METHODS = {
     "fedkf": "algorithms.fedkf:FedKF",
     "dafkd": "algorithms.dafkd:DaFKD",
     "kdia": "algorithms.kdia:KDIA",
+    "fedd2s": "algorithms.fedd2s:FedD2S",
+    "fedper": "algorithms.fedper:FedPer",
+    "fedper_plus": "algorithms.fedper:FedPerPlus",
+    "fedrep": "algorithms.fedrep:FedRep",
+    "fedrep_plus": "algorithms.fedrep:FedRepPlus",
+    "pfedsd": "algorithms.pfedsd:PFedSD",
+    "centralized": "algorithms.centralized:Centralized",
+    "standalone": "algorithms.standalone:StandAlone",
 }

@@ -19,14 +19,14 @@ from typing import Any
 import ray
 import torch
 
-from cluster.calls import EvaluationCall, EvaluationResult, StepCall, StepFacts, StepResult
+from cluster.calls import EvaluationCall, EvaluationResult, PersonalCall, StepCall, StepFacts, StepResult
 from cluster.checkpoints import Checkpointer
 from cluster.host import Host
 from cluster.placement import Plan
 from cluster.simulation import Simulation, StoppedError, run_recorded
 from rayfed_kd.config import FaultsRecipe
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Array, Handle
+from rayfed_kd.protocol import Array, Handle, shared_vectors
 from rayfed_kd.results.recorder import RunRecorder
 from rayfed_kd.setting import Blueprint
 
@@ -95,6 +95,10 @@ class ClientActor:
         """A stretch of test samples."""
         return self._host.evaluate(call)
 
+    def evaluate_personal(self, call: PersonalCall) -> int:
+        """A client's own model."""
+        return self._host.evaluate_personal(call)
+
     def alive(self) -> None:
         """Answers as soon as the process is ready."""
 
@@ -148,6 +152,10 @@ class RayEngine:
         """Queues an evaluation."""
         return self._queue(call, -float(call.stop - call.start))
 
+    def evaluate_personal(self, call: PersonalCall) -> Future[int]:
+        """Queues an evaluation of a client's own model."""
+        return self._queue(call, -float(self._sizes[call.client]))
+
     def kept(self, result: StepResult) -> StepResult:
         """The result with parts and state copied into the object store of the server's machine."""
         parts, state = ({**handle.resolve()} for handle in (result.parts, result.state))
@@ -181,8 +189,9 @@ class RayEngine:
                 self._waiting.pop(0)
                 continue
             depth = 2 if len(self._waiting) > len(self._actors) else 1
-            if self._pinned and isinstance(self._waiting[0].call, StepCall):
-                host = self._waiting[0].call.facts.client
+            own = self._own_host(self._waiting[0].call)
+            if own is not None:
+                host = own
             else:
                 host = min(range(len(self._load)), key=self._load.__getitem__)
                 if self._load[host] >= depth:
@@ -192,6 +201,13 @@ class RayEngine:
             task = self._loop.create_task(self._run(host, job))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _own_host(self, call: Any) -> int | None:
+        """The host that a client is pinned to: its state is there."""
+        if not self._pinned or isinstance(call, EvaluationCall):
+            return None
+        client: int = call.client if isinstance(call, PersonalCall) else call.facts.client
+        return client
 
     async def _run(self, host: int, job: _Job) -> None:
         try:
@@ -238,6 +254,8 @@ class RayEngine:
         actor = self._actors[host]
         if isinstance(call, EvaluationCall):
             return await asyncio.wrap_future(actor.evaluate.remote(call).future())
+        if isinstance(call, PersonalCall):
+            return await asyncio.wrap_future(actor.evaluate_personal.remote(call).future())
         facts, parts, state = actor.step.remote(call)
         # wrap_future: awaiting a reference directly leaks in long loops (ray #45895)
         known = await asyncio.wrap_future(facts.future())
@@ -322,6 +340,6 @@ class ServerActor:
             self._engine.cancel()
 
     async def evaluated(self) -> dict[str, Array]:
-        """The evaluated models of the last evaluated round, name -> vector."""
+        """The shared models of the last evaluated round, name -> vector."""
         models = self._simulation.models if self._simulation is not None else {}
-        return {name: vector.cpu().numpy() for name, vector in models.items()}
+        return {name: vector.cpu().numpy() for name, vector in shared_vectors(models).items()}

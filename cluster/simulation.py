@@ -20,7 +20,7 @@ from cluster.records import Records
 from cluster.schedules import make_schedule
 from rayfed_kd.contexts import DeviceData, ServerContext
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Shown
+from rayfed_kd.protocol import Evaluable, Shown
 from rayfed_kd.setting import Setting
 
 Rows = list[dict[str, Any]]
@@ -76,7 +76,7 @@ class Simulation:
     recorder: Recorder
     device: torch.device | str = "cpu"
     checkpointer: Checkpointer | None = None
-    models: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    models: Mapping[str, Evaluable] = field(default_factory=dict)
     ground: Ground = field(init=False)
     _stopping: bool = False
 
@@ -165,7 +165,7 @@ class Simulation:
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         if self._due(round_index):
             self.models = method.evaluated(server)
-            metrics, clients = self._evaluator.evaluate(round_index, self.models)
+            metrics, clients = self._evaluator.evaluate(round_index, self.models, self.ground.records)
             record.tables |= {"metrics": metrics, "clients": clients}
             if self.setting.recipe.evaluation.samples:
                 onlookers = Onlookers(cohort.clients, round_index, self.ground)

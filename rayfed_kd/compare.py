@@ -12,6 +12,8 @@ A study file:
       - {label: FedAvg, base: configs/fedavg/cifar10.yaml}
     models: {student: S, teacher: T}      # evaluated models shown, and how they are called
     last: 10                              # evaluated rounds in "mean of the last"
+    headline: ua                          # the metric of best, "mean of the last" and target;
+                                          # default: official test, AMP or UA, the first that there is
     target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
     published:
       - {paper: kdia, table: "2", where: {dataset: CIFAR-10, beta: 0.1}, differs: "N 50 for 100"}
@@ -26,7 +28,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -80,6 +82,7 @@ class Study(_Strict):
     runs: list[StudyRun] = Field(min_length=1)
     models: dict[str, str] = {}
     last: int = Field(10, ge=1)
+    headline: Literal["amp", "fm", "wlp", "ua", "server_accuracy"] | None = None
     target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
     published: list[Published] = []
 

@@ -174,12 +174,27 @@ class ClientContext(Context):
 
     def epoch(self, index: int) -> Iterator[Batch]:
         """One pass over the client's samples in this epoch's own order; the last batch may be small."""
+        for _, batch in self.numbered_epoch(index):
+            yield batch
+
+    def numbered_epoch(self, index: int) -> Iterator[tuple[Tensor, Batch]]:
+        """The same, each batch with its samples' numbers in `samples`, [batch] int64."""
         order = numpy_stream(self._seed, "batches", *self._scope, index).permutation(self.num_samples)
         chosen = torch.from_numpy(self._client_data.indices[order]).to(self.device)
+        numbers = torch.from_numpy(order).to(self.device)
         flips = torch_stream(self._seed, "augment", *self._scope, index, device=self.device)
-        for indices in torch.split(chosen, self.local.batch_size):
+        size = self.local.batch_size
+        for which, indices in zip(torch.split(numbers, size), torch.split(chosen, size), strict=True):
             images, labels = self._data.gather(indices)
             images = augment(images, self._client_data.augment, flips)
+            self.samples_drawn += len(labels)
+            yield which, Batch(self._data.normalise(images), labels)
+
+    def samples(self) -> Iterator[Batch]:
+        """The client's samples in their own order, 0 to num_samples - 1, not augmented, batch by batch."""
+        chosen = torch.from_numpy(self._client_data.indices).to(self.device)
+        for indices in torch.split(chosen, self.local.batch_size):
+            images, labels = self._data.gather(indices)
             self.samples_drawn += len(labels)
             yield Batch(self._data.normalise(images), labels)
 

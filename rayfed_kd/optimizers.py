@@ -32,12 +32,18 @@ class Optimizer:
         recipe: which, and its rates.
         module: whose `trainable` is updated from its `gradients`.
         state: moments from `state()` to go on from; copied. None or empty: afresh.
+        part: which of the parameters are updated; others stay, whatever their gradients, momentum and decay.
     """
 
     def __init__(
-        self, recipe: OptimizerRecipe, module: FlatModule, state: Mapping[str, Tensor] | None = None
+        self,
+        recipe: OptimizerRecipe,
+        module: FlatModule,
+        state: Mapping[str, Tensor] | None = None,
+        part: slice = slice(None),
     ) -> None:
         self._recipe, self._module = recipe, module
+        self._parameters, self._gradients = module.trainable[part], module.gradients[part]
         kept = state or self._fresh()
         self._state = {name: value.clone() for name, value in kept.items()}
 
@@ -63,15 +69,15 @@ class Optimizer:
         return {name: value.clone() for name, value in self._state.items()}
 
     def _fresh(self) -> dict[str, Tensor]:
-        zeros = torch.zeros_like(self._module.gradients)
+        zeros = torch.zeros_like(self._gradients)
         if self._recipe.name == "adam":
             return {"first": zeros, "second": zeros, "steps": torch.zeros((), device=zeros.device)}
         return {"momentum": zeros} if self._recipe.momentum else {}
 
     def _adam(self) -> None:
         adam(
-            [self._module.trainable],
-            [self._module.gradients],
+            [self._parameters],
+            [self._gradients],
             [self._state["first"]],
             [self._state["second"]],
             [],
@@ -88,8 +94,8 @@ class Optimizer:
 
     def _sgd(self) -> None:
         sgd(
-            [self._module.trainable],
-            [self._module.gradients],
+            [self._parameters],
+            [self._gradients],
             [self._state.get("momentum")],
             fused=True,
             weight_decay=self._recipe.weight_decay,

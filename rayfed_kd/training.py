@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -38,24 +38,38 @@ class Distillation:
 
 
 def train_local_epochs(
-    student: FlatModule, loss: Callable[[Tensor, Tensor], Tensor], ctx: ClientContext
+    student: FlatModule,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    ctx: ClientContext,
+    epochs: Iterable[int] | None = None,
+    optimizer: Optimizer | None = None,
 ) -> None:
-    """E epochs of steps on `loss(images, labels)` over the client's batches, with the recipe's optimiser."""
-    optimizer = Optimizer(ctx.local.optimizer, student)
-    for epoch in range(ctx.local.epochs):
+    """Steps on `loss(images, labels)` over the client's batches.
+
+    Args:
+        epochs: numbers of the passes; None: 0 to E - 1.
+        optimizer: None: the recipe's, afresh, on all of the student's parameters.
+    """
+    stepping = Optimizer(ctx.local.optimizer, student) if optimizer is None else optimizer
+    for epoch in range(ctx.local.epochs) if epochs is None else epochs:
         for images, labels in ctx.epoch(epoch):
-            optimizer.minimise(loss(images, labels))
+            stepping.minimise(loss(images, labels))
 
 
-def train_on_labels(student: FlatModule, ctx: ClientContext) -> None:
-    """E epochs of cross entropy, logged as `ce`: what a client does where nothing is distilled."""
+def train_on_labels(
+    student: FlatModule,
+    ctx: ClientContext,
+    epochs: Iterable[int] | None = None,
+    optimizer: Optimizer | None = None,
+) -> None:
+    """The same on cross entropy, logged as `ce`: what a client does where nothing is distilled."""
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         hard = cross_entropy(student(images), labels)
         ctx.log(ce=hard)
         return hard
 
-    train_local_epochs(student, loss, ctx)
+    train_local_epochs(student, loss, ctx, epochs, optimizer)
 
 
 def mean_loss(model: FlatModule, ctx: ClientContext) -> float:

@@ -147,6 +147,17 @@ class FlatModule:
             start += buffer.numel()
         return views
 
+    def spans(self) -> list[tuple[nn.Module, int, int]]:
+        """Where in the vector tensors lie: (the module that owns one, start, stop), in the vector's order."""
+        owners = list(self.module.modules())
+        parameters = [(owner, p.data) for owner in owners for p in owner.parameters(recurse=False)]
+        buffers = [(owner, b) for owner in owners for b in owner.buffers(recurse=False)]
+        found, start = [], 0
+        for owner, tensor in [*parameters, *buffers]:
+            found.append((owner, start, start + tensor.numel()))
+            start += tensor.numel()
+        return found
+
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
         """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""

@@ -64,6 +64,18 @@ def test_last_best_and_mean_of_the_last_by_hand():
     assert comparison.cells()[0] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
 
 
+def test_headline_is_the_metric_that_the_study_names():
+    """UA beside an official test: A's last two .3, .5 and .2, .2 make 40 and 20: 30 and 14.14."""
+    comparison = made(headline="ua")
+    for seed, values in ((1, [0.9, 0.3, 0.5]), (2, [0.1, 0.2, 0.2])):
+        comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, [1, 2, 3], [None] * 3)
+    assert comparison.header()[-2:] == ["UA %, best", "UA %, mean of last 2 evaluations"]
+    assert comparison.cells()[0][-1] == "30.00 ± 14.14"
+    assert comparison.cells()[1][-1] == ""
+    with pytest.raises(RecipeError, match="headline: no row has wlp; there are server_accuracy"):
+        made(headline="wlp").header()
+
+
 def test_cost_to_a_number_by_hand():
     """.6: A at rounds 4 and 2, mean 3, 20 and 10 bytes; B in one seed at 6."""
     comparison = made(target=0.6)

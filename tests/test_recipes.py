@@ -25,8 +25,9 @@ SHAPES = {
     "fashion_mnist": [1, 28, 28],
     "svhn": [3, 32, 32],
     "cinic10": [3, 32, 32],
+    "femnist": [1, 28, 28],
 }
-CLASSES = {"emnist_letters": 26, "cifar100": 100}
+CLASSES = {"emnist_letters": 26, "cifar100": 100, "femnist": 62}
 
 
 def name(path):
@@ -45,6 +46,8 @@ def test_recipe_runs_one_shortened_round(path, tmp_path):
         shortened += ["partition.min_size=1"] if "min_size" in raw["partition"] else []
         clients = 5 if "classes_per_client" in raw["partition"] else 4  # two classes each: all ten
         shortened += [] if raw["partition"]["clients"] == 1 else [f"partition.clients={clients}"]
+    if "head_epochs" in raw["method"]:
+        shortened.append("method.head_epochs=0")
     if "steps" in raw["method"]:
         shortened += ["method.teacher_rounds=0", "method.steps=2"]
     if "width" in raw["method"].get("generator", {}):
@@ -134,3 +137,31 @@ def test_published_settings_of_dafkd_are_the_papers(data, epochs):
         1e-3,
         1e-3,
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "model"), [("cifar10", "m1"), ("cinic10", "m1"), ("cifar100", "m2"), ("femnist", "m2")]
+)
+def test_published_settings_of_fedd2s_are_the_papers(data, model):
+    """Section IV-A: N 50, rho .2, 100 rounds, E 4, B 128, Adam .01; alpha .1 with Z0 3; F1 to F3 dropped."""
+    recipe = load_recipe(ROOT / f"configs/fedd2s/{data}.yaml")
+    assert (recipe.partition.clients, recipe.sampling.fraction, recipe.rounds) == (50, 0.2, 100)
+    assert (recipe.partition.name, recipe.partition.options, recipe.partition.test) == (
+        "dirichlet_client",
+        {"alpha": 0.1},
+        "local",
+    )
+    assert (recipe.local.epochs, recipe.local.batch_size, recipe.model.name) == (4, 128, model)
+    assert (recipe.local.optimizer.name, recipe.local.optimizer.lr) == ("adam", 0.01)
+    assert recipe.method.options["dropping"] == ["F1", "F2", "F3"]
+    assert (recipe.method.options["z0"], recipe.method.options["passes"]) == (3, 2)
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedper_plus", "fedrep", "fedrep_plus", "pfedsd"])
+def test_baselines_of_fedd2s_have_its_settings(name):
+    ours, theirs = (
+        load_recipe(ROOT / f"configs/baselines/{name}.yaml"),
+        load_recipe(ROOT / "configs/fedd2s/cifar10.yaml"),
+    )
+    for key in ("model", "data", "partition", "local", "rounds", "sampling"):
+        assert getattr(ours, key) == getattr(theirs, key)

@@ -6,6 +6,8 @@ CLASSIFIERS = {
     "bottleneck_resnet": "rayfed_kd.models.resnet:bottleneck_resnet",
     "simple_cnn": "rayfed_kd.models.simple_cnn:simple_cnn",
     "cnn2": "rayfed_kd.models.cnn2:cnn2",
+    "m1": "rayfed_kd.models.layered:m1",
+    "m2": "rayfed_kd.models.layered:m2",
     "mlp": "rayfed_kd.models.mlp:mlp",
 }
 

@@ -43,6 +43,22 @@ class Classifier(nn.Module):
         body = list(self.body) if isinstance(self.body, nn.Sequential) else [self.body]
         return [*body, self.head]
 
+    @property
+    def layers(self) -> dict[str, int]:
+        """Layer name -> after how many stages it ends: C1, C2, ... convolve, F1, F2, ... are fully connected.
+
+        A layer is a stage with weights and what follows it, pooling, norms and all, until the next such
+        stage; what comes before the first belongs to it.
+        """
+        stages = self.stages
+        weights = [next((p for p in stage.parameters() if p.dim() > 1), None) for stage in stages]
+        starts = [place for place, weight in enumerate(weights) if weight is not None]
+        names: list[str] = []
+        for start in starts:
+            kind = "C" if weights[start].dim() == 4 else "F"  # type: ignore[union-attr]
+            names.append(f"{kind}{1 + sum(name[0] == kind for name in names)}")
+        return dict(zip(names, [*starts[1:], len(stages)], strict=True))
+
     def up_to(self, stage: int, images: Tensor) -> Tensor:
         """The output of the first `stage` stages."""
         for module in self.stages[:stage]:

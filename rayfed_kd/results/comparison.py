@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
 
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.published import published_lines
 from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER
 from rayfed_kd.results.tables import read_table
@@ -94,7 +95,15 @@ class Comparison:
         return [metric for metric in METRICS if any(key[3] == metric for key in self.curves)]
 
     def headline(self) -> str:
-        """The metric that targets and "mean of the last" are about."""
+        """The metric that best, targets and "mean of the last" are about.
+
+        Raises: RecipeError if no row has the one that the study names.
+        """
+        wanted = self.study.headline
+        if wanted is not None:
+            if wanted not in self.metrics():
+                raise RecipeError(f"headline: no row has {wanted}; there are {', '.join(self.metrics())}")
+            return wanted
         return next(metric for metric in HEADLINES if metric in self.metrics())
 
     def values(self, row: Row, metric: str, statistic: str) -> list[float]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pyarrow as pa
 
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)
+LAST = 10
 
 
 def summarise(tables: Mapping[str, pa.Table], status: str) -> dict[str, Any]:
-    """Rounds, seconds, bytes by kind, and per model the last and the best value of every metric.
+    """Rounds, seconds, bytes by kind; per model every metric's last and best value and mean of the last ten.
 
     A value that is no finite number counts as none: JSON has no word for it, and nothing would beat it.
 
@@ -50,6 +52,7 @@ def _by_kind(messages: pa.Table) -> dict[str, dict[str, int]]:
 
 def _models(rows: list[dict[str, Any]]) -> dict[str, Any]:
     models: dict[str, Any] = {}
+    values: dict[str, list[dict[str, float | None]]] = {}
     for row in rows:
         found = models.setdefault(
             row["model"], {"last": {}, "best": dict.fromkeys(METRICS), "best_round": {}}
@@ -59,7 +62,16 @@ def _models(rows: list[dict[str, Any]]) -> dict[str, Any]:
             if _better(metric, value, found["best"][metric]):
                 found["best"][metric] = value
                 found["best_round"][metric] = row["round"]
+        values.setdefault(row["model"], []).append(found["last"])
+    for model, found in models.items():
+        found[f"last{LAST}"] = {metric: _mean(values[model][-LAST:], metric) for metric in METRICS}
     return models
+
+
+def _mean(evaluations: Sequence[Mapping[str, float | None]], metric: str) -> float | None:
+    """Over the evaluations given, as far as they have a value (UA as FedD2S reports it)."""
+    there = [value for evaluation in evaluations if (value := evaluation[metric]) is not None]
+    return statistics.fmean(there) if there else None
 
 
 def _finite(value: float | None) -> float | None:

@@ -27,6 +27,11 @@ METHODS = {
         "protocol": "local",
     },
     "kdia": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 2}},
+    "fedd2s": {"name": "fedd2s", "z0": 1},
+    "fedper": {"name": "fedper"},
+    "fedper_plus": {"name": "fedper_plus", "z0": 1},
+    "fedrep_plus": {"name": "fedrep_plus", "z0": 1, "head_epochs": 1},
+    "pfedsd": {"name": "pfedsd"},
 }
 BASELINES = {
     "fedprox": {"name": "fedprox"},
@@ -44,7 +49,12 @@ CHANGES = {
         "data": {"name": "synthetic", "samples": 100, "classes": 3, "shape": [1, 32, 32]},
     }
 }
-MODELS = {"fedavg": {"aca", "oca"}, "fedkf": {"aca", "oca"}, "kdia": {"student", "teacher"}}
+MODELS = {
+    "fedavg": {"aca", "oca"},
+    "fedkf": {"aca", "oca"},
+    "kdia": {"student", "teacher"},
+    **{name: set() for name in ("fedd2s", "fedper", "fedper_plus", "fedrep_plus")},
+}
 DECIDED = ["rounds", "metrics", "clients", "messages"]
 TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
 

@@ -74,6 +74,23 @@ def test_simple_cnn_has_the_published_parameters(projection, classes, expected):
     assert count("simple_cnn", (3, 32, 32), classes, projection=projection) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "expected"),
+    [
+        ("m1", (3, 32, 32), 10, 23_146),
+        ("m2", (3, 32, 32), 100, 353_284),
+        ("m2", (1, 28, 28), 62, 237_054),
+    ],
+)
+def test_fedd2s_models_have_the_published_parameters(name, shape, classes, expected):
+    """M1: 8 (27 + 1) = 224; 16 (72 + 1) = 1,168; 32 (144 + 1) = 4,640; 4x4 maps: 32 (512 + 1) = 16,416;
+    16 (32 + 1) = 528; 10 (16 + 1) = 170.
+    M2, 3x32x32: 448; 9,280; 73,856; 128 (2,048 + 1) = 262,272; 4,128; 100 (32 + 1) = 3,300.
+    M2, 1x28x28, 3x3 maps: 160; 9,280; 73,856; 128 (1,152 + 1) = 147,584; 4,128; 62 (32 + 1) = 2,046.
+    """
+    assert count(name, shape, classes) == expected
+
+
 def test_cnn2_has_the_parameters_of_its_layers():
     """32 (3 25 + 1) = 2,432; 64 (32 25 + 1) = 51,264; 512 (64 8 8 + 1) = 2,097,664; 10 (512 + 1) = 5,130."""
     assert count("cnn2", (3, 32, 32)) == 2_156_490
@@ -101,7 +118,7 @@ def test_dafl_image_has_the_published_parameters(shape, expected):
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 40, 20)])
-@pytest.mark.parametrize("name", ["lenet5", "resnet8", "cnn2", "mlp"])
+@pytest.mark.parametrize("name", ["lenet5", "resnet8", "cnn2", "m1", "m2", "mlp"])
 def test_classifier_takes_any_size_it_can(name, shape):
     model = make(name, shape, 7)
     images = torch.randn(3, *shape)
@@ -116,6 +133,8 @@ def test_classifier_takes_any_size_it_can(name, shape):
         ("resnet8", (5, 5, 5)),
         ("simple_cnn", (2, 16, 19)),
         ("cnn2", (3, 4, 7)),
+        ("m1", (1, 8, 9)),
+        ("m2", (3, 8, 8)),
         ("mlp", (12,)),
     ],
 )

@@ -42,6 +42,16 @@ def test_value_that_is_no_number_is_never_the_best():
     assert (model["last"]["amp"], model["best"]["amp"], model["best_round"]["amp"]) == (None, 0.3, 2)
 
 
+def test_mean_of_the_last_ten_evaluations():
+    """UA 0.01 to 0.12 in twelve evaluations: .03 to .12 make .075; what is missing is left out."""
+    rows = [{"round": r, "model": "personal", "ua": r / 100} for r in range(1, 13)]
+    rows[5]["wlp"] = 0.5
+    model = found(rows)["models"]["personal"]
+    assert math.isclose(model["last10"]["ua"], 0.075)
+    assert (model["last10"]["wlp"], model["last10"]["server_accuracy"]) == (0.5, None)
+    assert math.isclose(found(rows[:4])["models"]["personal"]["last10"]["ua"], 0.025)
+
+
 def test_bytes_add_up_over_rounds_and_by_kind():
     summary = found([])
     assert (summary["rounds"], summary["wall_s"]) == (2, 4.0)

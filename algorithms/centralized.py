@@ -1,0 +1,80 @@
+"""Centralized: one model on all private data, the reference that needs no federation.
+
+Cheng et al. 2021 (FedGEMS), arXiv 2110.11027, "Centralized". One client holds all data: a round is its E
+epochs of cross entropy, and the optimiser goes on from round to round (`reset_optimizer` starts it afresh,
+which is FedAvg with one client). Nothing travels; that the model reaches who evaluates it is counted as
+simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.contexts import ClientContext, ServerContext
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.protocol import Message, MethodOptions, OneExchange, Replies, Reply, Simulated
+from rayfed_kd.training import train_on_labels
+
+
+class Options(MethodOptions):
+    """Centralized training's options."""
+
+    reset_optimizer: bool = Field(False, description="start the optimiser afresh in every round")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained.
+
+    Attributes:
+        weights: [P].
+        moments: the optimiser's; empty: afresh.
+    """
+
+    weights: Tensor
+    moments: Mapping[str, Tensor]
+
+
+class Centralized(OneExchange[Tensor, Model]):
+    """The server's state is a copy of the model, to be evaluated."""
+
+    options: Options
+    summary = "one model trained on all private data together"
+    paper = "Cheng et al. 2021, arXiv 2110.11027 (Centralized)"
+    up = {"model": Simulated("weights")}
+
+    def check(self, ctx: ServerContext) -> None:
+        if ctx.num_clients != 1:
+            raise RecipeError(f"partition.clients = {ctx.num_clients}: centralized trains on one, 1")
+
+    def init_server(self, ctx: ServerContext) -> Tensor:
+        return ctx.initial_vector()
+
+    def init_client(self, ctx: ClientContext) -> Model:
+        return Model(ctx.initial_vector(), {})
+
+    def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
+        return Message()
+
+    def client_update(
+        self, client: Model | None, message: Message, ctx: ClientContext
+    ) -> tuple[Model, Reply]:
+        assert client is not None
+        model = ctx.model(client.weights)
+        moments = {} if self.options.reset_optimizer else client.moments
+        optimizer = Optimizer(ctx.local.optimizer, model, moments)
+        train_on_labels(model, ctx, optimizer=optimizer)
+        return Model(model.vector(), optimizer.state()), Reply(model=model.vector())
+
+    def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
+        (reply,) = replies
+        model: Tensor = reply["model"]
+        return model
+
+    def evaluated(self, server: Tensor) -> Mapping[str, Tensor]:
+        return {"global": server}

@@ -1,0 +1,205 @@
+"""FedD2S: knowledge of layers travels both ways, and clients drop the deepest layers as they take part.
+
+Atapour et al. 2024, arXiv 2402.10846, Algorithm 1. Layers 1 to L; theta_-l are layers 1 to l, the head
+theta_+l those above (eq. 8 prints l to L, which H_l does not fit). H_l is the output of layer l.
+
+    l = max(l_min, L - floor((Z - 1) / Z0)), Z a client's participations          (eq. 6: rayfed_kd.dropping)
+    up   H_1, H_l, Y of all local training samples                 4 |H_1| + 4 |H_l| + 8 bytes a sample
+    server, for every client a copy theta^{g,n} of theta^g, for every batch:
+        step on J = tau^2 KL(theta^g_+l(H_l), theta^{g,n}_+1(H_1))               (eq. 9; theta^g frozen)
+        step on Q = CE(theta^{g,n}_+1(H_1), Y)                                   (eq. 10)
+    theta^g = mean of the copies                                                 (eq. 11)
+    down t = theta^g_+1(H_1), and the head theta^g_+l              4 C bytes a sample, 4 P_+l
+    client, for every batch:
+        step on J = tau^2 KL(t, theta^g_+l(theta_-l(x))) over its layers 1 to l  (eq. 12)
+        step on Q = CE(theta(x), y) over its whole model                         (eq. 13)
+
+A client's model is never overwritten. Readings: t travels as logits, and so does the head: the paper's v as
+plain numbers could carry no gradient. Samples go in the client's order, so that their numbers need not
+travel; at l = 1 H_1 goes once. J and Q have an optimiser each (the recipe's, afresh in each round): what has
+no part in J must not move by J's moments. Layer 1 of theta^g is never used. KL(teacher, student), where the
+paper prints the student first. By squared error (Table 3) H_l is compared with layer l of theta^g on H_1, on
+both sides. FedD2S* of Fig. 5 is read as `at_once`: layers above l_min never take part. H_1 is of the stored
+images, also where training augments. `mechanism: none` leaves stand-alone clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_kd.contexts import ClientContext, Context, ServerContext
+from rayfed_kd.dropping import DroppingOptions
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.layers import Layers
+from rayfed_kd.losses import cross_entropy, distillation, kl_divergence
+from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Reply
+from rayfed_kd.training import train_on_labels
+from rayfed_kd.vectors import FlatModule, weighted_mean
+
+
+class Options(DroppingOptions):
+    """FedD2S' options; the defaults are the paper's for alpha 0.1."""
+
+    passes: int | None = Field(
+        None, ge=0, description="passes of (J, Q) on either side; null: half of local.epochs, rounded up"
+    )
+    tau: float = Field(1.0, gt=0, description="temperature of J, which is times tau^2")
+    kl_direction: Literal["teacher_student", "student_teacher"] = Field(
+        "teacher_student", description="KL(teacher, student), or the arguments as printed in eq. 9 and 12"
+    )
+    mechanism: Literal["head", "mse", "none"] = Field(
+        "head", description="J through head models, by squared error of layer outputs (Table 3), or no J"
+    )
+    warmup_epochs: int = Field(
+        0, ge=0, description="epochs of cross entropy before a client's first exchange"
+    )
+
+
+class FedD2S(Method[Tensor, Tensor]):
+    """The server's state is theta^g, a client's its own model."""
+
+    options: Options
+    summary = "distillation of layer outputs to the server and back; clients drop layers, deepest first"
+    paper = "Atapour et al. 2024, arXiv 2402.10846"
+    down = {"knowledge": "logits", "features": "features", "head": "weights"}
+    up = {"first": "features", "deep": "features", "labels": "labels"}
+
+    def check(self, ctx: ServerContext) -> None:
+        layers = Layers(ctx.frozen_model(ctx.initial_vector()))
+        self.options.shared(1, layers)
+        if layers.names[0] in self.options.dropping:
+            raise RecipeError(f"{layers.names[0]} cannot be dropped: its output travels", "method.dropping")
+
+    def init_server(self, ctx: ServerContext) -> Tensor:
+        return ctx.initial_vector()
+
+    def init_client(self, ctx: ClientContext) -> Tensor:
+        return ctx.initial_vector()
+
+    def run_round(self, server: Tensor, cohort: Cohort, ctx: ServerContext) -> Tensor:
+        replies = cohort.broadcast(self.extract, Message())
+        before, copy = ctx.frozen_model(server), ctx.model(server)
+        taught = []
+        for reply in replies:
+            copy.load(server)
+            self._teach(copy, before, reply, ctx)
+            taught.append(copy.vector().cpu())
+        server = weighted_mean(taught, [1.0] * len(taught))  # eq. 11
+        after = ctx.frozen_model(server)
+        cohort.scatter(self.learn, {r.client: self._knowledge(after, r, ctx) for r in replies})
+        return server
+
+    def extract(self, client: Tensor | None, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+        """H_1, H_l and Y of the client's training samples, in their order."""
+        assert client is not None
+        if self.options.warmup_epochs and ctx.participation == 1:
+            student = ctx.model(client)
+            train_on_labels(student, ctx, range(self.options.warmup_epochs))
+            client = student.vector()
+        own = ctx.frozen_model(client)
+        layers = Layers(own)
+        layer = self.options.shared(ctx.participation, layers)
+        first, deep, labels = [], [], []
+        with torch.no_grad():
+            for images, wanted in ctx.samples():
+                first.append(layers.up_to(1, own, images))
+                deep.append(layers.between(1, layer, own, first[-1]))
+                labels.append(wanted)
+        parts = {"first": torch.cat(first), "labels": torch.cat(labels)}
+        if layer > 1:
+            parts["deep"] = torch.cat(deep)
+        return client, Reply(**parts, layer=layer)
+
+    def learn(self, client: Tensor | None, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+        """S2C: the global knowledge into layers 1 to l, the labels into the whole model."""
+        assert client is not None
+        student = ctx.model(client)
+        layers = Layers(student)
+        layer = self.options.shared(ctx.participation, layers)
+        head = student
+        if "head" in message:
+            head = ctx.frozen_model(layers.with_rest(client, layer, message["head"]))
+        imitating = Optimizer(ctx.local.optimizer, student, part=layers.first_parameters(layer))
+        labelling = Optimizer(ctx.local.optimizer, student)
+        for epoch in range(self._passes(ctx)):
+            for which, (images, labels) in ctx.numbered_epoch(epoch):
+                if self.options.mechanism != "none":
+                    hidden = layers.up_to(layer, student, images)
+                    shown = layers.between(layer, self._compared(layer, layers), head, hidden)
+                    loss = self._difference(message[self._part][which], shown)  # eq. 12
+                    ctx.log(imitation=loss)
+                    imitating.minimise(loss)
+                hard = cross_entropy(student(images), labels)  # eq. 13
+                ctx.log(ce=hard)
+                labelling.minimise(hard)
+        return student.vector(), Reply()
+
+    def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
+        return {"personal": PERSONAL}
+
+    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        return client
+
+    def _teach(self, copy: FlatModule, before: FlatModule, reply: Reply, ctx: ServerContext) -> None:
+        """C2S: one client's knowledge, then its labels, into its copy of the global model."""
+        layers, layer = Layers(copy), int(reply["layer"])
+        compared = self._compared(layer, layers)
+        first, labels = reply["first"].to(ctx.device), reply["labels"].to(ctx.device)
+        deep = reply["deep"].to(ctx.device) if "deep" in reply else first
+        part = layers.rest_parameters(1)
+        imitating = Optimizer(ctx.local.optimizer, copy, part=part)
+        labelling = Optimizer(ctx.local.optimizer, copy, part=part)
+        stream = ctx.stream(f"order of client {reply.client}")
+        for _ in range(self._passes(ctx)):
+            order = torch.randperm(len(labels), generator=stream, device=ctx.device)
+            for chosen in torch.split(order, ctx.local.batch_size):
+                if self.options.mechanism != "none" and compared > 1:  # at 1 both sides are H_1
+                    with torch.no_grad():
+                        told = layers.between(layer, compared, before, deep[chosen])
+                    loss = self._difference(told, layers.between(1, compared, copy, first[chosen]))  # eq. 9
+                    ctx.log(server_imitation=loss)
+                    imitating.minimise(loss)
+                hard = cross_entropy(layers.from_(1, copy, first[chosen]), labels[chosen])  # eq. 10
+                ctx.log(server_ce=hard)
+                labelling.minimise(hard)
+
+    def _knowledge(self, after: FlatModule, reply: Reply, ctx: ServerContext) -> Message:
+        """What the new global model says of a client's samples, and the head that the client needs."""
+        if self.options.mechanism == "none":
+            return Message()
+        layers, layer = Layers(after), int(reply["layer"])
+        compared = self._compared(layer, layers)
+        with torch.no_grad():
+            chunks = torch.split(reply["first"].to(ctx.device), ctx.local.batch_size)
+            said = torch.cat([layers.between(1, compared, after, chunk) for chunk in chunks])
+        parts = {self._part: said}
+        if layer < compared:
+            parts["head"] = layers.rest(after.vector(), layer)
+        return Message(**parts)
+
+    @property
+    def _part(self) -> str:
+        return "features" if self.options.mechanism == "mse" else "knowledge"
+
+    def _compared(self, layer: int, layers: Layers) -> int:
+        """After which layer both sides are compared: behind a head model, or where the knowledge is."""
+        return layer if self.options.mechanism == "mse" else len(layers)
+
+    def _difference(self, teacher: Tensor, student: Tensor) -> Tensor:
+        """J of a batch; gradient reaches the student alone."""
+        tau = self.options.tau
+        if self.options.mechanism == "mse":
+            return F.mse_loss(student, teacher)
+        if self.options.kl_direction == "teacher_student":
+            return distillation(teacher, student, tau)
+        return tau**2 * kl_divergence(student / tau, teacher.detach() / tau)
+
+    def _passes(self, ctx: Context) -> int:
+        return -(-ctx.local.epochs // 2) if self.options.passes is None else self.options.passes

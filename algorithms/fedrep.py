@@ -1,0 +1,98 @@
+"""FedRep: a shared representation and each client's own head, trained one after the other. And FedRep+.
+
+Collins, Hassani, Mokhtari, Shakkottai 2021, arXiv 2102.07078, Algorithm 1.
+
+    down  the representation phi, layers 1 to l         4 P_phi bytes a client
+    up    the trained phi and the count n_k             4 P_phi bytes a client
+    client: E_h epochs on its head, phi fixed; then E - E_h epochs on phi, the head fixed
+    phi = sum over the cohort of n_k phi_k / sum of n_k
+
+FedRep+ (Atapour et al. 2024, arXiv 2402.10846, section IV-A) starts with all layers shared and drops them
+as rayfed_kd/dropping.py says. The exchange and its readings are in rayfed_kd/personal_layers.py. Readings: an
+optimiser each for head and representation, and what is fixed is in eval mode, so neither decay, momentum nor
+running statistics move it; sample-weighted (the paper's clients have equal n_k); where there is no head, all
+E epochs are the representation's. FedD2S gives E = 4 and no split: 3 and 1 here. (Its own words, outputs of
+the representation "transmitted to the server and averaged", are not Collins' algorithm.)
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rayfed_kd.contexts import ClientContext, ServerContext
+from rayfed_kd.dropping import DroppingOptions
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.layers import Layers
+from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.personal_layers import DroppedLayers, PersonalLayers, PersonalOptions
+from rayfed_kd.training import train_on_labels
+from rayfed_kd.vectors import FlatModule
+
+HEAD_EPOCHS = Field(
+    3, ge=0, description="of local.epochs, those on the head, E_h; the rest is the representation's"
+)
+
+
+class Options(PersonalOptions):
+    """FedRep's options."""
+
+    head_epochs: int = HEAD_EPOCHS
+
+
+class FedRep(PersonalLayers):
+    """A fixed border."""
+
+    options: Options
+    summary = "a shared representation, trained after the client's own head, one fixed while the other learns"
+    paper = "Collins et al. 2021, arXiv 2102.07078"
+
+    def check(self, ctx: ServerContext) -> None:
+        super().check(ctx)
+        check_head_epochs(self.options.head_epochs, ctx)
+
+    def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
+        train_in_turn(student, layers, shared, self.options.head_epochs, ctx)
+
+
+class PlusOptions(DroppingOptions):
+    """FedRep+'s options."""
+
+    head_epochs: int = HEAD_EPOCHS
+
+
+class FedRepPlus(DroppedLayers):
+    """A border that falls, client by client."""
+
+    options: PlusOptions
+    summary = "FedRep whose clients drop shared layers, the deepest first, as they take part"
+    paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
+
+    def check(self, ctx: ServerContext) -> None:
+        super().check(ctx)
+        check_head_epochs(self.options.head_epochs, ctx)
+
+    def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
+        train_in_turn(student, layers, shared, self.options.head_epochs, ctx)
+
+
+def train_in_turn(
+    student: FlatModule, layers: Layers, shared: int, head_epochs: int, ctx: ClientContext
+) -> None:
+    """First the head above layer `shared`, then the layers below it; nothing moves what is fixed."""
+    turn = head_epochs if shared < len(layers) else 0
+    phases = (
+        (layers.train_rest, layers.rest_parameters(shared), range(turn)),
+        (layers.train_first, layers.first_parameters(shared), range(turn, ctx.local.epochs)),
+    )
+    for train_only, part, epochs in phases:
+        if part.start < part.stop:
+            train_only(shared, student)
+            train_on_labels(student, ctx, epochs, Optimizer(ctx.local.optimizer, student, part=part))
+
+
+def check_head_epochs(head_epochs: int, ctx: ServerContext) -> None:
+    """Raises RecipeError if the head takes more epochs than there are."""
+    if head_epochs > ctx.local.epochs:
+        raise RecipeError(
+            f"{head_epochs} is more than local.epochs = {ctx.local.epochs}", "method.head_epochs"
+        )

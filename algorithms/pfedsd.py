@@ -1,0 +1,81 @@
+"""pFedSD: FedAvg whose clients distil from their own last model, which is also their personal one.
+
+Jin et al. 2022, Personalized Edge Intelligence via Federated Self-Knowledge Distillation, IEEE Transactions
+on Parallel and Distributed Systems 34(2).
+
+    down  the model w^t                              4 P bytes a client
+    up    the trained model w_k and the count n_k    4 P bytes a client
+    client, from w^t: L = CE + lambda tau^2 KL(softmax(w_k^prev(x) / tau), softmax(w(x) / tau))
+    w^{t+1} = sum over the cohort of n_k w_k / sum of n_k
+
+A client keeps w_k, its teacher next time, and is evaluated with it. Readings: the teacher is frozen and in
+eval mode, and stays at the client (the released code sends it along); on a first participation there is none,
+and L is CE; lambda 1, tau 1 (the released code's); all E epochs are of L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.contexts import ClientContext, ServerContext
+from rayfed_kd.losses import cross_entropy, distillation
+from rayfed_kd.protocol import PERSONAL, Evaluable, Message, MethodOptions, OneExchange, Replies, Reply
+from rayfed_kd.training import train_local_epochs, train_on_labels
+from rayfed_kd.vectors import weighted_mean
+
+
+class Options(MethodOptions):
+    """pFedSD's options."""
+
+    lambda_kd: float = Field(1.0, ge=0, description="weight of the distillation term, lambda")
+    tau: float = Field(1.0, gt=0, description="temperature; the term is times tau^2")
+
+
+class PFedSD(OneExchange[Tensor, Tensor]):
+    """The server's state is w, a client's its last local model; None before the first."""
+
+    options: Options
+    summary = "FedAvg with distillation from the client's own last model, which is its personal one"
+    paper = "Jin et al. 2022, IEEE TPDS 34(2)"
+    down = {"student": "weights"}
+    up = {"student": "weights"}
+
+    def init_server(self, ctx: ServerContext) -> Tensor:
+        return ctx.initial_vector()
+
+    def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
+        return Message(student=server)
+
+    def client_update(
+        self, client: Tensor | None, message: Message, ctx: ClientContext
+    ) -> tuple[Tensor, Reply]:
+        student = ctx.model(message["student"])
+        if client is None or not self.options.lambda_kd:
+            train_on_labels(student, ctx)
+        else:
+            teacher = ctx.frozen_model(client)
+
+            def loss(images: Tensor, labels: Tensor) -> Tensor:
+                logits = student(images)
+                with torch.no_grad():
+                    taught = teacher(images)
+                hard, kd = cross_entropy(logits, labels), distillation(taught, logits, self.options.tau)
+                ctx.log(ce=hard, kd=kd)
+                return hard + self.options.lambda_kd * kd
+
+            train_local_epochs(student, loss, ctx)
+        own = student.vector()
+        return own, Reply(student=own, samples=ctx.num_samples)
+
+    def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
+        return weighted_mean(replies.vectors("student"), replies.numbers("samples"))
+
+    def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
+        return {"global": server, "personal": PERSONAL}
+
+    def personal(self, client: Tensor | None, ctx: ClientContext) -> Tensor:
+        return ctx.initial_vector() if client is None else client

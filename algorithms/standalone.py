@@ -1,0 +1,49 @@
+"""Stand-alone: every client trains its own model on its own samples, and nothing travels.
+
+The reference without federation of FedGEMS (Cheng et al. 2021, arXiv 2110.11027, "Stand-Alone") and the
+floor of personalised methods. A round is E local epochs of each client of the cohort; the optimiser starts
+afresh in each, as everywhere. All clients start from the same initial model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from rayfed_kd.contexts import ClientContext, ServerContext
+from rayfed_kd.protocol import PERSONAL, Evaluable, Message, OneExchange, Replies, Reply
+from rayfed_kd.training import train_on_labels
+
+
+class StandAlone(OneExchange[None, Tensor]):
+    """No exchange at all."""
+
+    summary = "every client trains its own model alone; nothing travels"
+    paper = "Cheng et al. 2021, arXiv 2110.11027 (Stand-Alone)"
+
+    def init_server(self, ctx: ServerContext) -> None:
+        return None
+
+    def init_client(self, ctx: ClientContext) -> Tensor:
+        return ctx.initial_vector()
+
+    def dispatch(self, server: None, ctx: ServerContext) -> Message:
+        return Message()
+
+    def client_update(
+        self, client: Tensor | None, message: Message, ctx: ClientContext
+    ) -> tuple[Tensor, Reply]:
+        assert client is not None
+        student = ctx.model(client)
+        train_on_labels(student, ctx)
+        return student.vector(), Reply()
+
+    def absorb(self, server: None, replies: Replies, ctx: ServerContext) -> None:
+        return None
+
+    def evaluated(self, server: None) -> Mapping[str, Evaluable]:
+        return {"personal": PERSONAL}
+
+    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        return client
