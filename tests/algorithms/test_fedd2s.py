@@ -49,15 +49,15 @@ def simulation(*overrides, recipe=SMALL):
     torch.set_num_threads(1)
     setting = rayfed_kd.prepare(recipe, overrides).setting
     made = Simulation(setting, LocalEngine(Host(setting, keep_states=4)), Rounds())
-    made.servers, one_round = [], made._round
-    made._round = lambda *words: made.servers.append(one_round(*words)) or made.servers[-1]
+    made.servers, one_round = [], made.round
+    made.round = lambda *words: made.servers.append(one_round(*words)) or made.servers[-1]
     return made
 
 
 def states(simulated):
     return {
         client: decode_state(record.state.resolve()["state"], "cpu")
-        for client, record in simulated._records.items()
+        for client, record in simulated.ground.records.items()
     }
 
 
@@ -233,7 +233,7 @@ def test_squared_error_sends_outputs_of_the_layer_down_and_no_head():
     down = [row for row in simulated.recorder[0].tables["messages"] if row["direction"] == "down"]
     sizes = simulated.setting.partition.sizes
     assert {row["client"]: row["bytes"] for row in down if row["kind"] == "features"} == {
-        client: int(sizes[client]) * 4 * 512 for client in simulated._records
+        client: int(sizes[client]) * 4 * 512 for client in simulated.ground.records
     }
     assert {row["kind"] for row in down} == {"features"}
 
@@ -349,7 +349,7 @@ def test_passes_are_half_of_the_epochs_unless_given():
 
         simulated.engine.submit = counted
         simulated.run()
-        (client,) = simulated._records
+        (client,) = simulated.ground.records
         batches = -(-int(simulated.setting.partition.sizes[client]) // 16)
         assert sum(logged) == expected * batches
 

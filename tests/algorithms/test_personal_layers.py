@@ -56,8 +56,8 @@ def simulated(method, *overrides, recipe=SMALL):
     torch.set_num_threads(1)
     setting = rayfed_kd.prepare({**recipe, "method": method}, overrides).setting
     simulation = Simulation(setting, LocalEngine(Host(setting)), Rounds())
-    simulation.servers, one_round = [], simulation._round
-    simulation._round = lambda *words: simulation.servers.append(one_round(*words)) or simulation.servers[-1]
+    simulation.servers, one_round = [], simulation.round
+    simulation.round = lambda *words: simulation.servers.append(one_round(*words)) or simulation.servers[-1]
     simulation.run()
     return simulation
 
@@ -65,7 +65,7 @@ def simulated(method, *overrides, recipe=SMALL):
 def own_models(simulation):
     return {
         client: decode_state(record.state.resolve()["state"], "cpu")
-        for client, record in simulation._records.items()
+        for client, record in simulation.ground.records.items()
     }
 
 
@@ -351,7 +351,7 @@ def test_pfedsds_loss_by_hand(weight, tau, expected, monkeypatch):
 def test_pfedsd_evaluates_the_clients_last_local_models():
     simulation = simulated({"name": "pfedsd"})
     assert set(simulation.models) == {"global", "personal"}
-    for client, record in simulation._records.items():
+    for client, record in simulation.ground.records.items():
         ctx = Host(simulation.setting)._context(DispatchFacts(client, 0, 0))
         state = decode_state(record.state.resolve()["state"], "cpu")
         assert torch.equal(simulation.setting.method.personal(state, ctx), state)

@@ -99,8 +99,8 @@ def simulated(*overrides, before=lambda simulation: None):
 
 def own_vector(simulation, client):
     """A client's own model, from what the server remembers of it."""
-    record = simulation._records.get(client)
-    if record is not None:
+    record = simulation.ground.records[client]
+    if record.state is not None:
         return decode_state(record.state.resolve()["state"], "cpu")
     from rayfed_kd.seeds import torch_stream
 
@@ -122,7 +122,7 @@ def personal(rows):
 def test_every_clients_model_is_held_against_its_own_test_part():
     simulation, tables = simulated("rounds=1")
     setting = simulation.setting
-    assert len(simulation._records) == 2  # three clients were never dispatched
+    assert len(simulation.ground.records) == 2  # three clients were never dispatched
     rows = personal(tables[0]["clients"])
     assert sorted(rows) == [0, 1, 2, 3, 4]
     train = setting.dataset.train
@@ -181,7 +181,7 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
         simulation._evaluator.evaluate = afresh
 
     simulation, cached = simulated(before=count)
-    cohorts = [simulation._schedule.cohort(r) for r in (1, 2, 3, 4)]
+    cohorts = [simulation.ground.schedule.drawn(range(5), 2, r) for r in (1, 2, 3, 4)]
     assert asked == [0, 1, 2, 3, 4, *(client for cohort in cohorts[1:] for client in sorted(cohort))]
     asked.clear()
     _, afresh = simulated(before=forget)
@@ -192,9 +192,9 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
 def test_evaluation_changes_no_state():
     often, _ = simulated("evaluation.every=1")
     once, _ = simulated("evaluation.every=4")
-    for client, record in often._records.items():
+    for client, record in often.ground.records.items():
         assert torch.equal(own_vector(often, client), own_vector(once, client))
-        assert record.version == once._records[client].version
+        assert record.version == once.ground.records[client].version
 
 
 def test_any_placement_gives_the_local_engines_rows(tmp_path):
