@@ -19,8 +19,8 @@ BAD = [
     ("method.lamda1=0.5", "method.lamda1 is no option of fedkf. Did you mean method.lambda1?"),
     (
         "method.name=fedfk",
-        "method.name: 'fedfk' is not known; there are dafkd, datafree, fedavg, fedavgm, feddisco, fedftg, "
-        "fedgen, fedgkd, fedkf, fedprox, kdia, moon, qffl, or give",
+        "method.name: 'fedfk' is not known; there are dafkd, datafree, fedavg, fedavgm, fedcog, feddisco, "
+        "fedftg, fedgen, fedgkd, fedkf, fedprox, kdia, moon, qffl, or give",
     ),
     ("method.name=fedfk", "Did you mean fedkf?"),
     ("method.gamma=-1", "method.gamma = -1: expected a number of at least 0 (weight of the distillation"),

@@ -45,7 +45,9 @@ def test_recipe_runs_one_shortened_round(path, tmp_path):
         shortened += ["partition.min_size=1"] if "min_size" in raw["partition"] else []
         clients = 5 if "classes_per_client" in raw["partition"] else 4  # two classes each: all ten
         shortened += [] if raw["partition"]["clients"] == 1 else [f"partition.clients={clients}"]
-    if "steps" in raw["method"]:
+    if raw["method"]["name"] == "fedcog":
+        shortened += ["method.generation_from_round=1", "method.steps=2"]
+    if raw["method"]["name"] == "datafree":
         shortened += ["method.teacher_rounds=0", "method.steps=2"]
     if "width" in raw["method"].get("generator", {}):
         shortened.append("method.generator.width=4")
