@@ -11,6 +11,7 @@ METHODS = {
     "fedgkd": "algorithms.fedgkd:FedGKD",
     "feddisco": "algorithms.feddisco:FedDisco",
     "qffl": "algorithms.qffl:QFFL",
+    "fedcog": "algorithms.fedcog:FedCOG",
     "fedgen": "algorithms.fedgen:FedGen",
     "fedftg": "algorithms.fedftg:FedFTG",
     "datafree": "algorithms.datafree:DataFree",

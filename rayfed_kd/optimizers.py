@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -25,24 +25,54 @@ def faded(recipe: OptimizerRecipe, factor: float) -> OptimizerRecipe:
     return recipe.model_copy(update={"lr": recipe.lr * factor})
 
 
+class FreeTensor:
+    """A tensor that is optimised itself, images for example, as an optimiser sees a flat module.
+
+    Args:
+        start: where it starts; copied.
+
+    Attributes:
+        value: what a loss is computed from.
+        trainable: the same memory without gradient.
+        gradients: where backward leaves the gradient.
+    """
+
+    def __init__(self, start: Tensor) -> None:
+        self.trainable = start.detach().clone()
+        self.gradients = torch.zeros_like(self.trainable)
+        self.value = nn.Parameter(self.trainable)
+        self.value.grad = self.gradients
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The tensor alone."""
+        return [self.value]
+
+    def zero_gradients(self) -> None:
+        """Sets the gradient to zero."""
+        self.gradients.zero_()
+
+
 class Optimizer:
-    """SGD or Adam on a flat module's parameters.
+    """SGD or Adam on a flat module's parameters, or on a free tensor.
 
     Args:
         recipe: which, and its rates.
         module: whose `trainable` is updated from its `gradients`.
         state: moments from `state()` to go on from; copied. None or empty: afresh.
         part: which of the parameters are updated; others stay, whatever their gradients, momentum and decay.
+        betas: Adam's.
     """
 
     def __init__(
         self,
         recipe: OptimizerRecipe,
-        module: FlatModule,
+        module: FlatModule | FreeTensor,
         state: Mapping[str, Tensor] | None = None,
+        *,
         part: slice = slice(None),
+        betas: tuple[float, float] = ADAM_BETAS,
     ) -> None:
-        self._recipe, self._module = recipe, module
+        self._recipe, self._module, self._betas = recipe, module, betas
         self._parameters, self._gradients = module.trainable[part], module.gradients[part]
         kept = state or self._fresh()
         self._state = {name: value.clone() for name, value in kept.items()}
@@ -84,8 +114,8 @@ class Optimizer:
             [self._state["steps"]],
             fused=True,
             amsgrad=False,
-            beta1=ADAM_BETAS[0],
-            beta2=ADAM_BETAS[1],
+            beta1=self._betas[0],
+            beta2=self._betas[1],
             lr=self._recipe.lr,
             weight_decay=self._recipe.weight_decay,
             eps=ADAM_EPS,

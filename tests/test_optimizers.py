@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rayfed_kd.config import OptimizerRecipe
-from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.optimizers import FreeTensor, Optimizer, faded
 from rayfed_kd.vectors import FlatModule
 
 RECIPES = [
@@ -71,3 +71,26 @@ def test_state_is_a_copy():
     kept = optimizer.state()
     optimizer.minimise(flat(torch.ones(1, 1)).sum())
     assert torch.count_nonzero(kept["momentum"]) == 0
+
+
+def test_free_tensor_takes_the_steps_of_torchs_adam_with_betas_of_its_own():
+    start = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(4))
+    wanted = torch.ones_like(start)
+    plain = start.clone().requires_grad_()
+    reference = torch.optim.Adam([plain], lr=0.01, betas=(0.5, 0.9))
+    free = FreeTensor(start)
+    optimizer = Optimizer(OptimizerRecipe(name="adam", lr=0.01), free, betas=(0.5, 0.9))
+    for _ in range(5):
+        reference.zero_grad()
+        (plain - wanted).pow(4).sum().backward()
+        reference.step()
+        optimizer.minimise((free.value - wanted).pow(4).sum())
+    torch.testing.assert_close(free.trainable, plain.detach())
+    assert free.value.data_ptr() == free.trainable.data_ptr()
+    assert not torch.equal(free.trainable, start)
+
+
+def test_faded_recipe_has_a_smaller_rate_and_is_otherwise_the_same():
+    recipe = OptimizerRecipe(name="adam", lr=0.5, weight_decay=0.1)
+    assert faded(recipe, 0.25) == OptimizerRecipe(name="adam", lr=0.125, weight_decay=0.1)
+    assert recipe.lr == 0.5

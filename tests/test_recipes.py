@@ -48,7 +48,9 @@ def test_recipe_runs_one_shortened_round(path, tmp_path):
         shortened += [] if raw["partition"]["clients"] == 1 else [f"partition.clients={clients}"]
     if "head_epochs" in raw["method"]:
         shortened.append("method.head_epochs=0")
-    if "steps" in raw["method"]:
+    if raw["method"]["name"] == "fedcog":
+        shortened += ["method.generation_from_round=1", "method.steps=2"]
+    if raw["method"]["name"] == "datafree":
         shortened += ["method.teacher_rounds=0", "method.steps=2"]
     if "width" in raw["method"].get("generator", {}):
         shortened.append("method.generator.width=4")

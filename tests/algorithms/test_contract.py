@@ -34,6 +34,7 @@ RECIPES = {
             "batch_size": 8,
         }
     },
+    "fedcog": {"method": {"images": 20, "steps": 2}},
     "kdia": {
         "method": {"generator": {"width": 8, "epochs": 1, "batches": 2}},
         "model": {"name": "simple_cnn"},

@@ -40,6 +40,7 @@ BASELINES = {
     "fedgkd": {"name": "fedgkd"},
     "feddisco": {"name": "feddisco"},
     "qffl": {"name": "qffl"},
+    "fedcog": {"name": "fedcog", "images": 20, "steps": 3},
     "fedftg": {"name": "fedftg", "generator": {"width": 4, "latent": 8}, "iterations": 1, "batch_size": 8},
     "fedgen": {"name": "fedgen", "generator": {"hidden": 16, "latent": 4, "steps": 5, "batch_size": 8}},
 }
