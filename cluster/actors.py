@@ -19,14 +19,14 @@ from typing import Any
 import ray
 import torch
 
-from cluster.calls import EvaluationCall, EvaluationResult, StepCall, StepFacts, StepResult
+from cluster.calls import EvaluationCall, EvaluationResult, PersonalCall, StepCall, StepFacts, StepResult
 from cluster.checkpoints import Checkpointer
 from cluster.host import Host
 from cluster.placement import Plan
 from cluster.simulation import Simulation, StoppedError, run_recorded
 from rayfed_kd.config import FaultsRecipe
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Array, Handle
+from rayfed_kd.protocol import Array, Handle, shared_vectors
 from rayfed_kd.results.recorder import RunRecorder
 from rayfed_kd.setting import Blueprint
 
@@ -86,6 +86,10 @@ class ClientActor:
         """A stretch of test samples."""
         return self._host.evaluate(call)
 
+    def evaluate_personal(self, call: PersonalCall) -> int:
+        """A client's own model."""
+        return self._host.evaluate_personal(call)
+
     def alive(self) -> None:
         """Answers as soon as the process is ready."""
 
@@ -139,6 +143,10 @@ class RayEngine:
         """Queues an evaluation."""
         return self._queue(call, -float(call.stop - call.start))
 
+    def evaluate_personal(self, call: PersonalCall) -> Future[int]:
+        """Queues an evaluation of a client's own model."""
+        return self._queue(call, -float(self._sizes[call.client]))
+
     def cancel(self) -> None:
         """Ends all waiting: every call, open or still to come, raises StoppedError where it is waited for."""
         self._cancelled = True
@@ -164,8 +172,9 @@ class RayEngine:
         """Starts what can start. While much waits, a host has its next call before the last one ends."""
         while self._waiting:
             depth = 2 if len(self._waiting) > len(self._actors) else 1
-            if self._pinned and isinstance(self._waiting[0].call, StepCall):
-                host = self._waiting[0].call.facts.client
+            own = self._own_host(self._waiting[0].call)
+            if own is not None:
+                host = own
             else:
                 host = min(range(len(self._load)), key=self._load.__getitem__)
                 if self._load[host] >= depth:
@@ -175,6 +184,13 @@ class RayEngine:
             task = self._loop.create_task(self._run(host, job))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _own_host(self, call: Any) -> int | None:
+        """The host that a client is pinned to: its state is there."""
+        if not self._pinned or isinstance(call, EvaluationCall):
+            return None
+        client: int = call.client if isinstance(call, PersonalCall) else call.facts.client
+        return client
 
     async def _run(self, host: int, job: _Job) -> None:
         try:
@@ -221,6 +237,8 @@ class RayEngine:
         actor = self._actors[host]
         if isinstance(call, EvaluationCall):
             return await asyncio.wrap_future(actor.evaluate.remote(call).future())
+        if isinstance(call, PersonalCall):
+            return await asyncio.wrap_future(actor.evaluate_personal.remote(call).future())
         facts, parts, state = actor.step.remote(call)
         # wrap_future: awaiting a reference directly leaks in long loops (ray #45895)
         known = await asyncio.wrap_future(facts.future())
@@ -305,6 +323,6 @@ class ServerActor:
             self._engine.cancel()
 
     async def evaluated(self) -> dict[str, Array]:
-        """The evaluated models of the last evaluated round, name -> vector."""
+        """The shared models of the last evaluated round, name -> vector."""
         models = self._simulation.models if self._simulation is not None else {}
-        return {name: vector.cpu().numpy() for name, vector in models.items()}
+        return {name: vector.cpu().numpy() for name, vector in shared_vectors(models).items()}

@@ -85,15 +85,37 @@ class EvaluationCall:
     Attributes:
         vectors: the models, by reference.
         model: which of them.
+        architecture: of that model.
         split: "local" (all clients' test parts, pooled in client order) or "official".
         start, stop: the stretch.
     """
 
     vectors: Handle
     model: str
+    architecture: str
     split: str
     start: int
     stop: int
+
+
+@dataclass(frozen=True)
+class PersonalCall:
+    """A client's own model on its own test part, or on the official test set.
+
+    Attributes:
+        client: whose.
+        state: its latest state, by reference; None if no step of it has ended yet.
+        state_version: as of `StepCall`.
+        split: "local" or "official".
+    """
+
+    client: int
+    state: Handle | None
+    state_version: int
+    split: str
+
+    def __str__(self) -> str:
+        return f"evaluation of client {self.client}'s own model"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
-from cluster.calls import EvaluationCall, EvaluationResult, Held, StepCall, StepResult
+from cluster.calls import EvaluationCall, EvaluationResult, Held, PersonalCall, StepCall, StepResult
 from cluster.host import Host
 from rayfed_kd.protocol import Array, Handle
 
@@ -24,6 +24,10 @@ class Engine(Protocol):
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
         """Starts an evaluation on some host."""
+        ...
+
+    def evaluate_personal(self, call: PersonalCall) -> Future[int]:
+        """Starts an evaluation of a client's own model on some host; right predictions."""
         ...
 
 
@@ -48,4 +52,10 @@ class LocalEngine:
         """Evaluates now."""
         future: Future[EvaluationResult] = Future()
         future.set_result(self._host.evaluate(call))
+        return future
+
+    def evaluate_personal(self, call: PersonalCall) -> Future[int]:
+        """Evaluates now."""
+        future: Future[int] = Future()
+        future.set_result(self._host.evaluate_personal(call))
         return future

@@ -1,4 +1,8 @@
-"""Evaluation of shared models: one pass over the pooled test samples, counted by client."""
+"""Evaluation: shared models in one pass over the pooled test samples, counted by client; and clients' own.
+
+A shared model sees every test sample once. A client's own model sees its client's test part, in one call
+on the host that has or fetches its state; it is evaluated again only when a step has changed that state.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,19 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from cluster.calls import EvaluationCall, EvaluationResult
+from cluster.calls import EvaluationCall, EvaluationResult, PersonalCall
+from cluster.cohort import ClientRecord
 from cluster.engine import Engine
 from rayfed_kd.metrics import client_metrics
-from rayfed_kd.protocol import Array, to_array
+from rayfed_kd.protocol import Array, Evaluable, Evaluated, Personal, shared_vectors, to_array
 from rayfed_kd.setting import Setting
 
 # Fixed, so that the loss adds up to the same bits however many hosts share the stretches.
 STRETCH = 2048
 
 Rows = list[dict[str, Any]]
+Started = dict[tuple[str, str], list[Future[EvaluationResult]]]
 
 
 class Evaluator:
@@ -27,64 +32,104 @@ class Evaluator:
     def __init__(self, setting: Setting, engine: Engine) -> None:
         self._engine = engine
         test = setting.dataset.test
-        self._lengths = {"official": 0 if test is None else len(test.labels)}
-        self._parts = setting.partition.test
-        self._counts = np.array([len(part) for part in self._parts], dtype=np.int64)
-        self._lengths["local"] = int(self._counts.sum())
+        official = 0 if test is None else len(test.labels)
+        counts = {client: len(part) for client, part in enumerate(setting.partition.test)}
+        self._counts = {client: count for client, count in counts.items() if count}
+        self._lengths = {"official": official, "local": sum(counts.values())}
+        self._own_split = setting.recipe.partition.test
+        self._own_counts = dict.fromkeys(counts, official) if self._own_split == "official" else self._counts
+        self._own_known: dict[int, tuple[int, int]] = {}
 
-    def evaluate(self, round_index: int, models: Mapping[str, Tensor]) -> tuple[Rows, Rows]:
-        """Rows of the metrics and the clients table for these models."""
-        vectors = self._engine.publish({name: to_array(vector) for name, vector in models.items()})
-        started = {
-            (name, split): [
-                self._engine.evaluate(
-                    EvaluationCall(vectors, name, split, start, min(start + STRETCH, length))
-                )
-                for start in range(0, length, STRETCH)
-            ]
-            for name in models
-            for split, length in self._lengths.items()
-        }
+    def evaluate(
+        self, round_index: int, models: Mapping[str, Evaluable], records: Mapping[int, ClientRecord]
+    ) -> tuple[Rows, Rows]:
+        """Rows of the metrics and the clients table for these models.
+
+        Args:
+            round_index: for the rows.
+            models: as `Method.evaluated` gives them.
+            records: what is known of every client seen.
+        """
+        started = self._start(models)
+        personal = any(isinstance(model, Personal) for model in models.values())
+        own = self._own_correct(records) if personal else {}
         metrics: Rows = []
         clients: Rows = []
-        for name in models:
-            correct, _ = _joined(started[name, "local"])
-            official, loss_sum = _joined(started[name, "official"])
-            rows = self._client_rows(round_index, name, correct)
+        for name, model in models.items():
+            if isinstance(model, Personal):
+                rows = _client_rows(round_index, name, self._own_counts, own)
+            else:
+                correct = self._by_client(started[name, "local"])
+                rows = _client_rows(round_index, name, self._counts, correct)
             clients.extend(rows)
-            metrics.append({**self._metrics(rows), "round": round_index, "model": name})
+            metrics.append({**_metrics(rows), "round": round_index, "model": name})
+            official, loss_sum = _joined(started.get((name, "official"), []))
             if len(official):
                 metrics[-1]["server_accuracy"] = float(official.mean())
                 metrics[-1]["server_loss"] = loss_sum / len(official)
         return metrics, clients
 
-    def _client_rows(self, round_index: int, model: str, correct: Array) -> Rows:
-        ends = np.cumsum(self._counts)
-        rows = []
-        for client, (count, end) in enumerate(zip(self._counts.tolist(), ends.tolist(), strict=True)):
-            if count:
-                right = int(correct[end - count : end].sum())
-                rows.append(
-                    {
-                        "round": round_index,
-                        "client": client,
-                        "model": model,
-                        "samples": count,
-                        "correct": right,
-                        "accuracy": right / count,
-                    }
-                )
-        return rows
+    def _start(self, models: Mapping[str, Evaluable]) -> Started:
+        """All stretches of all shared models."""
+        vectors = shared_vectors(models)
+        handle = self._engine.publish({name: to_array(vector) for name, vector in vectors.items()})
+        started: Started = {}
+        for name in vectors:
+            model = models[name]
+            architecture = model.architecture if isinstance(model, Evaluated) else "model"
+            for split, length in self._lengths.items():
+                started[name, split] = [
+                    self._engine.evaluate(
+                        EvaluationCall(handle, name, architecture, split, start, min(start + STRETCH, length))
+                    )
+                    for start in range(0, length, STRETCH)
+                ]
+        return started
 
-    @staticmethod
-    def _metrics(rows: Rows) -> dict[str, Any]:
-        empty = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy", "server_loss"))
-        if not rows:
-            return empty
-        found = client_metrics(
-            np.array([row["correct"] for row in rows]), np.array([row["samples"] for row in rows])
-        )
-        return {**empty, "amp": found.amp, "fm": found.fm, "wlp": found.wlp, "ua": found.ua}
+    def _own_correct(self, records: Mapping[int, ClientRecord]) -> dict[int, int]:
+        """Right predictions of every client's own model; asked for only where its state is another now."""
+        started = {}
+        for client in self._own_counts:
+            record = records.get(client, ClientRecord())
+            if self._own_known.get(client, (-1, 0))[0] != record.version:
+                call = PersonalCall(client, record.state, record.version, self._own_split)
+                started[client] = (record.version, self._engine.evaluate_personal(call))
+        for client, (version, future) in started.items():
+            self._own_known[client] = (version, future.result())
+        return {client: correct for client, (_, correct) in self._own_known.items()}
+
+    def _by_client(self, futures: Sequence[Future[EvaluationResult]]) -> dict[int, int]:
+        """Right predictions of a shared model on each client's test part, pooled in client order."""
+        pooled, _ = _joined(futures)
+        correct, start = {}, 0
+        for client, count in self._counts.items():
+            correct[client] = int(pooled[start : start + count].sum())
+            start += count
+        return correct
+
+
+def _client_rows(round_index: int, model: str, counts: Mapping[int, int], correct: Mapping[int, int]) -> Rows:
+    return [
+        {
+            "round": round_index,
+            "client": client,
+            "model": model,
+            "samples": count,
+            "correct": correct[client],
+            "accuracy": correct[client] / count,
+        }
+        for client, count in counts.items()
+    ]
+
+
+def _metrics(rows: Rows) -> dict[str, Any]:
+    empty = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy", "server_loss"))
+    if not rows:
+        return empty
+    found = client_metrics(
+        np.array([row["correct"] for row in rows]), np.array([row["samples"] for row in rows])
+    )
+    return {**empty, "amp": found.amp, "fm": found.fm, "wlp": found.wlp, "ua": found.ua}
 
 
 def _joined(futures: Sequence[Future[EvaluationResult]]) -> tuple[Array, float]:

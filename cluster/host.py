@@ -21,14 +21,15 @@ from torch import Tensor
 from cluster.calls import (
     EvaluationCall,
     EvaluationResult,
+    PersonalCall,
     StepCall,
     StepError,
     StepFacts,
     decode_state,
     encode_state,
 )
-from rayfed_kd.contexts import ClientContext, ClientData, DeviceData
-from rayfed_kd.protocol import Array, Message, Reply, to_array, to_tensor
+from rayfed_kd.contexts import ClientContext, ClientData, DeviceData, DispatchFacts
+from rayfed_kd.protocol import Array, Evaluated, Handle, Message, Reply, to_array, to_tensor
 from rayfed_kd.setting import Setting
 
 EVALUATION_BATCH = 256
@@ -59,10 +60,10 @@ class Host:
     def step(self, call: StepCall) -> tuple[StepFacts, dict[str, Array], Any]:
         """Runs a client's step; gives its facts, the reply's parts and the new state, ready to travel."""
         started = time.perf_counter()
-        ctx = self._context(call)
+        ctx = self._context(call.facts)
         message = Message.of(self._parts(call), call.metadata)
         try:
-            state = self._state(call, ctx)
+            state = self._state(call.state, call.state_version, ctx)
             state, reply = getattr(self._setting.method, call.step)(state, message, ctx)
             if not isinstance(reply, Reply):
                 raise TypeError(f"{call.step} returned a {type(reply).__name__}, expected (state, Reply)")
@@ -79,13 +80,38 @@ class Host:
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """Counts right predictions of a shared model, sample by sample."""
         vector = to_tensor(call.vectors.resolve()[call.model], self._device)
-        model = self._workshop.lend("model", vector).freeze()
+        indices = self._pool(call.split)[call.start : call.stop]
+        return self._tested(Evaluated(vector, call.architecture), call.split, indices)
+
+    def personal(self, call: PersonalCall) -> Evaluated:
+        """A client's own model, from its state."""
+        # Participations count from 1, so this shares no random stream with a client's steps. A state
+        # that is not there yet is made as the client's first step will make it.
+        asked, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
+        state = self._state(call.state, call.state_version, first)
+        model = self._setting.method.personal(state, asked)
+        return model if isinstance(model, Evaluated) else Evaluated(model, "model")
+
+    def evaluate_personal(self, call: PersonalCall) -> int:
+        """Counts right predictions of a client's own model."""
+        if call.split == "official":
+            indices = self._pool(call.split)
+        else:
+            indices = torch.from_numpy(self._setting.partition.test[call.client]).to(self._device)
+        try:
+            return int(self._tested(self.personal(call), call.split, indices).correct.sum())
+        except Exception as error:
+            raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
+        finally:
+            self._workshop.take_back()
+
+    def _tested(self, evaluated: Evaluated, split: str, indices: Tensor) -> EvaluationResult:
+        model = self._workshop.lend(evaluated.architecture, evaluated.vector).freeze()
         correct, loss_sum = [], torch.zeros((), dtype=torch.float64, device=self._device)
         try:
             with torch.inference_mode():
-                for indices in torch.split(self._pool(call.split)[call.start : call.stop], EVALUATION_BATCH):
-                    split = "train" if call.split == "local" else "test"
-                    images, labels = self._data.gather(indices, split)
+                for chosen in torch.split(indices, EVALUATION_BATCH):
+                    images, labels = self._data.gather(chosen, "train" if split == "local" else "test")
                     logits = model(self._data.normalise(images))
                     correct.append(logits.argmax(dim=1) == labels)
                     losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -94,11 +120,11 @@ class Host:
             self._workshop.take_back()
         return EvaluationResult(to_array(torch.cat(correct)), float(loss_sum))
 
-    def _context(self, call: StepCall) -> ClientContext:
+    def _context(self, facts: DispatchFacts) -> ClientContext:
         setting = self._setting
-        indices = setting.partition.train[call.facts.client]
+        indices = setting.partition.train[facts.client]
         share = ClientData(indices, setting.recipe.data.augment, setting.recipe.local)
-        return ClientContext(self._workshop, self._data, share, call.facts, setting.recipe.seed)
+        return ClientContext(self._workshop, self._data, share, facts, setting.recipe.seed)
 
     def _parts(self, call: StepCall) -> Mapping[str, Tensor]:
         """The message's parts; a broadcast is copied to the device once, not once a client."""
@@ -107,13 +133,14 @@ class Host:
             self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
         return self._message[1]
 
-    def _state(self, call: StepCall, ctx: ClientContext) -> Any:
-        if call.state is None:
+    def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:
+        """The client's state of version `wanted`: made, kept here, or fetched."""
+        if handle is None:
             return self._setting.method.init_client(ctx)
-        version, state = self._kept.get(call.facts.client, (-1, None))
-        if version == call.state_version:
+        version, state = self._kept.get(ctx.client, (-1, None))
+        if version == wanted:
             return state
-        return decode_state(call.state.resolve()["state"], self._device)
+        return decode_state(handle.resolve()["state"], self._device)
 
     def _keep(self, call: StepCall, state: Any) -> None:
         self._kept[call.facts.client] = (call.state_version + 1, state)

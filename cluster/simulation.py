@@ -16,7 +16,7 @@ from cluster.evaluation import Evaluator
 from cluster.schedules import make_schedule
 from rayfed_kd.contexts import DeviceData, ServerContext
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Shown
+from rayfed_kd.protocol import Evaluable, Shown
 from rayfed_kd.setting import Setting
 
 Rows = list[dict[str, Any]]
@@ -71,7 +71,7 @@ class Simulation:
     recorder: Recorder
     device: torch.device | str = "cpu"
     checkpointer: Checkpointer | None = None
-    models: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    models: Mapping[str, Evaluable] = field(default_factory=dict)
     _stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class Simulation:
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         if self._due(round_index):
             self.models = method.evaluated(server)
-            metrics, clients = self._evaluator.evaluate(round_index, self.models)
+            metrics, clients = self._evaluator.evaluate(round_index, self.models, self._records)
             record.tables |= {"metrics": metrics, "clients": clients}
             if self.setting.recipe.evaluation.samples:
                 observers = self._cohort(round_index, cohort)

@@ -83,11 +83,12 @@ def resume(folder: str, overrides: tuple[str, ...], local: bool, address: str | 
 @click.option(
     "--to", required=True, type=click.Path(), help="File name; .safetensors, .pt and .yaml are written."
 )
-def export(folder: str, model: str, to: str) -> None:
+@click.option("--client", type=int, help="Whose, where the model is each client's own, as personal.")
+def export(folder: str, model: str, to: str, client: int | None) -> None:
     """Write a model of the run in FOLDER as safetensors and as a torch state_dict, its recipe beside."""
     from rayfed_kd.experiment import export as export_model
 
-    for path in export_model(folder, model, to):
+    for path in export_model(folder, model, to, client):
         click.echo(path)
 
 

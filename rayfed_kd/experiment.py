@@ -42,7 +42,7 @@ class Result:
         folder: the run's folder.
         summary: as in summary.json.
         tables: name -> Arrow table: rounds, metrics, clients, messages, hosts.
-        models: name -> [P] float32, the evaluated models of the last round.
+        models: name -> [P] float32, the shared models evaluated in the last round.
     """
 
     folder: Path
@@ -168,26 +168,31 @@ def _summary(folder: Path) -> dict[str, Any]:
     return found
 
 
-def export(folder: str | Path, model: str, to: str | Path) -> list[Path]:
+def export(folder: str | Path, model: str, to: str | Path, client: int | None = None) -> list[Path]:
     """Writes a run's model as safetensors and as a torch state_dict, the recipe beside; gives the paths.
 
     Args:
         folder: the run's; its newest checkpoint is read.
         model: one of the evaluated models, as "oca".
         to: a file name; its ending is replaced by .safetensors, .pt and .yaml.
+        client: whose model, where `model` is clients' own.
     Raises: RecipeError if there is no checkpoint or no such model.
     """
     import torch
     from safetensors.torch import save_file
 
+    from cluster.calls import PersonalCall
     from cluster.checkpoints import Checkpointer
+    from cluster.cohort import ClientRecord
     from cluster.engine import LocalEngine
     from cluster.host import Host
+    from rayfed_kd.protocol import Evaluated, Personal
 
     folder = Path(folder).resolve()
     prepared = prepare(folder / "config.yaml")
     setting, warned = prepared.setting, list[str]()
-    publish = LocalEngine(Host(setting)).publish
+    host = Host(setting)
+    publish = LocalEngine(host).publish
     snapshot = Checkpointer(folder, prepared.recipe.checkpoint).latest(publish, "cpu", warned.append)
     if snapshot is None:
         raise RecipeError(
@@ -196,7 +201,15 @@ def export(folder: str | Path, model: str, to: str | Path) -> list[Path]:
     models = setting.method.evaluated(snapshot.server)
     if model not in models:
         raise RecipeError(f"--model {model}: this run evaluates {', '.join(models)}")
-    module = setting.workshop().lend("model", models[model]).module
+    chosen = models[model]
+    if isinstance(chosen, Personal):
+        whose = _exported_client(model, client, setting)
+        record = snapshot.records.get(whose, ClientRecord())
+        chosen = host.personal(PersonalCall(whose, record.state, record.version, "local"))
+    elif client is not None:
+        raise RecipeError(f"--client {client}: {model} is one model for all; expected no --client")
+    found = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
+    module = setting.workshop().lend(found.architecture, found.vector).module
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
     paths = [Path(to).with_suffix(ending) for ending in (".safetensors", ".pt", ".yaml")]
     paths[0].parent.mkdir(parents=True, exist_ok=True)
@@ -204,6 +217,15 @@ def export(folder: str | Path, model: str, to: str | Path) -> list[Path]:
     torch.save(state, paths[1])
     paths[2].write_text((folder / "config.yaml").read_text(encoding="utf8"), encoding="utf8")
     return paths
+
+
+def _exported_client(model: str, client: int | None, setting: Setting) -> int:
+    clients = len(setting.partition.train)
+    if client is None:
+        raise RecipeError(f"--model {model} is each client's own: expected --client, 0 to {clients - 1}")
+    if not 0 <= client < clients:
+        raise RecipeError(f"--client {client}: expected 0 to {clients - 1}")
+    return client
 
 
 @dataclass(frozen=True)
@@ -374,6 +396,7 @@ def _run_local(
     from cluster.engine import LocalEngine
     from cluster.host import Host
     from cluster.simulation import Simulation, run_recorded
+    from rayfed_kd.protocol import shared_vectors
     from rayfed_kd.results.folder import run_folder
     from rayfed_kd.results.recorder import RunRecorder
 
@@ -393,7 +416,7 @@ def _run_local(
         torch.set_num_threads(threads)
     if summary["status"] == "interrupted":
         raise KeyboardInterrupt
-    models = {name: vector.numpy() for name, vector in simulation.models.items()}
+    models = {name: vector.numpy() for name, vector in shared_vectors(simulation.models).items()}
     return Result(folder, summary, _tables(folder), models)
 
 

@@ -269,6 +269,39 @@ class ClassValues:
 Shown = Samples | Distribution | ClassValues
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """A model to evaluate that is not of the recipe's architecture.
+
+    Attributes:
+        vector: the model.
+        architecture: its name among the method's `architectures()`.
+    """
+
+    vector: Tensor
+    architecture: str
+
+
+@dataclass(frozen=True)
+class Personal:
+    """Stands for every client's own model, which `Method.personal` gives."""
+
+
+PERSONAL = Personal()
+Evaluable = Tensor | Evaluated | Personal
+
+
+def shared_vectors(models: Mapping[str, Evaluable]) -> dict[str, Tensor]:
+    """The vectors of those models that the server has."""
+    vectors = {}
+    for name, model in models.items():
+        if isinstance(model, Tensor):
+            vectors[name] = model
+        elif isinstance(model, Evaluated):
+            vectors[name] = model.vector
+    return vectors
+
+
 class Method(Generic[ServerState, ClientState]):
     """The general form: a round with any number of exchanges.
 
@@ -296,7 +329,7 @@ class Method(Generic[ServerState, ClientState]):
     def options_model(cls) -> type[BaseModel]:
         """The model that `options` is annotated with; without an annotation the method has none."""
         annotated = get_type_hints(cls)["options"]
-        return annotated if isinstance(annotated, type) else MethodOptions
+        return MethodOptions if annotated is Any else annotated
 
     def architectures(self) -> Mapping[str, Architecture]:
         """Modules beside "model" that contexts can make, by the name used there."""
@@ -317,9 +350,21 @@ class Method(Generic[ServerState, ClientState]):
         """One round: exchanges with the cohort, then the new server state."""
         raise _missing(self, "run_round")
 
-    def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
-        """The shared models to evaluate, name -> vector."""
+    def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        """What to evaluate, by name.
+
+        A vector is a shared model; `Evaluated` one of another architecture; PERSONAL all K clients' own
+        models, each on its client's test part (with `partition.test: official` on the official test set).
+        """
         raise _missing(self, "evaluated")
+
+    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor | Evaluated:
+        """A client's own model. Asked for under PERSONAL, between rounds: `ctx.round` is 0.
+
+        A function of the state alone, which it leaves as it is: the result is kept until a step changes
+        the state. A client that never took part is asked with what `init_client` makes.
+        """
+        raise _missing(self, "personal")
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         """What to draw after an evaluated round, by name. Its traffic is no part of the method."""
