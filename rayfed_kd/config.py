@@ -74,6 +74,29 @@ class PartitionRecipe(Named):
     file: str | None = Field(None, description="a saved partition.parquet to use instead of drawing one")
 
 
+class ClientModelsRecipe(_Strict):
+    """Clients' own architectures, for methods whose clients need not share one."""
+
+    models: list[Named] = Field(min_length=1, description="models, as under `model`")
+    assign: Literal["cycle"] | list[Annotated[int, Field(ge=0)]] = Field(
+        "cycle", description="client k has the (k mod n)-th of the n models, or those listed by client"
+    )
+
+    def of(self, client: int) -> int:
+        """Which of the models a client has."""
+        return client % len(self.models) if self.assign == "cycle" else self.assign[client]
+
+    def fault(self, clients: int) -> str | None:
+        """Why this cannot be for so many clients; None if it can."""
+        if self.assign == "cycle":
+            few = len(self.models) > clients
+            return f"models: {len(self.models)} for {clients} clients" if few else None
+        if len(self.assign) != clients:
+            return f"assign: {len(self.assign)} entries for {clients} clients"
+        beyond = [place for place in self.assign if place >= len(self.models)]
+        return f"assign: {beyond[0]} is no place in a list of {len(self.models)} models" if beyond else None
+
+
 class OptimizerRecipe(_Strict):
     """A client's optimiser; made afresh in each round unless the method says otherwise."""
 
@@ -138,6 +161,12 @@ class ResourceRecipe(_Strict):
         return self
 
 
+class ClientResourceRecipe(ResourceRecipe):
+    """What Ray reserves for an actor that runs these clients."""
+
+    clients: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, description="their ids")
+
+
 class PlacementRecipe(_Strict):
     """How clients lie on actors."""
 
@@ -146,6 +175,7 @@ class PlacementRecipe(_Strict):
     )
     client: ResourceRecipe = ResourceRecipe()
     server: ResourceRecipe = ResourceRecipe()
+    overrides: list[ClientResourceRecipe] = Field([], description="more, or less, for some clients' actors")
     threads: int = Field(1, ge=1, description="torch threads per actor; part of what makes bits equal")
 
 
@@ -185,6 +215,7 @@ class Recipe(_Strict):
 
     method: Named
     model: Named = Named(name="lenet5")
+    client_models: ClientModelsRecipe | None = None
     data: DataRecipe = DataRecipe()
     partition: PartitionRecipe = PartitionRecipe()
     local: LocalRecipe = LocalRecipe()
@@ -212,6 +243,20 @@ class Recipe(_Strict):
             raise ValueError(
                 f"sampling.fraction = {fraction:g} of partition.clients = {clients} "
                 f"is {fraction * clients:g} clients a round; expected 1 or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lists_fit_the_clients(self) -> Recipe:
+        clients = self.partition.clients
+        fault = None if self.client_models is None else self.client_models.fault(clients)
+        if fault:
+            raise ValueError(f"client_models.{fault}")
+        named = [client for override in self.placement.overrides for client in override.clients]
+        wrong = sorted({client for client in named if client >= clients or named.count(client) > 1})
+        if wrong:
+            raise ValueError(
+                f"placement.overrides: client {wrong[0]}: expected each of 0 to {clients - 1} at most once"
             )
         return self
 

@@ -105,17 +105,21 @@ class Context:
         self.classes = data.classes
         self.shape = data.shape
 
+    def architecture(self, name: str) -> str:
+        """The workshop's name of an architecture: a client with a model of its own has another "model"."""
+        return name
+
     def model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """A module to train that holds `vector`; a new one at each call, lent for this step."""
-        return self._workshop.lend(architecture, vector).train()
+        return self._workshop.lend(self.architecture(architecture), vector).train()
 
     def frozen_model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """The same in eval mode, its parameters without gradient: a teacher."""
-        return self._workshop.lend(architecture, vector).freeze()
+        return self._workshop.lend(self.architecture(architecture), vector).freeze()
 
     def initial_vector(self, architecture: str = "model") -> Tensor:
         """The architecture's initial vector: a function of the run's seed alone."""
-        return self._workshop.initial_vector(architecture)
+        return self._workshop.initial_vector(self.architecture(architecture))
 
     def stream(self, purpose: str) -> torch.Generator:
         """This step's random stream for `purpose`, on the step's device; draws go on where they were."""
@@ -166,6 +170,14 @@ class ClientContext(Context):
         self._client_data = client_data
         self.num_samples = len(client_data.indices)
 
+    def architecture(self, name: str) -> str:
+        """The workshop's name: "model" is the client's own, where the recipe has `client_models`."""
+        return self._client_data.model if name == "model" else name
+
+    def own_initial_vector(self, architecture: str = "model") -> Tensor:
+        """An initial vector that no other client has: for personal models, which are never averaged."""
+        return self._workshop.own_initial_vector(self.architecture(architecture), self.client)
+
     def epoch(self, index: int) -> Iterator[Batch]:
         """One pass over the client's samples in this epoch's own order; the last batch may be small."""
         order = numpy_stream(self._seed, "batches", *self._scope, index).permutation(self.num_samples)
@@ -186,11 +198,15 @@ class ClientContext(Context):
 
 @dataclass(frozen=True)
 class ClientData:
-    """A client's share: indices [n] int64 of training samples, augmentation, local settings."""
+    """A client's share: indices [n] int64 of training samples, augmentation, local settings.
+
+    `model`: the workshop's name of the client's architecture.
+    """
 
     indices: np.ndarray[tuple[int], np.dtype[np.int64]]
     augment: str
     local: LocalRecipe
+    model: str = "model"
 
 
 @dataclass(frozen=True)

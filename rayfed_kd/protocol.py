@@ -309,6 +309,7 @@ class Method(Generic[ServerState, ClientState]):
         options: annotated with the method's own options model.
         summary, paper: one line each, for `rayfed-kd methods`.
         down, up: every part that may cross, with its kind; others are refused.
+        heterogeneous: whether clients may have architectures of their own (`client_models`).
     """
 
     options: Any
@@ -316,6 +317,7 @@ class Method(Generic[ServerState, ClientState]):
     paper: ClassVar[str] = ""
     down: ClassVar[Declaration] = {}
     up: ClassVar[Declaration] = {}
+    heterogeneous: ClassVar[bool] = False
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.options_model()() if options is None else options

@@ -5,6 +5,7 @@ A `Blueprint` is a `Setting` on paper: plain values, which any process turns int
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -92,7 +93,24 @@ class Setting:
             if architecture.name == RECIPE_MODEL:
                 named = replace(architecture, name=model.name, options=model.options)
             wanted[name] = (named, f"method.{name}")
+        wanted |= self._own_models
         return {name: self._builder(*entry) for name, entry in wanted.items()}
+
+    @cached_property
+    def _own_models(self) -> dict[str, tuple[Architecture, str]]:
+        """Clients' own architectures, by a name that says what they are: equal ones are one."""
+        listed = self.recipe.client_models
+        found = {}
+        for place, model in enumerate(listed.models if listed else []):
+            named = Architecture("classifier", model.name, model.options)
+            found[_own_name(model, self.recipe.model)] = (named, f"client_models.models.{place}")
+        found.pop("model", None)
+        return found
+
+    def model_of(self, client: int) -> str:
+        """The name of a client's architecture: "model", or one of `client_models`."""
+        listed = self.recipe.client_models
+        return "model" if listed is None else _own_name(listed.models[listed.of(client)], self.recipe.model)
 
     def workshop(self, device: torch.device | str = "cpu") -> Workshop:
         """A workshop of this setting's modules."""
@@ -107,6 +125,11 @@ class Setting:
 
         Raises: RecipeError
         """
+        if self.recipe.client_models is not None and not self.method.heterogeneous:
+            raise RecipeError(
+                f"client_models: {self.recipe.method.name} combines its clients' weights and needs one "
+                "architecture for all; expected no client_models, only `model`"
+            )
         workshop = self.workshop()
         for name in self.builders:
             workshop.initial_vector(name)
@@ -130,7 +153,7 @@ class Setting:
                 return _module(make(self.spaces[space], classes, **arguments), f"{path}.name")
             except RecipeError as error:
                 if architecture.kind == "classifier":
-                    raise
+                    raise RecipeError(error.message, f"{path}.name", error.hint) from None
                 whole = f"{error.message}; this method needs {space} of {_sides(self.spaces[space])}"
                 raise RecipeError(whole, error.path) from None
 
@@ -190,6 +213,12 @@ class _Spaces(Mapping[str, tuple[int, ...]]):
         return 3
 
 
+def _own_name(model: Named, recipe_model: Named) -> str:
+    """The workshop's name of a client's architecture; the recipe's own model is "model"."""
+    same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
+    return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
+
+
 def _sides(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
@@ -216,7 +245,9 @@ def check_names(recipe: Recipe) -> None:
 
     Raises: RecipeError
     """
-    named = (("model", recipe.model, CLASSIFIERS), ("data", recipe.data, SOURCES))
+    own = recipe.client_models.models if recipe.client_models else []
+    models = [(f"client_models.models.{place}", model, CLASSIFIERS) for place, model in enumerate(own)]
+    named = (("model", recipe.model, CLASSIFIERS), *models, ("data", recipe.data, SOURCES))
     for path, what, registered in (*named, ("partition", recipe.partition, SCHEMES)):
         function = load_object(locate(what.name, registered, f"{path}.name"), f"{path}.name")
         validate(options_model(function), what.options, path, what.name)

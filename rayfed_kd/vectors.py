@@ -197,16 +197,18 @@ def _view_like(flat: Tensor, shaped: Tensor) -> Tensor:
     return flat.view(shaped.shape)
 
 
-def initial_vector(build: Callable[[], nn.Module], seed: int, name: str) -> Tensor:
+def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, client: int | None = None) -> Tensor:
     """The vector of a freshly initialised module, on the CPU, the same wherever it is made.
 
     Args:
         build: makes the module, drawing from torch's global generator as torch's layers do.
         seed: the run's seed.
         name: the architecture's name, so that no two share a stream.
+        client: whose own vector; None: the one that all have in common.
     """
+    stream = ("initial", name) if client is None else ("initial", name, client)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "initial", name))
+        torch.manual_seed(derive(seed, *stream))
         return FlatModule(build()).vector()
 
 
