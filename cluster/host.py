@@ -29,7 +29,7 @@ from cluster.calls import (
     decode_state,
     encode_state,
 )
-from rayfed_kd.contexts import ClientContext, ClientData, DeviceData, DispatchFacts
+from rayfed_kd.contexts import ClientContext, ClientData, DispatchFacts
 from rayfed_kd.protocol import Array, Evaluated, Handle, Message, Reply, to_array, to_tensor
 from rayfed_kd.setting import Setting
 
@@ -51,7 +51,7 @@ class Host:
     ) -> None:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._workshop = setting.workshop(device)
-        self._data = DeviceData(setting.dataset, device)
+        self._data = setting.device_data(device)
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})

@@ -14,7 +14,7 @@ from cluster.cohort import ClientRecord, EngineCohort, Traffic
 from cluster.engine import Engine
 from cluster.evaluation import Evaluator
 from cluster.schedules import make_schedule
-from rayfed_kd.contexts import DeviceData, ServerContext
+from rayfed_kd.contexts import ServerContext
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Evaluable, Shown
 from rayfed_kd.setting import Setting
@@ -76,7 +76,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._workshop = self.setting.workshop(self.device)
-        self._data = DeviceData(self.setting.dataset, self.device)
+        self._data = self.setting.device_data(self.device)
         self._evaluator = Evaluator(self.setting, self.engine)
         self._schedule = make_schedule(self.setting.recipe)
         self._records: dict[int, ClientRecord] = {}

@@ -62,6 +62,21 @@ class DataRecipe(Named):
     )
 
 
+class PublicRecipe(_Strict):
+    """Training images set apart before the partition, which server and clients all have."""
+
+    fraction: float | None = Field(None, gt=0, lt=1, description="share of the training images")
+    count: int | None = Field(None, ge=1, description="number of training images")
+    keep: int | None = Field(None, ge=1, description="so many of them are used; null: all (FedGEMS Fig. 4)")
+    labels: bool = Field(True, description="whether their labels are known")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> PublicRecipe:
+        if (self.fraction is None) == (self.count is None):
+            raise ValueError("give exactly one of fraction and count")
+        return self
+
+
 class PartitionRecipe(Named):
     """Which client holds which images."""
 
@@ -72,6 +87,7 @@ class PartitionRecipe(Named):
     )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="share of a client's images kept for its test")
     file: str | None = Field(None, description="a saved partition.parquet to use instead of drawing one")
+    public: PublicRecipe | None = Field(None, description="a public set; clients share what is left")
 
 
 class ClientModelsRecipe(_Strict):

@@ -310,6 +310,7 @@ class Method(Generic[ServerState, ClientState]):
         summary, paper: one line each, for `rayfed-kd methods`.
         down, up: every part that may cross, with its kind; others are refused.
         heterogeneous: whether clients may have architectures of their own (`client_models`).
+        public: what the method needs of `partition.public`: nothing, its samples, or their labels as well.
     """
 
     options: Any
@@ -318,6 +319,7 @@ class Method(Generic[ServerState, ClientState]):
     down: ClassVar[Declaration] = {}
     up: ClassVar[Declaration] = {}
     heterogeneous: ClassVar[bool] = False
+    public: ClassVar[Literal["none", "samples", "labels"]] = "none"
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.options_model()() if options is None else options

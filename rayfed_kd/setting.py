@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from rayfed_kd.config import Named, Recipe, validate
-from rayfed_kd.contexts import DeviceData, ServerContext, ServerFacts
+from rayfed_kd.config import Named, PartitionRecipe, PublicRecipe, Recipe, validate
+from rayfed_kd.contexts import DeviceData, PublicShare, ServerContext, ServerFacts
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS, check_augmentation
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.loading import load_dataset, open_dataset
-from rayfed_kd.data.partition import SCHEMES, Partition, Pool, make_partition
+from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make_partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import Classifier, last_maps
@@ -116,6 +116,12 @@ class Setting:
         """A workshop of this setting's modules."""
         return Workshop(self.builders, self.recipe.seed, device)
 
+    def device_data(self, device: torch.device | str = "cpu") -> DeviceData:
+        """The data on a device, with the public set if there is one."""
+        asked = self.recipe.partition.public
+        share = None if asked is None else PublicShare(self.partition.public, asked.labels)
+        return DeviceData(self.dataset, device, share)
+
     def server_facts(self, round_index: int) -> ServerFacts:
         """What the server knows in that round."""
         return ServerFacts(round_index, self.partition.sizes.tolist(), self.recipe.local)
@@ -130,14 +136,25 @@ class Setting:
                 f"client_models: {self.recipe.method.name} combines its clients' weights and needs one "
                 "architecture for all; expected no client_models, only `model`"
             )
+        self._check_public()
         workshop = self.workshop()
         for name in self.builders:
             workshop.initial_vector(name)
         for name, architecture in self.method.architectures().items():
             if architecture.kind == "generator":
                 self._try_generator(name, architecture, workshop)
-        data = DeviceData(self.dataset)
+        data = self.device_data()
         self.method.check(ServerContext(workshop, data, self.server_facts(0), self.recipe.seed))
+
+    def _check_public(self) -> None:
+        needs, asked, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
+        if needs != "none" and asked is None:
+            raise RecipeError(
+                f"partition.public is missing: {name} needs public samples, "
+                "as partition.public={fraction: 0.5}"
+            )
+        if needs == "labels" and asked is not None and not asked.labels:
+            raise RecipeError(f"partition.public.labels = false: {name} needs the labels of public samples")
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]
@@ -284,15 +301,46 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
             raise RecipeError(
                 f"partition.clients = {asked.clients}: {asked.file} has {len(partition.train)} clients"
             )
+        _check_public_count(asked, len(partition.public), len(labels))
         return partition
-    pool = Pool(labels, dataset.classes, dataset.writers)
-    stream = numpy_stream(recipe.seed, "partition")
+    if asked.public is None:
+        return _drawn(recipe, Pool(labels, dataset.classes, dataset.writers))
+    count = _public_count(asked.public, len(labels))
+    public, private = draw_public(len(labels), count, numpy_stream(recipe.seed, "public"))
+    writers = None if dataset.writers is None else np.asarray(dataset.writers)[private]
+    partition = _drawn(recipe, Pool(labels[private], dataset.classes, writers))
+    return partition.beside(public, private, asked.public.keep)
+
+
+def _public_count(asked: PublicRecipe, total: int) -> int:
+    """How many samples are set apart.
+
+    Raises: RecipeError if none would be left, or fewer than are to be used.
+    """
+    count = asked.count or max(1, round((asked.fraction or 0) * total))
+    if count >= total:
+        raise RecipeError(f"partition.public.count = {count}: there are {total} training samples")
+    if (asked.keep or 0) > count:
+        raise RecipeError(f"partition.public.keep = {asked.keep}: there are {count} public samples")
+    return count
+
+
+def _check_public_count(asked: PartitionRecipe, there: int, total: int) -> None:
+    """A partition's file must have the public samples that the recipe asks for."""
+    public = asked.public
+    wanted = 0 if public is None else public.keep or _public_count(public, total)
+    if wanted != there:
+        raise RecipeError(f"partition.public: {asked.file} has {there} public samples, expected {wanted}")
+
+
+def _drawn(recipe: Recipe, pool: Pool) -> Partition:
+    asked = recipe.partition
     return make_partition(
         pool,
         asked.clients,
         asked.name,
         asked.options,
-        stream,
+        numpy_stream(recipe.seed, "partition"),
         test=asked.test,
         test_fraction=asked.test_fraction,
     )
