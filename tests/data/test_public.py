@@ -68,15 +68,18 @@ def test_number_and_share_name_the_same_set():
 
 
 def test_public_set_is_drawn_from_a_stream_of_its_own():
-    """The split into clients is that of a data set that has the private samples alone."""
-    first, other_scheme = setting().partition, setting("partition.name=iid", "partition.alpha=null")
-    assert np.array_equal(first.public, other_scheme.partition.public)
+    first, other = (
+        setting().partition,
+        setting("partition={name: iid, clients: 5, public: {fraction: 0.5}}").partition,
+    )
+    assert np.array_equal(first.public, other.public)
+    assert not np.array_equal(first.train[0], other.train[0])
     assert not np.array_equal(first.public, setting("seed=2").partition.public)
 
 
 def test_keeping_fewer_public_samples_leaves_the_private_side_as_it_is():
     """FedGEMS Fig. 4: smaller sets lie in larger ones."""
-    partitions = [setting("partition.public={fraction: 0.5, keep: %d}" % keep).partition for keep in (10, 20)]
+    partitions = [setting(f"partition.public={{fraction: 0.5, keep: {keep}}}").partition for keep in (10, 20)]
     assert [len(p.public) for p in partitions] == [10, 20]
     assert set(partitions[0].public) < set(partitions[1].public) < set(setting().partition.public)
     for partition in partitions:
