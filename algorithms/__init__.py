@@ -9,4 +9,5 @@ METHODS = {
     "fedkf": "algorithms.fedkf:FedKF",
     "dafkd": "algorithms.dafkd:DaFKD",
     "kdia": "algorithms.kdia:KDIA",
+    "fedmd": "algorithms.fedmd:FedMD",
 }

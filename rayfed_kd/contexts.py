@@ -111,6 +111,11 @@ class Public:
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def labelled(self) -> bool:
+        """Whether labels are known."""
+        return self._share.labelled
+
     def images(self, ids: Tensor) -> Tensor:
         """[n] ids -> [n, ...] float32, normalised."""
         return self._data.normalise(self._data.gather(self._places[ids]).images)
@@ -120,18 +125,24 @@ class Public:
 
         Raises: RunError if the recipe says that they are not known.
         """
-        if not self._share.labelled:
+        if not self.labelled:
             raise RunError("partition.public.labels is false: public labels are not known")
         return self._data.gather(self._places[ids]).labels
 
-    def epoch(self, index: int, batch_size: int) -> Iterator[PublicBatch]:
-        """One pass in this epoch's own order; the last batch may be small."""
-        order = torch.from_numpy(self._order(index).permutation(len(self))).to(self._data.device)
-        yield from self._batches(order, batch_size)
+    @property
+    def ids(self) -> Tensor:
+        """All of them, [len] int64, ascending."""
+        return torch.arange(len(self), device=self._data.device)
 
-    def in_order(self, batch_size: int = 256) -> Iterator[PublicBatch]:
-        """One pass by id."""
-        yield from self._batches(torch.arange(len(self), device=self._data.device), batch_size)
+    def epoch(self, index: int, batch_size: int, ids: Tensor | None = None) -> Iterator[PublicBatch]:
+        """One pass over all, or over `ids`, in this epoch's own order; the last batch may be small."""
+        among = self.ids if ids is None else ids
+        order = torch.from_numpy(self._order(index).permutation(len(among))).to(self._data.device)
+        yield from self._batches(among[order], batch_size)
+
+    def in_order(self, ids: Tensor | None = None, batch_size: int = 256) -> Iterator[PublicBatch]:
+        """One pass over all by id, or over `ids` as they are."""
+        yield from self._batches(self.ids if ids is None else ids, batch_size)
 
     def _batches(self, ids: Tensor, batch_size: int) -> Iterator[PublicBatch]:
         for chosen in torch.split(ids, batch_size):

@@ -152,6 +152,24 @@ def target_divergence(probabilities: Tensor, logits: Tensor, temperature: float 
     return temperature**2 * F.kl_div(log_student, probabilities.detach(), reduction="batchmean")
 
 
+def logit_error(teacher_logits: Tensor, student_logits: Tensor, *, squared: bool = False) -> Tensor:
+    """Mean absolute, or squared, difference of logits, over batch and classes. FedMD's digest.
+
+    Args:
+        teacher_logits: [batch, classes]; no gradient reaches it.
+        student_logits: the same shape; gradient passes.
+    Returns: scalar.
+    Raises: ValueError if the shapes differ or are not [batch, classes].
+    """
+    _check_rows(student_logits, "student_logits")
+    if teacher_logits.shape != student_logits.shape:
+        raise ValueError(
+            f"teacher {list(teacher_logits.shape)} and student {list(student_logits.shape)} differ"
+        )
+    difference = student_logits - teacher_logits.detach()
+    return difference.square().mean() if squared else difference.abs().mean()
+
+
 def adversarial_loss(real: Tensor, fake: Tensor) -> Tensor:
     """Mean of -log f(x) over real samples and -log(1 - f(x)) over generated ones, together. DaFKD eq. 2.
 

@@ -18,6 +18,7 @@ from rayfed_kd.config import OptimizerRecipe
 from rayfed_kd.vectors import FlatModule
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
+Moments = Mapping[str, Tensor]
 
 
 class Optimizer:
@@ -29,9 +30,7 @@ class Optimizer:
         state: moments from `state()` to go on from; copied. None or empty: afresh.
     """
 
-    def __init__(
-        self, recipe: OptimizerRecipe, module: FlatModule, state: Mapping[str, Tensor] | None = None
-    ) -> None:
+    def __init__(self, recipe: OptimizerRecipe, module: FlatModule, state: Moments | None = None) -> None:
         self._recipe, self._module = recipe, module
         kept = state or self._fresh()
         self._state = {name: value.clone() for name, value in kept.items()}

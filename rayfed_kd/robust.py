@@ -1,8 +1,8 @@
 """Robust means: what a server may take instead of the plain mean when some of its clients lie.
 
-All are unweighted and take one vector a client; the order of clients changes nothing. Median and trimmed
+All are unweighted and take one tensor a client; the order of clients changes nothing. Median and trimmed
 mean act on every coordinate alone, so of probability vectors they give none; Krum takes a client's whole
-vector; the spectral filter (Cronus) acts on every public sample alone.
+tensor as one vector; the spectral filter (Cronus) acts on every public sample alone.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class AggregationOptions(MethodOptions):
 
 
 def aggregate(vectors: Sequence[Tensor], weights: Sequence[float], options: AggregationOptions) -> Tensor:
-    """One vector of n, [P] float32; `weights` count in the plain mean alone.
+    """One tensor of n; `weights` count in the plain mean alone.
 
     Args:
-        vectors: each [P]; the plain mean holds one at a time, the robust ones all.
+        vectors: of one shape, [P] or any; the plain mean holds one at a time, the robust ones all.
     Raises: RunError if Krum has too few.
     """
     if options.aggregation == "mean":
@@ -109,7 +109,7 @@ def krum_scores(vectors: Tensor, corrupt: int) -> Tensor:
         raise RunError(
             f"krum with f = {corrupt} needs {2 * corrupt + 3} replies or more (2 f + 3), there are {n}"
         )
-    exact = vectors.to(torch.float64)
+    exact = vectors.to(torch.float64).flatten(1)
     distances = torch.stack([(exact - row).square().sum(dim=1) for row in exact])
     distances.fill_diagonal_(math.inf)  # nobody is his own neighbour, also where two are equal
     return distances.sort(dim=1).values[:, : n - corrupt - 2].sum(dim=1)

@@ -58,6 +58,12 @@ def train_on_labels(student: FlatModule, ctx: ClientContext) -> None:
     train_local_epochs(student, loss, ctx)
 
 
+def public_logits(model: FlatModule, ctx: Context, ids: Tensor | None = None) -> Tensor:
+    """A frozen model's logits on all public samples by id, or on `ids`: [n, classes], without gradient."""
+    with torch.no_grad():
+        return torch.cat([model(images) for _, images in ctx.public.in_order(ids)])
+
+
 def train_generator_on_labels(
     generator: FlatModule, ensemble: Callable[[Tensor], Tensor], options: GeneratorTraining, ctx: Context
 ) -> None:

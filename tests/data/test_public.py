@@ -132,7 +132,10 @@ def test_public_batches_are_not_augmented_and_have_an_order_of_their_own():
         assert next(other).ids.tolist() != batches[0].ids.tolist()
     again = client_context(found).public.epoch(0, 16)
     assert next(again).ids.tolist() == batches[0].ids.tolist()
-    assert torch.equal(torch.cat([b.ids for b in ctx.public.in_order(7)]), torch.arange(len(ctx.public)))
+    assert torch.equal(torch.cat([b.ids for b in ctx.public.in_order()]), ctx.public.ids)
+    some = torch.tensor([5, 2, 9])
+    assert torch.equal(next(ctx.public.in_order(some)).ids, some)
+    assert sorted(torch.cat([b.ids for b in ctx.public.epoch(0, 2, some)]).tolist()) == [2, 5, 9]
 
 
 def test_a_public_set_leaves_clients_own_batches_alone():
