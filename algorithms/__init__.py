@@ -10,4 +10,6 @@ METHODS = {
     "dafkd": "algorithms.dafkd:DaFKD",
     "kdia": "algorithms.kdia:KDIA",
     "fedmd": "algorithms.fedmd:FedMD",
+    "fedgem": "algorithms.fedgems:FedGEM",
+    "fedgems": "algorithms.fedgems:FedGEMS",
 }

@@ -32,8 +32,7 @@ from rayfed_kd.losses import cross_entropy, distillation, logit_error
 from rayfed_kd.optimizers import Moments, Optimizer
 from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Replies, Reply
 from rayfed_kd.robust import AggregationOptions, aggregate
-from rayfed_kd.training import public_logits
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.training import public_logits, train_kept
 
 
 class Options(AggregationOptions):
@@ -129,8 +128,9 @@ class FedMD(Method[ServerState, ClientState]):
         for epoch in range(self.options.pretrain_public):
             for ids, images in ctx.public.epoch(epoch, self._batch_size(ctx)):
                 public.minimise(cross_entropy(student(images), ctx.public.labels(ids)))
-        private = self._revisited(student, client, self.options.pretrain_private, ctx)
-        return ClientState(student.vector(), public.state(), private), Reply()
+        private = Optimizer(ctx.local.optimizer, student, client.private)
+        train_kept(student, private, self.options.pretrain_private, ctx)
+        return ClientState(student.vector(), public.state(), private.state()), Reply()
 
     def predict(
         self, client: ClientState | None, message: Message, ctx: ClientContext
@@ -164,26 +164,15 @@ class FedMD(Method[ServerState, ClientState]):
                     loss = self._digest(by_id[chosen], student(images))
                     ctx.log(digest=loss)
                     public.minimise(loss)
-        private = self._revisited(student, client, ctx.local.epochs, ctx)
-        return ClientState(student.vector(), public.state(), private), Reply()
+        private = Optimizer(ctx.local.optimizer, student, client.private)
+        train_kept(student, private, ctx.local.epochs, ctx)
+        return ClientState(student.vector(), public.state(), private.state()), Reply()
 
     def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
         return {"personal": PERSONAL}
 
     def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
         return client.model
-
-    def _revisited(
-        self, student: FlatModule, client: ClientState, epochs: int, ctx: ClientContext
-    ) -> dict[str, Tensor]:
-        """Cross entropy on the client's own data; its optimiser's moments after it."""
-        private = Optimizer(ctx.local.optimizer, student, client.private)
-        for epoch in range(epochs):
-            for images, labels in ctx.epoch(epoch):
-                loss = cross_entropy(student(images), labels)
-                ctx.log(ce=loss)
-                private.minimise(loss)
-        return private.state()
 
     def _digest(self, consensus: Tensor, logits: Tensor) -> Tensor:
         if self.options.digest == "kl":

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cluster.calls import StepCall, StepFacts, StepResult
 from cluster.engine import Engine
+from cluster.questions import EngineQuestions
 from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.errors import RunError
 from rayfed_kd.ledger import Ledger
@@ -108,6 +109,25 @@ class EngineCohort:
         """Starts one client's step; call the result to wait for its reply."""
         started = self._start(client, step, message, self._publish(message))
         return lambda: self._received(client, *started)
+
+    def questions(
+        self, step: Step, message: Message, *, answer: str, question: str | None = None
+    ) -> EngineQuestions:
+        """Starts `step` everywhere; what it computes ahead is counted when it is asked for."""
+        ahead = self._observers()
+        handle = self._publish(message)
+        started = {client: ahead._start(client, step, message, handle) for client in self._clients}
+        shapes = {name: (part.numel(), part.element_size()) for name, part in message.parts.items()}
+        for call, _ in started.values():
+            self._count(call, "down", shapes, len(message.metadata))
+        self.traffic.client_s += ahead.traffic.client_s
+        return EngineQuestions(started, (answer, question), self.traffic, self._count, drop=self._drop)
+
+    def _observers(self) -> EngineCohort:
+        """The same clients, whose states stay as they are."""
+        return EngineCohort(
+            self._clients, self._round, self._method, self._engine, self._records, observing=True
+        )
 
     def _publish(self, message: Message) -> Handle:
         started = time.perf_counter()

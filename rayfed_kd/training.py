@@ -58,6 +58,15 @@ def train_on_labels(student: FlatModule, ctx: ClientContext) -> None:
     train_local_epochs(student, loss, ctx)
 
 
+def train_kept(student: FlatModule, optimizer: Optimizer, epochs: int, ctx: ClientContext) -> None:
+    """Epochs of cross entropy on the client's own data, logged as `ce`, with an optimiser that is kept."""
+    for epoch in range(epochs):
+        for images, labels in ctx.epoch(epoch):
+            loss = cross_entropy(student(images), labels)
+            ctx.log(ce=loss)
+            optimizer.minimise(loss)
+
+
 def public_logits(model: FlatModule, ctx: Context, ids: Tensor | None = None) -> Tensor:
     """A frozen model's logits on all public samples by id, or on `ids`: [n, classes], without gradient."""
     with torch.no_grad():

@@ -78,6 +78,15 @@ class FlatModule:
         output: Tensor = self.module(*inputs)
         return output
 
+    def predict(self, inputs: Tensor) -> Tensor:
+        """The output in eval mode, without gradient; a module in training goes on training after it."""
+        training = self.module.training
+        self.module.eval()
+        with torch.no_grad():
+            output = self(inputs)
+        self.module.train(training)
+        return output
+
     def features(self, inputs: Tensor) -> Tensor:
         """The classifier's features, [batch, feature_size]: the input of its last layer."""
         features: Tensor = self.module.features(inputs)  # type: ignore[operator]

@@ -27,14 +27,25 @@ METHODS = {
         "protocol": "local",
     },
     "kdia": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 2}},
+    "fedmd": {"name": "fedmd", "public_samples": 50},
+    "fedgem": {"name": "fedgem", "server": {"name": "resnet8", "width": 4}},
+    "fedgems": {"name": "fedgems", "server": {"name": "resnet8", "width": 4}, "server_batch_size": 64},
+}
+PUBLIC = {
+    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4, "public": {"fraction": 0.5}},
+    "client_models": {"models": [{"name": "lenet5"}, {"name": "mlp", "hidden": 8}]},
 }
 CHANGES = {
     "kdia": {
         "model": {"name": "simple_cnn"},
         "data": {"name": "synthetic", "samples": 100, "classes": 3, "shape": [1, 32, 32]},
-    }
+    },
+    "fedmd": PUBLIC,
+    "fedgem": PUBLIC,
+    "fedgems": PUBLIC,
 }
-MODELS = {"fedavg": {"aca", "oca"}, "fedkf": {"aca", "oca"}, "kdia": {"student", "teacher"}}
+MODELS = {"fedavg": {"aca", "oca"}, "fedkf": {"aca", "oca"}, "kdia": {"student", "teacher"}, "fedmd": set()}
+MODELS |= {"fedgem": {"server"}, "fedgems": {"server"}}
 DECIDED = ["rounds", "metrics", "clients", "messages"]
 TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
 
