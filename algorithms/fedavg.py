@@ -9,7 +9,8 @@ McMahan et al. 2017, arXiv 1602.05629, Algorithm 1.
 Readings: BatchNorm buffers are averaged with the weights; a local epoch is a pass over all of a
 client's samples; `weighting: uniform` is what the released code of FedDF, FedGKD and pFedSD does.
 `track_oca` also evaluates the overall average of all clients' latest models, as FedKF's Table XII
-does ("FedAvg (OCA)"); it changes nothing in training.
+does ("FedAvg (OCA)"); it changes nothing in training. `aggregation` takes a robust mean, which is unweighted
+and BatchNorm's buffers with it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.protocol import Message, MethodOptions, OneExchange, Replies, Reply
+from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
+from rayfed_kd.robust import AggregationOptions, aggregate
 from rayfed_kd.slots import Slots
 from rayfed_kd.training import train_on_labels
-from rayfed_kd.vectors import weighted_mean
 
 
-class Options(MethodOptions):
+class Options(AggregationOptions):
     """FedAvg's options."""
 
     weighting: Literal["samples", "uniform"] = Field("samples", description="a client's weight in the mean")
@@ -61,6 +62,9 @@ class FedAvg(OneExchange[ServerState, None]):
     down = {"student": "weights"}
     up = {"student": "weights"}
 
+    def check(self, ctx: ServerContext) -> None:
+        self.options.check_clients(ctx.num_clients)
+
     def init_server(self, ctx: ServerContext) -> ServerState:
         weights = ctx.initial_vector()
         if not self.options.track_oca:
@@ -78,7 +82,7 @@ class FedAvg(OneExchange[ServerState, None]):
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         samples = replies.numbers("samples")
         counts = samples if self.options.weighting == "samples" else [1.0] * len(samples)
-        weights = weighted_mean(replies.vectors("student"), counts)
+        weights = aggregate(replies.vectors("student"), counts, self.options)
         if server.slots is None:
             return ServerState(weights, None, server.initial, None)
         slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})

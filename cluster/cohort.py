@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -17,6 +17,9 @@ from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.errors import RunError
 from rayfed_kd.ledger import Ledger
 from rayfed_kd.protocol import Handle, Message, Method, Replies, Reply, Step, to_array, to_tensor
+
+if TYPE_CHECKING:
+    from cluster.poisoning import Poisoning
 
 
 class NonFiniteError(RunError):
@@ -67,6 +70,7 @@ class EngineCohort:
         round_index: from 1.
         observing: a look for people: states after it are thrown away, nothing is counted or checked.
         drop: a reply that is not finite is left out, its client's state stays; otherwise it ends the run.
+        poisoning: replaces attackers' replies; None: all are honest.
     """
 
     def __init__(
@@ -79,8 +83,9 @@ class EngineCohort:
         *,
         observing: bool = False,
         drop: bool = False,
+        poisoning: Poisoning | None = None,
     ) -> None:
-        self._drop = drop
+        self._drop, self._poisoning = drop, poisoning
         self._clients, self._round, self._method = list(clients), round_index, method
         self._engine, self._records, self._observing = engine, records, observing
         self.traffic = Traffic()
@@ -107,6 +112,10 @@ class EngineCohort:
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
         """Starts one client's step; call the result to wait for its reply."""
+        if self._poisoning is not None:
+            raise RunError(
+                "attack: a reply that comes alone cannot be poisoned; expected broadcast or scatter"
+            )
         started = self._start(client, step, message, self._publish(message))
         return lambda: self._received(client, *started)
 
@@ -121,7 +130,10 @@ class EngineCohort:
         for call, _ in started.values():
             self._count(call, "down", shapes, len(message.metadata))
         self.traffic.client_s += ahead.traffic.client_s
-        return EngineQuestions(started, (answer, question), self.traffic, self._count, drop=self._drop)
+        parts = (answer, question)
+        return EngineQuestions(
+            started, parts, self.traffic, self._count, drop=self._drop, poisoning=self._poisoning
+        )
 
     def _observers(self) -> EngineCohort:
         """The same clients, whose states stay as they are."""
@@ -165,7 +177,7 @@ class EngineCohort:
                 last = error
         if not replies:
             raise RunError(f"{last} No reply of round {self._round} is left.")
-        return Replies(replies)
+        return Replies(replies if self._poisoning is None else self._poisoning.replies(replies))
 
     def _received(self, client: int, call: StepCall, future: Future[StepResult]) -> Reply:
         started = time.perf_counter()

@@ -22,6 +22,7 @@ from rayfed_kd.protocol import Array, to_tensor
 
 if TYPE_CHECKING:
     from cluster.cohort import Traffic
+    from cluster.poisoning import Poisoning
 
 ID_BYTES = 4
 
@@ -38,11 +39,20 @@ class EngineQuestions:
         traffic: of the round.
         count: counts one message or reply of a call.
         drop: a client whose answer is not finite is left out for good; otherwise it ends the run.
+        poisoning: replaces attackers' answers; None: all are honest.
     """
 
     def __init__(
-        self, started: Started, parts: tuple[str, str | None], traffic: Traffic, count: Count, *, drop: bool
+        self,
+        started: Started,
+        parts: tuple[str, str | None],
+        traffic: Traffic,
+        count: Count,
+        *,
+        drop: bool,
+        poisoning: Poisoning | None = None,
     ) -> None:
+        self._poisoning = poisoning
         self._started, self._traffic, self._count, self._drop = dict(started), traffic, count, drop
         self._answer, self._question = parts
         self._arrived: dict[int, Array] = {}
@@ -56,7 +66,10 @@ class EngineQuestions:
         answers = [rows for client in list(self._started) if (rows := self._rows(client, chosen)) is not None]
         if not answers:
             raise RunError("no client is left that answers with finite values")
-        return torch.stack(answers)
+        together = torch.stack(answers)
+        if self._poisoning is None:
+            return together
+        return self._poisoning.rows(self._answer, list(self._started), together)
 
     def _rows(self, client: int, chosen: Array) -> Tensor | None:
         call, _ = self._started[client]

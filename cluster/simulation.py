@@ -13,6 +13,7 @@ from cluster.checkpoints import Checkpointer, Snapshot, remembered
 from cluster.cohort import ClientRecord, EngineCohort, Traffic
 from cluster.engine import Engine
 from cluster.evaluation import Evaluator
+from cluster.poisoning import Poisoning
 from cluster.schedules import make_schedule
 from rayfed_kd.contexts import ServerContext
 from rayfed_kd.errors import RunError
@@ -79,6 +80,9 @@ class Simulation:
         self._data = self.setting.device_data(self.device)
         self._evaluator = Evaluator(self.setting, self.engine)
         self._schedule = make_schedule(self.setting.recipe)
+        self._poisoning = None
+        if self.setting.recipe.attack is not None:
+            self._poisoning = Poisoning(self.setting.recipe, self.setting.method, self.engine.publish)
         self._records: dict[int, ClientRecord] = {}
         self._started = time.perf_counter()
 
@@ -161,6 +165,7 @@ class Simulation:
             self._records,
             observing=of is not None,
             drop=self.setting.recipe.faults.non_finite == "drop",
+            poisoning=None if of is not None else self._poisoning,
         )
 
     def _context(self, round_index: int) -> ServerContext:

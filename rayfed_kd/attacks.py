@@ -8,13 +8,20 @@ Cheng et al. 2021 (FedGEMS), Appendix A.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from rayfed_kd.config import AttackRecipe
+from rayfed_kd.errors import RecipeError, RunError, nearest
+from rayfed_kd.protocol import Declaration
+from rayfed_kd.seeds import numpy_stream
+
+ATTACKED = ("weights", "logits")
 
 
 @dataclass(frozen=True)
@@ -45,15 +52,15 @@ class Honest:
         return cls(mean, (squares / count).sqrt(), count)
 
 
-def paf(honest: Honest, scale: float) -> Tensor:
+def paf(honest: Honest, theta: Tensor | float) -> Tensor:
     """Naive poisoning: the honest mean, far away: mu + theta' (FedGEMS eq. 7; Chang et al. 2019).
 
     Eq. 7 prints a sum over n that it divides by (1 - eps) n; the honest alone are meant.
 
     Args:
-        scale: theta', the same in every coordinate.
+        theta: a number for every coordinate, or one each along the last dimension.
     """
-    return (honest.mean + scale).to(torch.float32)
+    return (honest.mean + theta).to(torch.float32)
 
 
 def lie(honest: Honest, z: float) -> Tensor:
@@ -64,9 +71,9 @@ def lie(honest: Honest, z: float) -> Tensor:
     return (honest.mean + z * honest.deviation).to(torch.float32)
 
 
-def ofom(honest: Honest, scale: float) -> tuple[Tensor, Tensor]:
+def ofom(honest: Honest, theta: Tensor | float) -> tuple[Tensor, Tensor]:
     """One far, one mean: mu + theta', and the mean of it and the honest (FedGEMS eq. 11; Chang et al.)."""
-    far = honest.mean + scale
+    far = honest.mean + theta
     return far.to(torch.float32), (honest.mean + (far - honest.mean) / (honest.count + 1)).to(torch.float32)
 
 
@@ -86,3 +93,89 @@ def lie_z(honest: int, corrupt: int, form: Literal["baruch", "fedgems"]) -> floa
     if not 0 < share < 1:
         return math.copysign(math.inf, share - 0.5)
     return NormalDist().inv_cdf(share)
+
+
+def attackers(attack: AttackRecipe, clients: int, seed: int) -> tuple[int, ...]:
+    """Who lies, all through a run: those listed, in their order, or drawn from a stream of their own."""
+    if attack.clients is not None:
+        return tuple(attack.clients)
+    stream = numpy_stream(seed, "attackers")
+    return tuple(sorted(stream.choice(clients, attack.count(clients), replace=False).tolist()))
+
+
+def attacked_parts(attack: AttackRecipe, up: Declaration, method: str) -> tuple[str, ...]:
+    """The parts of replies that are replaced.
+
+    Raises: RecipeError if the method sends no such part, or none at all that can be.
+    """
+    possible = tuple(name for name, kind in up.items() if kind in ATTACKED)
+    if not possible:
+        raise RecipeError(f"attack: {method} sends neither weights nor logits")
+    unknown = next((name for name in attack.parts or () if name not in possible), None)
+    if unknown is not None:
+        raise RecipeError(
+            f"attack.parts = {unknown!r}: {method} sends {', '.join(possible)} of weights or logits",
+            hint=nearest(unknown, possible),
+        )
+    return possible if attack.parts is None else tuple(attack.parts)
+
+
+def far_away(attack: AttackRecipe, size: int, seed: int) -> Tensor | float:
+    """theta' of a run: a number, or [size] numbers along a payload's last dimension, always the same."""
+    if attack.theta == "constant":
+        return attack.scale
+    stream = numpy_stream(seed, "theta'", size)
+    return torch.from_numpy(attack.scale * stream.standard_normal(size))
+
+
+def poisoned(
+    attack: AttackRecipe, liars: Sequence[int], sent: Mapping[int, Tensor], seed: int
+) -> dict[int, Tensor]:
+    """What the liars among the senders send instead.
+
+    Where no honest client is among them, what the liars themselves computed stands in for the honest.
+
+    Args:
+        attack: which, and how strong.
+        liars: all of the run; of ofom's two the first goes far.
+        sent: client -> its part, all of one shape; fetched one at a time.
+        seed: the run's.
+    """
+    lying = [client for client in liars if client in sent]
+    if not lying:
+        return {}
+    known = [client for client in sorted(sent) if client not in lying] or sorted(lying)
+    honest = Honest.of(_Fetched(known, sent))
+    if attack.name == "lie":
+        return dict.fromkeys(lying, lie(honest, strength(attack, honest.count, len(lying))))
+    theta = far_away(attack, honest.mean.shape[-1], seed)
+    if attack.name == "paf":
+        return dict.fromkeys(lying, paf(honest, theta))
+    return {client: ofom(honest, theta)[liars.index(client)] for client in lying}
+
+
+def strength(attack: AttackRecipe, honest: int, corrupt: int) -> float:
+    """z of lie, as given or by its formula.
+
+    Raises: RunError if the formula gives no number for so many.
+    """
+    if not isinstance(attack.z, str):
+        return attack.z
+    z = lie_z(honest, corrupt, attack.z)
+    if math.isinf(z):
+        raise RunError(
+            f"attack.z = {attack.z!r}: no finite z for {honest} honest and {corrupt} corrupt clients; "
+            "expected fewer attackers, or a number"
+        )
+    return z
+
+
+class _Fetched(Sequence[Tensor]):
+    def __init__(self, clients: Sequence[int], sent: Mapping[int, Tensor]) -> None:
+        self._clients, self._sent = clients, sent
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._sent[self._clients[index]]

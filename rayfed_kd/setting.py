@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rayfed_kd.attacks import attacked_parts, strength
 from rayfed_kd.config import Named, PartitionRecipe, PublicRecipe, Recipe, validate
 from rayfed_kd.contexts import DeviceData, PublicShare, ServerContext, ServerFacts
 from rayfed_kd.data import SOURCES
@@ -24,7 +25,7 @@ from rayfed_kd.data.augment import AUGMENTATIONS, check_augmentation
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.loading import load_dataset, open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make_partition
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.errors import RecipeError, RunError, nearest
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import Classifier, last_maps
 from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
@@ -137,6 +138,7 @@ class Setting:
                 "architecture for all; expected no client_models, only `model`"
             )
         self._check_public()
+        self._check_attack()
         workshop = self.workshop()
         for name in self.builders:
             workshop.initial_vector(name)
@@ -155,6 +157,18 @@ class Setting:
             )
         if needs == "labels" and asked is not None and not asked.labels:
             raise RecipeError(f"partition.public.labels = false: {name} needs the labels of public samples")
+
+    def _check_attack(self) -> None:
+        attack, clients = self.recipe.attack, self.recipe.partition.clients
+        if attack is None:
+            return
+        attacked_parts(attack, self.method.up, self.recipe.method.name)
+        count = attack.count(clients)
+        if attack.name == "lie" and count:
+            try:
+                strength(attack, clients - count, count)
+            except RunError as error:
+                raise RecipeError(str(error)) from None
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]

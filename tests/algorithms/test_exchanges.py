@@ -81,7 +81,7 @@ def equal(first, second):
 
 
 def test_every_step_was_started(ran):
-    setting, engine, _ = ran
+    _, engine, _ = ran
     assert len({call.step for call, *_ in engine.steps}) == 3
 
 
@@ -103,7 +103,7 @@ def test_steps_leave_their_message_and_state_as_they_were(ran):
 
 
 def test_states_survive_the_wire_and_the_checkpoint(ran):
-    _, engine, simulation = ran
+    _, engine, _ = ran
     for *_, result in engine.steps:
         state = result.state.resolve()
         assert equal(encode_state(decode_state(state, "cpu")), state)
