@@ -26,4 +26,7 @@ METHODS = {
     "pfedsd": "algorithms.pfedsd:PFedSD",
     "centralized": "algorithms.centralized:Centralized",
     "standalone": "algorithms.standalone:StandAlone",
+    "fedmd": "algorithms.fedmd:FedMD",
+    "fedgem": "algorithms.fedgems:FedGEM",
+    "fedgems": "algorithms.fedgems:FedGEMS",
 }

@@ -9,7 +9,8 @@ McMahan et al. 2017, arXiv 1602.05629, Algorithm 1.
 Readings: BatchNorm buffers are averaged with the weights; a local epoch is a pass over all of a
 client's samples; `weighting: uniform` is what the released code of FedDF, FedGKD and pFedSD does.
 `track_oca` also evaluates the overall average of all clients' latest models, as FedKF's Table XII
-does ("FedAvg (OCA)"); it changes nothing in training.
+does ("FedAvg (OCA)"); it changes nothing in training. `aggregation` takes a robust mean, which is unweighted
+and BatchNorm's buffers with it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.averaging import AveragingOptions, cohort_mean
+from rayfed_kd.averaging import AveragingOptions, new_model
 from rayfed_kd.contexts import ClientContext, ServerContext
 from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
 from rayfed_kd.slots import Slots
@@ -74,7 +75,7 @@ class FedAvg(OneExchange[ServerState, None]):
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
-        weights = cohort_mean(replies, self.options.weighting, server.weights)
+        weights = new_model(replies, self.options, server.weights)
         if server.slots is None:
             return ServerState(weights, None, server.initial, None)
         slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})

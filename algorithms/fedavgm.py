@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.averaging import AveragingOptions, cohort_mean
+from rayfed_kd.averaging import AveragingOptions, new_model
 from rayfed_kd.contexts import ClientContext, ServerContext
 from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
 from rayfed_kd.training import train_on_labels
@@ -75,7 +75,7 @@ class FedAvgM(OneExchange[ServerState, None]):
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         options, parameters = self.options, len(server.velocity)
-        mean = cohort_mean(replies, options.weighting, server.weights)
+        mean = new_model(replies, options, server.weights)
         old, buffers = server.weights[:parameters], mean[parameters:]
         change = old - mean[:parameters]
         share = 1 - options.beta if options.form == "damped" else 1.0

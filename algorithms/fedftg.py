@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.averaging import AveragingOptions, cohort_mean
+from rayfed_kd.averaging import AveragingOptions, new_model
 from rayfed_kd.config import OptimizerRecipe
 from rayfed_kd.contexts import ClientContext, ServerContext
 from rayfed_kd.ensembles import Ensemble
@@ -127,7 +127,7 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         told = {reply.client: reply["label_counts"] for reply in replies if "label_counts" in reply}
         known = {**server.label_counts, **told}
-        mean = cohort_mean(replies, self.options.weighting, server.weights)
+        mean = new_model(replies, self.options, server.weights)
         tuned, generator = self._fine_tuned(mean, server, replies, known, ctx)
         return ServerState(tuned, generator, known, server.version + 1)
 

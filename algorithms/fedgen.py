@@ -31,7 +31,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.averaging import AveragingOptions, cohort_mean
+from rayfed_kd.averaging import AveragingOptions, new_model
 from rayfed_kd.contexts import ClientContext, ServerContext
 from rayfed_kd.ensembles import Ensemble
 from rayfed_kd.generation import GeneratorOptions, generate, noise, uniform_labels
@@ -125,7 +125,7 @@ class FedGen(OneExchange[ServerState, None]):
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         generator, moments = self._trained_generator(server, replies, ctx)
-        mean = cohort_mean(replies, self.options.weighting, server.weights)
+        mean = new_model(replies, self.options, server.weights)
         return ServerState(mean, generator, moments, server.version + 1)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:

@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.averaging import AveragingOptions, cohort_mean
+from rayfed_kd.averaging import AveragingOptions, new_model
 from rayfed_kd.contexts import ClientContext, ServerContext
 from rayfed_kd.losses import cross_entropy, distillation
 from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
@@ -100,7 +100,7 @@ class FedGKD(OneExchange[ServerState, None]):
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
-        mean = cohort_mean(replies, self.options.weighting, server.recent[0])
+        mean = new_model(replies, self.options, server.recent[0])
         recent = (mean, *server.recent)[: self.options.buffer]
         return ServerState(recent, weighted_mean(recent, [1.0] * len(recent)), server.version + 1)
 

@@ -21,6 +21,7 @@ class StandAlone(OneExchange[None, Tensor]):
 
     summary = "every client trains its own model alone; nothing travels"
     paper = "Cheng et al. 2021, arXiv 2110.11027 (Stand-Alone)"
+    heterogeneous = True
 
     def init_server(self, ctx: ServerContext) -> None:
         return None

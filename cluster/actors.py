@@ -22,7 +22,7 @@ import torch
 from cluster.calls import EvaluationCall, EvaluationResult, PersonalCall, StepCall, StepFacts, StepResult
 from cluster.checkpoints import Checkpointer
 from cluster.host import Host
-from cluster.placement import Plan
+from cluster.placement import HostClass, Plan
 from cluster.simulation import Simulation, StoppedError, run_recorded
 from rayfed_kd.config import FaultsRecipe
 from rayfed_kd.errors import RunError
@@ -83,7 +83,8 @@ class ClientActor:
     def __init__(self, blueprint: Blueprint, host: int, plan: Plan) -> None:
         setting = blueprint.build()
         recipe = setting.recipe
-        device = assigned_device(plan.client.num_gpus, recipe.placement.threads, recipe.deterministic)
+        num_gpus = plan.resources(host).num_gpus
+        device = assigned_device(num_gpus, recipe.placement.threads, recipe.deterministic)
         self._host = Host(setting, host, device, plan.keep_states)
 
     @ray.method(num_returns=3)
@@ -121,6 +122,7 @@ class RayEngine:
         sizes: [K] training samples, to start long steps first.
         loop: the event loop that waits for references.
         faults: how often a step whose host was lost is run again, and how long a step may take.
+        classes: which actors are for which clients; empty: all for all. Shared models are evaluated anywhere.
     """
 
     def __init__(
@@ -130,9 +132,13 @@ class RayEngine:
         sizes: Sequence[int],
         loop: asyncio.AbstractEventLoop,
         faults: FaultsRecipe,
+        *,
+        classes: Sequence[HostClass] = (),
     ) -> None:
         self._faults = faults
         self._actors, self._pinned, self._sizes, self._loop = list(actors), pinned, sizes, loop
+        self._every = tuple(range(len(actors)))
+        self._hosts = {client: one.hosts for one in classes for client in one.clients}
         self._load = [0] * len(actors)
         self._waiting: list[_Job] = []
         self._open: set[Future[Any]] = set()
@@ -185,29 +191,36 @@ class RayEngine:
     def _pump(self) -> None:
         """Starts what can start. While much waits, a host has its next call before the last one ends."""
         while self._waiting:
-            if self._waiting[0].future.cancelled():  # given up before it began
-                self._waiting.pop(0)
+            found = self._startable()
+            if found is None:
+                return
+            place, host = found
+            job = self._waiting.pop(place)
+            if job.future.cancelled():  # given up before it began
                 continue
-            depth = 2 if len(self._waiting) > len(self._actors) else 1
-            own = self._own_host(self._waiting[0].call)
-            if own is not None:
-                host = own
-            else:
-                host = min(range(len(self._load)), key=self._load.__getitem__)
-                if self._load[host] >= depth:
-                    return
-            job = self._waiting.pop(0)
             self._load[host] += 1
             task = self._loop.create_task(self._run(host, job))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _own_host(self, call: Any) -> int | None:
-        """The host that a client is pinned to: its state is there."""
-        if not self._pinned or isinstance(call, EvaluationCall):
-            return None
-        client: int = call.client if isinstance(call, PersonalCall) else call.facts.client
-        return client
+    def _startable(self) -> tuple[int, int] | None:
+        """The place of the first job that can start, and the host for it."""
+        depth = 2 if len(self._waiting) > len(self._actors) else 1
+        full = set()
+        for place, job in enumerate(self._waiting):
+            client = _whose(job.call)
+            if client is not None and self._pinned:
+                return place, client  # its state is there
+            hosts = self._every if client is None else self._hosts.get(client, self._every)
+            if hosts in full:
+                continue
+            host = min(hosts, key=self._load.__getitem__)
+            if self._load[host] < depth:
+                return place, host
+            if not self._hosts:
+                return None
+            full.add(hosts)
+        return None
 
     async def _run(self, host: int, job: _Job) -> None:
         try:
@@ -262,6 +275,14 @@ class RayEngine:
         return StepResult(known, RayHandle(parts), RayHandle(state))
 
 
+def _whose(call: Any) -> int | None:
+    """The client that a call is about; None for a shared model's evaluation."""
+    if isinstance(call, EvaluationCall):
+        return None
+    client: int = call.client if isinstance(call, PersonalCall) else call.facts.client
+    return client
+
+
 def _stop(future: Future[Any]) -> None:
     if not future.done():
         future.set_exception(StoppedError("stopped in the middle of a round"))
@@ -306,8 +327,8 @@ class ServerActor:
         """The whole run; gives the summary. Tables are closed whatever happens."""
         loop = asyncio.get_running_loop()
         sizes = self._setting.partition.sizes.tolist()
-        recipe = self._setting.recipe
-        self._engine = RayEngine(self._clients, self._plan.pinned, sizes, loop, recipe.faults)
+        recipe, plan = self._setting.recipe, self._plan
+        self._engine = RayEngine(self._clients, plan.pinned, sizes, loop, recipe.faults, classes=plan.classes)
         checkpointer = Checkpointer(self._folder, recipe.checkpoint)
         start = None
         if self._resume:

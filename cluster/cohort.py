@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from cluster.calls import StepCall, StepFacts, StepResult
 from cluster.engine import Engine
 from cluster.flights import Flights, Landing, Order
+from cluster.questions import EngineQuestions
 from cluster.records import Records
 from cluster.schedules import Schedule
 from rayfed_kd.contexts import DispatchFacts
@@ -20,6 +22,9 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.ledger import Ledger, travelling
 from rayfed_kd.protocol import Handle, Message, Replies, Reply, Step, to_array, to_tensor
 from rayfed_kd.setting import Setting
+
+if TYPE_CHECKING:
+    from cluster.poisoning import Poisoning
 
 VECTORS = ("weights", "generator", "discriminator")
 
@@ -39,6 +44,7 @@ class Traffic:
         staleness: of each reply that was used.
         dropped: replies that were left out.
         dispatch_s: seconds spent on publishing messages.
+        answers_s: seconds spent on waiting for answers to questions.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -47,6 +53,7 @@ class Traffic:
     staleness: list[int] = field(default_factory=list)
     dropped: int = 0
     dispatch_s: float = 0.0
+    answers_s: float = 0.0
 
 
 @dataclass
@@ -68,6 +75,7 @@ class Ground:
         flights: what is under way, and the time.
         records: what is known of every client.
         counters: draws and dispatches so far.
+        poisoning: replaces attackers' replies; None: all are honest.
     """
 
     setting: Setting
@@ -76,6 +84,7 @@ class Ground:
     flights: Flights
     records: Records
     counters: Counters
+    poisoning: Poisoning | None = None
 
 
 @dataclass(frozen=True)
@@ -117,16 +126,20 @@ class EngineCohort:
         sent = self._publish(message)
         for client in self._clients:
             self._dispatch(client, step, sent)
-        return self._exchange(lambda client: self._dispatch(client, step, sent))
+        return self._exchange(self._clients, lambda client: self._dispatch(client, step, sent))
 
     def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
         """One message each."""
         for client in sorted(messages):
             self._dispatch(client, step, self._publish(messages[client]))
-        return self._exchange(None)
+        return self._exchange(sorted(messages), None)
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
         """Starts one client's step; call the result to wait for its reply."""
+        if self._ground.poisoning is not None:
+            raise RunError(
+                "attack: a reply that comes alone cannot be poisoned; expected broadcast or scatter"
+            )
         order = self._dispatch(client, step, self._publish(message))
 
         def wait() -> Reply:
@@ -137,6 +150,26 @@ class EngineCohort:
             return self._reply(self._landed.pop(order.number))
 
         return wait
+
+    def questions(
+        self, step: Step, message: Message, *, answer: str, question: str | None = None
+    ) -> EngineQuestions:
+        """Starts `step` everywhere; what it computes ahead is counted when it is asked for.
+
+        Answers take no simulated time.
+        """
+        sent = self._publish(message)
+        started = Onlookers(self._clients, self._round, self._ground).start(step, message, sent.handle)
+        for call, _ in started.values():
+            self._count(call, "down", sent.shapes, len(message.metadata))
+        return EngineQuestions(
+            started,
+            (answer, question),
+            self.traffic,
+            self._count,
+            drop=self._faults.bad_replies == "drop",
+            poisoning=self._ground.poisoning,
+        )
 
     def _drawn(self, starting: bool = False) -> list[int]:
         """Clients that the schedule wants asked now; each begins a participation."""
@@ -154,8 +187,13 @@ class EngineCohort:
             self._records.put(client, begun)
         return drawn
 
-    def _exchange(self, ask: Callable[[int], Any] | None) -> Replies:
-        """Takes what lands until the schedule has enough."""
+    def _exchange(self, asked: Sequence[int], ask: Callable[[int], Any] | None) -> Replies:
+        """Takes what lands until the schedule has enough.
+
+        Args:
+            asked: who was.
+            ask: asks one more; None: nobody else can be.
+        """
         schedule, flights = self._schedule, self._flights
         deadline = flights.now + schedule.deadline_s
         replies: list[Reply] = []
@@ -186,8 +224,11 @@ class EngineCohort:
         if not replies:
             raise RunError(f"{error or 'All were too late.'} No reply of round {self._round} is left.")
         self.traffic.staleness += [reply.staleness for reply in replies]
+        if self._ground.poisoning is not None:
+            replies = self._ground.poisoning.replies(replies)
         found = Replies(replies, schedule.rule)
-        self._clients = sorted(set(found.clients))
+        silent = set(asked) - set(found.clients)
+        self._clients = sorted({*self._clients, *found.clients} - silent)
         self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
         return found
 
@@ -278,21 +319,38 @@ class Onlookers:
 
     def broadcast(self, step: Step, message: Message) -> Replies:
         """One message to all, published once."""
-        handle = self._publish(message)
-        return _all([self._ask(client, step, message, handle) for client in self.clients])
+        started = self.start(step, message, self._publish(message))
+        return Replies([_reply(client, future.result()) for client, (_, future) in started.items()])
 
     def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
         """One message each."""
-        return _all([self.submit(client, step, messages[client]) for client in sorted(messages)])
+        started = [self.submit(client, step, messages[client]) for client in sorted(messages)]
+        return Replies([wait() for wait in started])
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
         """Starts one client's step."""
-        return self._ask(client, step, message, self._publish(message))
+        _, future = self._ask(client, step, message, self._publish(message))
+        return lambda: _reply(client, future.result())
+
+    def questions(
+        self, step: Step, message: Message, *, answer: str, question: str | None = None
+    ) -> EngineQuestions:
+        """Starts `step` everywhere."""
+        started = self.start(step, message, self._publish(message))
+        return EngineQuestions(started, (answer, question), Traffic(), lambda *counted: None, drop=False)
+
+    def start(
+        self, step: Step, message: Message, handle: Handle
+    ) -> Mapping[int, tuple[StepCall, Future[StepResult]]]:
+        """One published message to all, and the results to come."""
+        return {client: self._ask(client, step, message, handle) for client in self.clients}
 
     def _publish(self, message: Message) -> Handle:
         return self._ground.engine.publish({name: to_array(part) for name, part in message.parts.items()})
 
-    def _ask(self, client: int, step: Step, message: Message, handle: Handle) -> Callable[[], Reply]:
+    def _ask(
+        self, client: int, step: Step, message: Message, handle: Handle
+    ) -> tuple[StepCall, Future[StepResult]]:
         record = self._ground.records[client]
         call = StepCall(
             step=step.__name__,
@@ -303,12 +361,7 @@ class Onlookers:
             state_version=record.version,
             observing=True,
         )
-        future = self._ground.engine.submit(call)
-        return lambda: _reply(client, future.result())
-
-
-def _all(started: Sequence[Callable[[], Reply]]) -> Replies:
-    return Replies([wait() for wait in started])
+        return call, self._ground.engine.submit(call)
 
 
 def _reply(client: int, result: StepResult) -> Reply:

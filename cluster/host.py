@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from cluster.calls import (
     decode_state,
     encode_state,
 )
-from rayfed_kd.contexts import ClientContext, ClientData, DeviceData, DispatchFacts
+from rayfed_kd.contexts import ClientContext, ClientData, DispatchFacts
 from rayfed_kd.protocol import Array, Evaluated, Handle, Message, Reply, to_array, to_tensor
 from rayfed_kd.setting import Setting
 
@@ -50,7 +51,7 @@ class Host:
     ) -> None:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._workshop = setting.workshop(device)
-        self._data = DeviceData(setting.dataset, device)
+        self._data = setting.device_data(device)
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
@@ -90,7 +91,8 @@ class Host:
         asked, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
         state = self._state(call.state, call.state_version, first)
         model = self._setting.method.personal(state, asked)
-        return model if isinstance(model, Evaluated) else Evaluated(model, "model")
+        found = model if isinstance(model, Evaluated) else Evaluated(model, "model")
+        return replace(found, architecture=asked.architecture(found.architecture))
 
     def evaluate_personal(self, call: PersonalCall) -> int:
         """Counts right predictions of a client's own model."""
@@ -123,7 +125,8 @@ class Host:
     def _context(self, facts: DispatchFacts) -> ClientContext:
         setting = self._setting
         indices = setting.partition.train[facts.client]
-        share = ClientData(indices, setting.recipe.data.augment, setting.recipe.local)
+        model = setting.model_of(facts.client)
+        share = ClientData(indices, setting.recipe.data.augment, setting.recipe.local, model)
         return ClientContext(self._workshop, self._data, share, facts, setting.recipe.seed)
 
     def _parts(self, call: StepCall) -> Mapping[str, Tensor]:

@@ -174,8 +174,11 @@ def run_on_ray(
     plan = plan_hosts(recipe, nodes)
     shared = ray.put(blueprint)
     # Restarted for ever: how often a step is tried again is the engine's to count.
-    client_actor = ray.remote(ClientActor).options(max_restarts=-1, **_resources(plan.client))
-    clients = [client_actor.remote(shared, host, plan) for host in range(plan.num_hosts)]
+    client_actor = ray.remote(ClientActor)
+    clients = [
+        client_actor.options(max_restarts=-1, **_resources(plan.resources(host))).remote(shared, host, plan)
+        for host in range(plan.num_hosts)
+    ]
     server_actor = ServerActor.options(**_resources(plan.server))  # type: ignore[attr-defined]
     server = server_actor.remote(shared, clients, plan, folder, resume)
     running = server.run.remote()

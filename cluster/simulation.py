@@ -16,9 +16,10 @@ from cluster.cohort import Counters, EngineCohort, Ground, Onlookers, Traffic
 from cluster.engine import Engine
 from cluster.evaluation import Evaluator
 from cluster.flights import Flights
+from cluster.poisoning import Poisoning
 from cluster.records import Records
 from cluster.schedules import make_schedule
-from rayfed_kd.contexts import DeviceData, ServerContext
+from rayfed_kd.contexts import ServerContext
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Evaluable, Shown
 from rayfed_kd.setting import Setting
@@ -82,7 +83,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._workshop = self.setting.workshop(self.device)
-        self._data = DeviceData(self.setting.dataset, self.device)
+        self._data = self.setting.device_data(self.device)
         self._evaluator = Evaluator(self.setting, self.engine)
         self._started = time.perf_counter()
 
@@ -133,8 +134,12 @@ class Simulation:
             flights=flights,
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),
+            poisoning=None if setting.recipe.attack is None else self._poisoning(),
         )
         return start
+
+    def _poisoning(self) -> Poisoning:
+        return Poisoning(self.setting.recipe, self.setting.method, self.engine.publish)
 
     def snapshot(self, round_index: int, server: Any) -> Snapshot:
         """The run between two rounds."""
@@ -161,7 +166,7 @@ class Simulation:
         cohort = EngineCohort(round_index, self.ground)
         server = method.run_round(server, cohort, ctx)
         self._workshop.take_back()
-        trained, client_s = time.perf_counter(), flights.waited_s - waited_s
+        trained, client_s = time.perf_counter(), flights.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         if self._due(round_index):
             self.models = method.evaluated(server)

@@ -13,14 +13,15 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.contexts import ServerContext
-from rayfed_kd.protocol import Declaration, Message, MethodOptions, OneExchange, Replies
+from rayfed_kd.protocol import Declaration, Message, OneExchange, Replies
+from rayfed_kd.robust import AggregationOptions, aggregate
 
 Weighting = Literal["samples", "uniform"]
 
 ClientState = TypeVar("ClientState")
 
 
-class AveragingOptions(MethodOptions):
+class AveragingOptions(AggregationOptions):
     """Options of a method whose server averages."""
 
     weighting: Weighting = Field("samples", description="a client's weight in the mean")
@@ -56,11 +57,24 @@ class Averaging(OneExchange[GlobalModel, ClientState]):
         return Message(student=server.weights)
 
     def absorb(self, server: GlobalModel, replies: Replies, ctx: ServerContext) -> GlobalModel:
-        mean = cohort_mean(replies, self.options.weighting, server.weights)
+        mean = new_model(replies, self.options, server.weights)
         return GlobalModel(mean, server.version + 1)
 
     def evaluated(self, server: GlobalModel) -> Mapping[str, Tensor]:
         return {"global": server.weights}
+
+
+def new_model(replies: Replies, options: AveragingOptions, into: Tensor) -> Tensor:
+    """The server's next model, [P], from the replies' part `student`: their mean, or a robust one.
+
+    A robust aggregation takes late replies' models as they are, all alike.
+
+    Args:
+        into: [P], the server's model now.
+    """
+    if options.aggregation == "mean":
+        return cohort_mean(replies, options.weighting, into)
+    return aggregate(replies.vectors("student"), [1.0] * len(replies), options)
 
 
 def cohort_mean(replies: Replies, weighting: Weighting, into: Tensor, part: str = "student") -> Tensor:

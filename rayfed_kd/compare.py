@@ -10,6 +10,7 @@ A study file:
     runs:
       - {label: KDIA, overrides: [method.tau=2.0]}
       - {label: FedAvg, base: configs/fedavg/cifar10.yaml}
+      - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # relative change
     models: {student: S, teacher: T}      # evaluated models shown, and how they are called
     last: 10                              # evaluated rounds in "mean of the last"
     headline: ua                          # the metric of best, "mean of the last" and target;
@@ -54,6 +55,7 @@ class StudyRun(_Strict):
     label: str
     base: str | None = None
     overrides: list[str] = []
+    against: str | None = None
 
 
 class Published(_Strict):
@@ -205,6 +207,9 @@ def _checked(study: Study, planned: Sequence[Planned]) -> list[Recipe]:
         )
     if isinstance(study.target, TargetRun) and study.target.run not in labels:
         raise RecipeError(f"target.run: {study.target.run!r} is no row; there are {labels}")
+    for run in study.runs:
+        if run.against is not None and run.against not in labels:
+            raise RecipeError(f"runs: {run.label}: against: {run.against!r} is no row; there are {labels}")
     for named in study.published:
         published_lines(named.paper, named.table, named.where)
     first: tuple[str, Mapping[str, Any]] | None = None

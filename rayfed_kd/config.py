@@ -62,6 +62,21 @@ class DataRecipe(Named):
     )
 
 
+class PublicRecipe(_Strict):
+    """Training images set apart before the partition, which server and clients all have."""
+
+    fraction: float | None = Field(None, gt=0, lt=1, description="share of the training images")
+    count: int | None = Field(None, ge=1, description="number of training images")
+    keep: int | None = Field(None, ge=1, description="so many of them are used; null: all (FedGEMS Fig. 4)")
+    labels: bool = Field(True, description="whether their labels are known")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> PublicRecipe:
+        if (self.fraction is None) == (self.count is None):
+            raise ValueError("give exactly one of fraction and count")
+        return self
+
+
 class PartitionRecipe(Named):
     """Which client holds which images."""
 
@@ -72,6 +87,30 @@ class PartitionRecipe(Named):
     )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="share of a client's images kept for its test")
     file: str | None = Field(None, description="a saved partition.parquet to use instead of drawing one")
+    public: PublicRecipe | None = Field(None, description="a public set; clients share what is left")
+
+
+class ClientModelsRecipe(_Strict):
+    """Clients' own architectures, for methods whose clients need not share one."""
+
+    models: list[Named] = Field(min_length=1, description="models, as under `model`")
+    assign: Literal["cycle"] | list[Annotated[int, Field(ge=0)]] = Field(
+        "cycle", description="client k has the (k mod n)-th of the n models, or those listed by client"
+    )
+
+    def of(self, client: int) -> int:
+        """Which of the models a client has."""
+        return client % len(self.models) if self.assign == "cycle" else self.assign[client]
+
+    def fault(self, clients: int) -> str | None:
+        """Why this cannot be for so many clients; None if it can."""
+        if self.assign == "cycle":
+            few = len(self.models) > clients
+            return f"models: {len(self.models)} for {clients} clients" if few else None
+        if len(self.assign) != clients:
+            return f"assign: {len(self.assign)} entries for {clients} clients"
+        beyond = [place for place in self.assign if place >= len(self.models)]
+        return f"assign: {beyond[0]} is no place in a list of {len(self.models)} models" if beyond else None
 
 
 class OptimizerRecipe(_Strict):
@@ -126,6 +165,55 @@ class ResourceRecipe(_Strict):
         return self
 
 
+class ClientResourceRecipe(ResourceRecipe):
+    """What Ray reserves for an actor that runs these clients."""
+
+    clients: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, description="their ids")
+
+
+class AttackRecipe(_Strict):
+    """Clients that lie about what they send: their parts are replaced when an exchange's replies are in."""
+
+    name: Literal["paf", "lie", "ofom"]
+    clients: list[Annotated[int, Field(ge=0)]] | None = Field(None, description="the attackers' ids")
+    fraction: float | None = Field(None, ge=0, lt=1, description="share of the clients, drawn once")
+    scale: float = Field(10.0, description="how far theta' lies, in every coordinate (paf, ofom)")
+    theta: Literal["constant", "random"] = Field(
+        "constant",
+        description="theta': `scale` itself, or times normal numbers drawn once; softmax sees no constant",
+    )
+    z: float | Literal["baruch", "fedgems"] = Field(
+        1.5, description="deviations from the mean (lie), or the formula that gives them"
+    )
+    parts: list[str] | None = Field(None, description="what is poisoned; null: all weights and logits")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> AttackRecipe:
+        if self.clients is not None and self.fraction is not None:
+            raise ValueError("give at most one of clients and fraction")
+        return self
+
+    def count(self, clients: int) -> int:
+        """How many attackers; where nothing is said, as FedGEMS has them: two for ofom, else one."""
+        if self.clients is not None:
+            return len(self.clients)
+        if self.fraction is not None:
+            return round(self.fraction * clients)
+        return 2 if self.name == "ofom" else 1
+
+    def fault(self, clients: int) -> str | None:
+        """Why this cannot be among so many clients; None if it can."""
+        named, count = self.clients or [], self.count(clients)
+        wrong = sorted({client for client in named if client >= clients or named.count(client) > 1})
+        if wrong:
+            return f"clients: {wrong[0]}: expected each of 0 to {clients - 1} at most once"
+        if count >= clients:
+            return f"clients: {count} attackers for {clients} clients; expected an honest one at least"
+        if self.name == "ofom" and count not in (0, 2):
+            return f"clients: ofom has two attackers, one far and one mean; these are {count}"
+        return None
+
+
 class PlacementRecipe(_Strict):
     """How clients lie on actors."""
 
@@ -134,6 +222,7 @@ class PlacementRecipe(_Strict):
     )
     client: ResourceRecipe = ResourceRecipe()
     server: ResourceRecipe = ResourceRecipe()
+    overrides: list[ClientResourceRecipe] = Field([], description="more, or less, for some clients' actors")
     threads: int = Field(1, ge=1, description="torch threads per actor; part of what makes bits equal")
 
 
@@ -177,6 +266,7 @@ class Recipe(_Strict):
 
     method: Named
     model: Named = Named(name="lenet5")
+    client_models: ClientModelsRecipe | None = None
     data: DataRecipe = DataRecipe()
     partition: PartitionRecipe = PartitionRecipe()
     local: LocalRecipe = LocalRecipe()
@@ -188,6 +278,7 @@ class Recipe(_Strict):
     evaluation: EvaluationRecipe = EvaluationRecipe()
     checkpoint: CheckpointRecipe = CheckpointRecipe()
     faults: FaultsRecipe = FaultsRecipe()
+    attack: AttackRecipe | None = None
     results: ResultsRecipe = ResultsRecipe()
     deterministic: bool = Field(True, description="on GPU: only kernels that repeat bit for bit")
     seed: int = Field(1, ge=0, description="the run's seed")
@@ -204,6 +295,23 @@ class Recipe(_Strict):
             raise ValueError(
                 f"sampling.fraction = {fraction:g} of partition.clients = {clients} "
                 f"is {fraction * clients:g} clients a round; expected 1 or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lists_fit_the_clients(self) -> Recipe:
+        clients = self.partition.clients
+        fault = None if self.client_models is None else self.client_models.fault(clients)
+        if fault:
+            raise ValueError(f"client_models.{fault}")
+        fault = None if self.attack is None else self.attack.fault(clients)
+        if fault:
+            raise ValueError(f"attack.{fault}")
+        named = [client for override in self.placement.overrides for client in override.clients]
+        wrong = sorted({client for client in named if client >= clients or named.count(client) > 1})
+        if wrong:
+            raise ValueError(
+                f"placement.overrides: client {wrong[0]}: expected each of 0 to {clients - 1} at most once"
             )
         return self
 

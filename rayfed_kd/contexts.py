@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from rayfed_kd.config import LocalRecipe
 from rayfed_kd.data.augment import augment, normalise
 from rayfed_kd.data.dataset import Dataset, Split
+from rayfed_kd.errors import RunError
 from rayfed_kd.seeds import numpy_stream, torch_stream
 from rayfed_kd.vectors import FlatModule
 from rayfed_kd.workshop import Workshop
@@ -31,10 +32,14 @@ class DeviceData:
     Args:
         dataset: memory-mapped, so that on the CPU hosts of one machine share its pages.
         device: where batches are wanted.
+        public: which of the training samples everybody has.
     """
 
-    def __init__(self, dataset: Dataset, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, dataset: Dataset, device: torch.device | str = "cpu", public: PublicShare | None = None
+    ) -> None:
         self.device = torch.device(device)
+        self.public = public
         self.classes = dataset.classes
         self.shape = dataset.shape
         self._mean = torch.tensor(dataset.mean, dtype=torch.float32, device=self.device)
@@ -77,6 +82,77 @@ class DeviceData:
         return images, labels
 
 
+@dataclass(frozen=True)
+class PublicShare:
+    """The public set: indices [n] int64 of training samples, ascending; whether their labels are known."""
+
+    indices: np.ndarray[tuple[int], np.dtype[np.int64]]
+    labelled: bool
+
+
+class PublicBatch(NamedTuple):
+    """ids [batch] int64 of public samples, and their images, normalised, as they are: not augmented."""
+
+    ids: Tensor
+    images: Tensor
+
+
+class Public:
+    """The public samples, each by its id, 0 to len - 1: the same for the server and every client.
+
+    Args:
+        data: on the step's device.
+        share: which samples.
+        order: epoch -> the stream that its order is drawn from.
+    """
+
+    def __init__(
+        self, data: DeviceData, share: PublicShare, order: Callable[[int], np.random.Generator]
+    ) -> None:
+        self._data, self._share, self._order = data, share, order
+        self._places = torch.from_numpy(share.indices).to(data.device)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether labels are known."""
+        return self._share.labelled
+
+    def images(self, ids: Tensor) -> Tensor:
+        """[n] ids -> [n, ...] float32, normalised."""
+        return self._data.normalise(self._data.gather(self._places[ids]).images)
+
+    def labels(self, ids: Tensor) -> Tensor:
+        """[n] ids -> [n] int64.
+
+        Raises: RunError if the recipe says that they are not known.
+        """
+        if not self.labelled:
+            raise RunError("partition.public.labels is false: public labels are not known")
+        return self._data.gather(self._places[ids]).labels
+
+    @property
+    def ids(self) -> Tensor:
+        """All of them, [len] int64, ascending."""
+        return torch.arange(len(self), device=self._data.device)
+
+    def epoch(self, index: int, batch_size: int, ids: Tensor | None = None) -> Iterator[PublicBatch]:
+        """One pass over all, or over `ids`, in this epoch's own order; the last batch may be small."""
+        among = self.ids if ids is None else ids
+        order = torch.from_numpy(self._order(index).permutation(len(among))).to(self._data.device)
+        yield from self._batches(among[order], batch_size)
+
+    def in_order(self, ids: Tensor | None = None, batch_size: int = 256) -> Iterator[PublicBatch]:
+        """One pass over all by id, or over `ids` as they are."""
+        yield from self._batches(self.ids if ids is None else ids, batch_size)
+
+    def _batches(self, ids: Tensor, batch_size: int) -> Iterator[PublicBatch]:
+        for chosen in torch.split(ids, batch_size):
+            yield PublicBatch(chosen, self.images(chosen))
+
+
 @dataclass
 class Log:
     """Means of what a step logs, kept on its device until the step is over."""
@@ -109,17 +185,33 @@ class Context:
         self.classes = data.classes
         self.shape = data.shape
 
+    @property
+    def public(self) -> Public:
+        """The public samples.
+
+        Raises: RunError if the recipe has none; a method that needs them says so (`Method.public`).
+        """
+        share = self._data.public
+        if share is None:
+            raise RunError("this recipe has no partition.public")
+        scope = ("public batches", *self._scope)
+        return Public(self._data, share, lambda index: numpy_stream(self._seed, *scope, index))
+
+    def architecture(self, name: str) -> str:
+        """The workshop's name of an architecture: a client with a model of its own has another "model"."""
+        return name
+
     def model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """A module to train that holds `vector`; a new one at each call, lent for this step."""
-        return self._workshop.lend(architecture, vector).train()
+        return self._workshop.lend(self.architecture(architecture), vector).train()
 
     def frozen_model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """The same in eval mode, its parameters without gradient: a teacher."""
-        return self._workshop.lend(architecture, vector).freeze()
+        return self._workshop.lend(self.architecture(architecture), vector).freeze()
 
     def initial_vector(self, architecture: str = "model") -> Tensor:
         """The architecture's initial vector: a function of the run's seed alone."""
-        return self._workshop.initial_vector(architecture)
+        return self._workshop.initial_vector(self.architecture(architecture))
 
     def stream(self, purpose: str) -> torch.Generator:
         """This step's random stream for `purpose`, on the step's device; draws go on where they were."""
@@ -172,6 +264,14 @@ class ClientContext(Context):
         self.num_samples = len(client_data.indices)
         self.samples_drawn = 0
 
+    def architecture(self, name: str) -> str:
+        """The workshop's name: "model" is the client's own, where the recipe has `client_models`."""
+        return self._client_data.model if name == "model" else name
+
+    def own_initial_vector(self, architecture: str = "model") -> Tensor:
+        """An initial vector that no other client has: for personal models, which are never averaged."""
+        return self._workshop.own_initial_vector(self.architecture(architecture), self.client)
+
     def epoch(self, index: int) -> Iterator[Batch]:
         """One pass over the client's samples in this epoch's own order; the last batch may be small."""
         for _, batch in self.numbered_epoch(index):
@@ -214,11 +314,15 @@ class ClientContext(Context):
 
 @dataclass(frozen=True)
 class ClientData:
-    """A client's share: indices [n] int64 of training samples, augmentation, local settings."""
+    """A client's share: indices [n] int64 of training samples, augmentation, local settings.
+
+    `model`: the workshop's name of the client's architecture.
+    """
 
     indices: np.ndarray[tuple[int], np.dtype[np.int64]]
     augment: str
     local: LocalRecipe
+    model: str = "model"
 
 
 @dataclass(frozen=True)

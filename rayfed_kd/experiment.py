@@ -156,6 +156,7 @@ def _check_given(prepared: Prepared, folder: Path) -> None:
     ours = prepared.setting.partition
     saved = Partition.load(folder / "partition.parquet", len(prepared.setting.dataset.train.labels))
     pairs = [*zip(ours.train, saved.train, strict=False), *zip(ours.test, saved.test, strict=False)]
+    pairs.append((ours.public, saved.public))
     if len(ours.train) != len(saved.train) or any((a.shape != b.shape) or (a != b).any() for a, b in pairs):
         raise RecipeError(f"{folder}: its partition is another than its recipe and the data give now")
     import pyarrow.parquet as pq

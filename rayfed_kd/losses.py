@@ -217,6 +217,55 @@ def contrastive_loss(features: Tensor, positive: Tensor, negatives: Tensor, temp
     return -F.log_softmax(similarities, dim=0)[0].mean()
 
 
+def blended_loss(
+    logits: Tensor,
+    labels: Tensor,
+    teacher_logits: Tensor,
+    shares: tuple[Tensor, Tensor],
+    temperature: float = 1.0,
+) -> Tensor:
+    """h_i CE_i + s_i T^2 KL(softmax(teacher_i / T), softmax(student_i / T)), mean over the batch.
+
+    FedGEMS eq. 1, 2 and 5, where every sample has its own teacher or none.
+
+    Args:
+        logits: [batch, classes], the student's; gradient reaches nothing else.
+        labels: [batch] int64.
+        teacher_logits: [batch, classes]; any finite values where s_i is 0.
+        shares: h and s, [batch] each.
+        temperature: T > 0.
+    Returns: scalar.
+    Raises: ValueError if the shapes differ.
+    """
+    _check_rows(logits, "logits")
+    if teacher_logits.shape != logits.shape:
+        raise ValueError(f"teacher {list(teacher_logits.shape)} and student {list(logits.shape)} differ")
+    hard, soft = shares
+    student = F.log_softmax(logits / temperature, dim=1)
+    target = F.log_softmax(teacher_logits.detach() / temperature, dim=1)
+    divergence = F.kl_div(student, target, reduction="none", log_target=True).sum(dim=1)
+    entropy = F.cross_entropy(logits, labels, reduction="none")
+    return (hard * entropy + soft * temperature**2 * divergence).mean()
+
+
+def logit_error(teacher_logits: Tensor, student_logits: Tensor, *, squared: bool = False) -> Tensor:
+    """Mean absolute, or squared, difference of logits, over batch and classes. FedMD's digest.
+
+    Args:
+        teacher_logits: [batch, classes]; no gradient reaches it.
+        student_logits: the same shape; gradient passes.
+    Returns: scalar.
+    Raises: ValueError if the shapes differ or are not [batch, classes].
+    """
+    _check_rows(student_logits, "student_logits")
+    if teacher_logits.shape != student_logits.shape:
+        raise ValueError(
+            f"teacher {list(teacher_logits.shape)} and student {list(student_logits.shape)} differ"
+        )
+    difference = student_logits - teacher_logits.detach()
+    return difference.square().mean() if squared else difference.abs().mean()
+
+
 def adversarial_loss(real: Tensor, fake: Tensor) -> Tensor:
     """Mean of -log f(x) over real samples and -log(1 - f(x)) over generated ones, together. DaFKD eq. 2.
 

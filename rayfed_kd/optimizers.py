@@ -18,6 +18,7 @@ from rayfed_kd.config import OptimizerRecipe
 from rayfed_kd.vectors import FlatModule
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
+Moments = Mapping[str, Tensor]
 
 
 def faded(recipe: OptimizerRecipe, factor: float) -> OptimizerRecipe:
@@ -67,7 +68,7 @@ class Optimizer:
         self,
         recipe: OptimizerRecipe,
         module: FlatModule | FreeTensor,
-        state: Mapping[str, Tensor] | None = None,
+        state: Moments | None = None,
         *,
         part: slice = slice(None),
         betas: tuple[float, float] = ADAM_BETAS,

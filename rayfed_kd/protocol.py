@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from rayfed_kd.config import LocalRecipe
     from rayfed_kd.contexts import ClientContext, ServerContext
 
-Kind = Literal["weights", "generator", "discriminator", "logits", "features", "labels", "counts", "scalars"]
+Kind = Literal[
+    "weights", "generator", "discriminator", "logits", "features", "labels", "ids", "counts", "scalars"
+]
 KINDS: tuple[str, ...] = get_args(Kind)
 Number = int | float
 Array = np.ndarray[Any, Any]
@@ -211,6 +213,17 @@ class MethodOptions(BaseModel):
 Step = Callable[[Any, Message, "ClientContext"], tuple[Any, Reply]]
 
 
+class Questions(Protocol):
+    """What a server's loop may ask of its cohort, again and again, while the clients stay as they are."""
+
+    def ask(self, ids: Tensor) -> Tensor:
+        """All clients' answers to these ids, [K, n, ...], on the CPU, in client order; waits for them.
+
+        Raises: RunError naming round and client if an answer is not finite.
+        """
+        ...
+
+
 class Cohort(Protocol):
     """What a round may do to its clients."""
 
@@ -229,6 +242,19 @@ class Cohort(Protocol):
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
         """Starts `step` on one client; the returned function waits for the reply."""
+        ...
+
+    def questions(
+        self, step: Step, message: Message, *, answer: str, question: str | None = None
+    ) -> Questions:
+        """Starts `step` on every client, to be asked about by id; clients' states stay as they are.
+
+        Args:
+            step: gives a Reply whose part `answer` has one row per id, [N, ...].
+            message: what it needs.
+            answer: a part declared up; only rows asked for count as traffic.
+            question: a part declared down, the ids asked about, 4 bytes each; None: clients know them.
+        """
         ...
 
 
@@ -338,6 +364,8 @@ class Method(Generic[ServerState, ClientState]):
         options: annotated with the method's own options model.
         summary, paper: one line each, for `rayfed-kd methods`.
         down, up: every part that may cross, with its kind; others are refused.
+        heterogeneous: whether clients may have architectures of their own (`client_models`).
+        public: what the method needs of `partition.public`: nothing, its samples, or their labels as well.
     """
 
     options: Any
@@ -345,6 +373,8 @@ class Method(Generic[ServerState, ClientState]):
     paper: ClassVar[str] = ""
     down: ClassVar[Declaration] = {}
     up: ClassVar[Declaration] = {}
+    heterogeneous: ClassVar[bool] = False
+    public: ClassVar[Literal["none", "samples", "labels"]] = "none"
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.options_model()() if options is None else options

@@ -5,6 +5,7 @@ A `Blueprint` is a `Setting` on paper: plain values, which any process turns int
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,19 +17,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from rayfed_kd.config import Named, Recipe, validate
-from rayfed_kd.contexts import DeviceData, ServerContext, ServerFacts
+from rayfed_kd.attacks import attacked_parts, strength
+from rayfed_kd.config import Named, PartitionRecipe, PublicRecipe, Recipe, validate
+from rayfed_kd.contexts import DeviceData, PublicShare, ServerContext, ServerFacts
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS, check_augmentation
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.loading import load_dataset, open_dataset
-from rayfed_kd.data.partition import SCHEMES, Partition, Pool, make_partition
+from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make_partition
 from rayfed_kd.devices import Devices, make_devices
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.errors import RecipeError, RunError, nearest
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import Classifier, last_maps
 from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
 from rayfed_kd.registry import load_object, locate, options_model
+from rayfed_kd.robust import AggregationOptions
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.timing import clock_options, schedule_options
 from rayfed_kd.workshop import Workshop
@@ -97,11 +100,34 @@ class Setting:
             if architecture.name == RECIPE_MODEL:
                 named = replace(architecture, name=model.name, options=model.options)
             wanted[name] = (named, f"method.{name}")
+        wanted |= self._own_models
         return {name: self._builder(*entry) for name, entry in wanted.items()}
+
+    @cached_property
+    def _own_models(self) -> dict[str, tuple[Architecture, str]]:
+        """Clients' own architectures, by a name that says what they are: equal ones are one."""
+        listed = self.recipe.client_models
+        found = {}
+        for place, model in enumerate(listed.models if listed else []):
+            named = Architecture("classifier", model.name, model.options)
+            found[_own_name(model, self.recipe.model)] = (named, f"client_models.models.{place}")
+        found.pop("model", None)
+        return found
+
+    def model_of(self, client: int) -> str:
+        """The name of a client's architecture: "model", or one of `client_models`."""
+        listed = self.recipe.client_models
+        return "model" if listed is None else _own_name(listed.models[listed.of(client)], self.recipe.model)
 
     def workshop(self, device: torch.device | str = "cpu") -> Workshop:
         """A workshop of this setting's modules."""
         return Workshop(self.builders, self.recipe.seed, device)
+
+    def device_data(self, device: torch.device | str = "cpu") -> DeviceData:
+        """The data on a device, with the public set if there is one."""
+        asked = self.recipe.partition.public
+        share = None if asked is None else PublicShare(self.partition.public, asked.labels)
+        return DeviceData(self.dataset, device, share)
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """What the server knows in that round."""
@@ -112,14 +138,45 @@ class Setting:
 
         Raises: RecipeError
         """
+        if self.recipe.client_models is not None and not self.method.heterogeneous:
+            raise RecipeError(
+                f"client_models: {self.recipe.method.name} combines its clients' weights and needs one "
+                "architecture for all; expected no client_models, only `model`"
+            )
+        self._check_public()
+        self._check_attack()
+        if isinstance(self.method.options, AggregationOptions):
+            self.method.options.check_clients(self.recipe.partition.clients)
         workshop = self.workshop()
         for name in self.builders:
             workshop.initial_vector(name)
         for name, architecture in self.method.architectures().items():
             if architecture.kind == "generator":
                 self._try_generator(name, architecture, workshop)
-        data = DeviceData(self.dataset)
+        data = self.device_data()
         self.method.check(ServerContext(workshop, data, self.server_facts(0), self.recipe.seed))
+
+    def _check_public(self) -> None:
+        needs, asked, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
+        if needs != "none" and asked is None:
+            raise RecipeError(
+                f"partition.public is missing: {name} needs public samples, "
+                "as partition.public={fraction: 0.5}"
+            )
+        if needs == "labels" and asked is not None and not asked.labels:
+            raise RecipeError(f"partition.public.labels = false: {name} needs the labels of public samples")
+
+    def _check_attack(self) -> None:
+        attack, clients = self.recipe.attack, self.recipe.partition.clients
+        if attack is None:
+            return
+        attacked_parts(attack, self.method.up, self.recipe.method.name)
+        count = attack.count(clients)
+        if attack.name == "lie" and count:
+            try:
+                strength(attack, clients - count, count)
+            except RunError as error:
+                raise RecipeError(str(error)) from None
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]
@@ -135,7 +192,7 @@ class Setting:
                 return _module(make(self.spaces[space], classes, **arguments), f"{path}.name")
             except RecipeError as error:
                 if architecture.kind == "classifier":
-                    raise
+                    raise RecipeError(error.message, f"{path}.name", error.hint) from None
                 whole = f"{error.message}; this method needs {space} of {_sides(self.spaces[space])}"
                 raise RecipeError(whole, error.path) from None
 
@@ -195,6 +252,12 @@ class _Spaces(Mapping[str, tuple[int, ...]]):
         return 3
 
 
+def _own_name(model: Named, recipe_model: Named) -> str:
+    """The workshop's name of a client's architecture; the recipe's own model is "model"."""
+    same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
+    return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
+
+
 def _sides(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
@@ -221,7 +284,9 @@ def check_names(recipe: Recipe) -> None:
 
     Raises: RecipeError
     """
-    named = (("model", recipe.model, CLASSIFIERS), ("data", recipe.data, SOURCES))
+    own = recipe.client_models.models if recipe.client_models else []
+    models = [(f"client_models.models.{place}", model, CLASSIFIERS) for place, model in enumerate(own)]
+    named = (("model", recipe.model, CLASSIFIERS), *models, ("data", recipe.data, SOURCES))
     for path, what, registered in (*named, ("partition", recipe.partition, SCHEMES)):
         function = load_object(locate(what.name, registered, f"{path}.name"), f"{path}.name")
         validate(options_model(function), what.options, path, what.name)
@@ -268,15 +333,46 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
             raise RecipeError(
                 f"partition.clients = {asked.clients}: {asked.file} has {len(partition.train)} clients"
             )
+        _check_public_count(asked, len(partition.public), len(labels))
         return partition
-    pool = Pool(labels, dataset.classes, dataset.writers)
-    stream = numpy_stream(recipe.seed, "partition")
+    if asked.public is None:
+        return _drawn(recipe, Pool(labels, dataset.classes, dataset.writers))
+    count = _public_count(asked.public, len(labels))
+    public, private = draw_public(len(labels), count, numpy_stream(recipe.seed, "public"))
+    writers = None if dataset.writers is None else np.asarray(dataset.writers)[private]
+    partition = _drawn(recipe, Pool(labels[private], dataset.classes, writers))
+    return partition.beside(public, private, asked.public.keep)
+
+
+def _public_count(asked: PublicRecipe, total: int) -> int:
+    """How many samples are set apart.
+
+    Raises: RecipeError if none would be left, or fewer than are to be used.
+    """
+    count = asked.count or max(1, round((asked.fraction or 0) * total))
+    if count >= total:
+        raise RecipeError(f"partition.public.count = {count}: there are {total} training samples")
+    if (asked.keep or 0) > count:
+        raise RecipeError(f"partition.public.keep = {asked.keep}: there are {count} public samples")
+    return count
+
+
+def _check_public_count(asked: PartitionRecipe, there: int, total: int) -> None:
+    """A partition's file must have the public samples that the recipe asks for."""
+    public = asked.public
+    wanted = 0 if public is None else public.keep or _public_count(public, total)
+    if wanted != there:
+        raise RecipeError(f"partition.public: {asked.file} has {there} public samples, expected {wanted}")
+
+
+def _drawn(recipe: Recipe, pool: Pool) -> Partition:
+    asked = recipe.partition
     return make_partition(
         pool,
         asked.clients,
         asked.name,
         asked.options,
-        stream,
+        numpy_stream(recipe.seed, "partition"),
         test=asked.test,
         test_fraction=asked.test_fraction,
     )

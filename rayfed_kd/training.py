@@ -81,6 +81,21 @@ def mean_loss(model: FlatModule, ctx: ClientContext) -> float:
     return float(total) / max(ctx.num_samples, 1)
 
 
+def train_kept(student: FlatModule, optimizer: Optimizer, epochs: int, ctx: ClientContext) -> None:
+    """Epochs of cross entropy on the client's own data, logged as `ce`, with an optimiser that is kept."""
+    for epoch in range(epochs):
+        for images, labels in ctx.epoch(epoch):
+            loss = cross_entropy(student(images), labels)
+            ctx.log(ce=loss)
+            optimizer.minimise(loss)
+
+
+def public_logits(model: FlatModule, ctx: Context, ids: Tensor | None = None) -> Tensor:
+    """A frozen model's logits on all public samples by id, or on `ids`: [n, classes], without gradient."""
+    with torch.no_grad():
+        return torch.cat([model(images) for _, images in ctx.public.in_order(ids)])
+
+
 def train_generator_on_labels(
     generator: FlatModule, ensemble: Callable[[Tensor], Tensor], options: GeneratorTraining, ctx: Context
 ) -> None:

@@ -78,6 +78,15 @@ class FlatModule:
         output: Tensor = self.module(*inputs)
         return output
 
+    def predict(self, inputs: Tensor) -> Tensor:
+        """The output in eval mode, without gradient; a module in training goes on training after it."""
+        training = self.module.training
+        self.module.eval()
+        with torch.no_grad():
+            output = self(inputs)
+        self.module.train(training)
+        return output
+
     def features(self, inputs: Tensor) -> Tensor:
         """The classifier's features, [batch, feature_size]: the input of its last layer."""
         features: Tensor = self.module.features(inputs)  # type: ignore[operator]
@@ -208,16 +217,18 @@ def _view_like(flat: Tensor, shaped: Tensor) -> Tensor:
     return flat.view(shaped.shape)
 
 
-def initial_vector(build: Callable[[], nn.Module], seed: int, name: str) -> Tensor:
+def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, client: int | None = None) -> Tensor:
     """The vector of a freshly initialised module, on the CPU, the same wherever it is made.
 
     Args:
         build: makes the module, drawing from torch's global generator as torch's layers do.
         seed: the run's seed.
         name: the architecture's name, so that no two share a stream.
+        client: whose own vector; None: the one that all have in common.
     """
+    stream = ("initial", name) if client is None else ("initial", name, client)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "initial", name))
+        torch.manual_seed(derive(seed, *stream))
         return FlatModule(build()).vector()
 
 

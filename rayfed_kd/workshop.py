@@ -53,6 +53,10 @@ class Workshop:
             self._initial[name] = initial_vector(self._builders[name], self._seed, name).to(self.device)
         return self._initial[name].clone()
 
+    def own_initial_vector(self, name: str, client: int) -> Tensor:
+        """The architecture's initial vector of one client alone; not kept."""
+        return initial_vector(self._builders[name], self._seed, name, client).to(self.device)
+
     def _build(self, name: str) -> FlatModule:
         with torch.random.fork_rng(devices=[]):  # layers draw their initial values: not from the caller's
             return FlatModule(self._builders[name](), self.device)

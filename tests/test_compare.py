@@ -92,6 +92,20 @@ def test_target_is_a_runs_own_best_seed_by_seed():
     assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
 
 
+def test_relative_change_against_another_row_by_hand():
+    """A ends at .4 and .8, B at .9 and .3: .9 / .4 - 1 = 1.25 and .3 / .8 - 1 = -.625, mean .3125."""
+    comparison = made(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
+    assert comparison.changes(("B", "aca")) == pytest.approx([1.25, -0.625])
+    assert comparison.header()[-1] == "relative change %"
+    assert [line[-1] for line in comparison.cells()] == ["", "+31.25 ± 132.58"]
+
+
+def test_a_row_without_an_accuracy_in_common_has_no_change():
+    comparison = made(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
+    curves = {key: curve for key, curve in comparison.curves.items() if key[0] == "B"}
+    assert Comparison(comparison.study, curves).changes(("B", "aca")) == []
+
+
 def test_latex_is_for_booktabs_and_escaped():
     lines = made(title="x").latex().splitlines()
     assert lines[0] == "% x; last round, mean ± sample deviation over 2 seeds."
@@ -211,6 +225,7 @@ def test_rows_of_different_data_are_refused_with_both(study):
         ({"runs": [{"label": "A"}, {"label": "A"}]}, "two rows have the same label"),
         ({"base": None}, "runs: A: no base recipe"),
         ({"published": [{"paper": "kdia", "table": "99"}]}, "published.table: '99'"),
+        ({"runs": [{"label": "A", "against": "Z"}]}, "runs: A: against: 'Z' is no row"),
     ],
 )
 def test_bad_study_is_refused(study, changes, message):

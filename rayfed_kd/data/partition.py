@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,9 @@ from rayfed_kd.registry import load_object, locate, options_model
 __all__ = ["SCHEMES", "Partition", "Pool", "make_partition"]
 
 Array = np.ndarray[Any, Any]
-SPLITS = ("train", "test")
+SPLITS = ("train", "test", "public")
+TRAIN, TEST, PUBLIC = range(3)
+NOBODY = -1
 
 SCHEMES = {
     name: f"rayfed_kd.data.schemes:{name}"
@@ -45,11 +47,13 @@ class Partition:
         train: K arrays, what clients train on.
         test: K arrays, each client's own test part; empty where the official test set is used.
         origin: how it was drawn, for people.
+        public: what server and clients all have and no client holds; empty where there is no such.
     """
 
     train: tuple[Array, ...]
     test: tuple[Array, ...]
     origin: Mapping[str, Any]
+    public: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def sizes(self) -> Array:
@@ -62,14 +66,15 @@ class Partition:
         return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
     def save(self, path: Path) -> None:
-        """Writes client, split, sample; one row a sample."""
+        """Writes client (-1: nobody's), split, sample; one row a sample."""
+        nobody = np.full(len(self.public), NOBODY)
         rows = _Rows(
-            np.concatenate([_owners(self.train), _owners(self.test)]),
-            np.repeat([False, True], [_total(self.train), _total(self.test)]),
-            np.concatenate([*self.train, *self.test]).astype(np.int64),
+            np.concatenate([_owners(self.train), _owners(self.test), nobody]),
+            np.repeat([TRAIN, TEST, PUBLIC], [_total(self.train), _total(self.test), len(self.public)]),
+            np.concatenate([*self.train, *self.test, self.public]).astype(np.int64),
             {"clients": len(self.train), "origin": dict(self.origin)},
         )
-        split = pa.DictionaryArray.from_arrays(rows.testing.astype(np.int8), list(SPLITS))
+        split = pa.DictionaryArray.from_arrays(rows.split.astype(np.int8), list(SPLITS))
         table = pa.table(
             {"client": rows.client.astype(np.int32), "split": split, "sample": rows.sample},
             metadata={"rayfed_kd": json.dumps({**rows.meta, "digest": rows.digest()})},
@@ -100,7 +105,27 @@ class Partition:
             ends = np.cumsum(np.bincount(owners, minlength=rows.clients))[:-1]
             return tuple(np.split(samples[order], ends))
 
-        return cls(parts(~rows.testing), parts(rows.testing), rows.meta.get("origin", {}))
+        public = np.sort(rows.sample[rows.split == PUBLIC])
+        held = [parts(rows.split == split) for split in (TRAIN, TEST)]
+        return cls(held[0], held[1], rows.meta.get("origin", {}), public)
+
+    def beside(self, public: Array, private: Array, keep: int | None = None) -> Partition:
+        """A partition of `private` samples, drawn as if there were no others, beside a public set.
+
+        Args:
+            public: sample indices, in the order that they were drawn.
+            private: ascending; what this partition's indices count.
+            keep: how many of the public ones are used, the first; None: all.
+        """
+        origin = {**self.origin, "samples": len(public) + len(private), "public": len(public)}
+        parts = [tuple(private[part] for part in held) for held in (self.train, self.test)]
+        return replace(self, train=parts[0], test=parts[1], origin=origin, public=np.sort(public[:keep]))
+
+
+def draw_public(total: int, count: int, stream: np.random.Generator) -> tuple[Array, Array]:
+    """`count` of `total` samples, uniform, in the order drawn; and the rest, ascending."""
+    order = stream.permutation(total)
+    return order[:count], np.sort(order[count:])
 
 
 def make_partition(
@@ -163,10 +188,10 @@ def _checked(drawn: Any, clients: int, total: int, scheme: str) -> list[Array]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A partition's file: client, testing, sample, each [rows]; `meta` is empty if it is not `save`'s."""
+    """A partition's file: client, split, sample, each [rows]; `meta` is empty if it is not `save`'s."""
 
     client: Array
-    testing: Array
+    split: Array
     sample: Array
     meta: Mapping[str, Any]
 
@@ -179,7 +204,7 @@ class _Rows:
         """Of all that `load` builds on."""
         facts = json.dumps([self.clients, self.meta.get("origin")], sort_keys=True)
         digest = hashlib.blake2b(facts.encode(), digest_size=16)
-        for column in (self.client, self.testing, self.sample):
+        for column in (self.client, self.split, self.sample):
             digest.update(column.astype(np.int64).tobytes())
         return digest.hexdigest()
 
@@ -198,11 +223,13 @@ def _read(path: Path) -> _Rows:
         ) from None
     if unknown := set(split) - set(SPLITS):
         raise DataError(
-            f"partition.file: {path} has split {min(map(repr, unknown))}, expected 'train' or 'test'"
+            f"partition.file: {path} has split {min(map(repr, unknown))}, "
+            "expected 'train', 'test' or 'public'"
         )
     if not (isinstance(meta, dict) and isinstance(meta.get("origin", {}), dict)):
         raise DataError(f"partition.file: {path} is no saved partition; its metadata is no mapping")
-    return _Rows(client, split == "test", sample, meta)
+    codes = np.select([split == name for name in SPLITS], range(len(SPLITS)))
+    return _Rows(client, codes, sample, meta)
 
 
 def _whole(column: pa.ChunkedArray) -> Array:
@@ -224,10 +251,14 @@ def _sample_fault(rows: _Rows, num_samples: int) -> str | None:
 
 
 def _client_fault(rows: _Rows, num_samples: int) -> str | None:
-    client, clients = rows.client, rows.clients
+    client, clients = rows.client[rows.split != PUBLIC], rows.clients
     # No more clients than samples are ever drawn: a damaged count must not become memory.
     if not isinstance(clients, int) or not 1 <= clients <= num_samples:
         return f"names {clients} clients, expected 1 to {num_samples}, the number of samples"
+    if (rows.client[rows.split == PUBLIC] != NOBODY).any():
+        return f"gives public samples to clients, expected {NOBODY}"
+    if not len(client):
+        return "has public samples alone"
     if client.min() < 0 or client.max() >= clients:
         return f"has clients {client.min()} to {client.max()}, expected 0 to {clients - 1}"
     if not rows.meta and len(missing := np.setdiff1d(np.arange(clients), client)):

@@ -134,6 +134,21 @@ class Comparison:
             found["sim_s"].append(None if place is None else curve.sim_s[place])
         return found
 
+    def changes(self, row: Row) -> list[float]:
+        """Relative change of the row's accuracy against the row that it names, per seed; empty without one.
+
+        The accuracy is the last one, of the first of `HEADLINES` that both have.
+        """
+        label, model = row
+        other = next(run.against for run in self.study.runs if run.label == label)
+        if other is None:
+            return []
+        for metric in HEADLINES:
+            values, before = (self.values((of, model), metric, "last") for of in (label, other))
+            if values and len(values) == len(before):
+                return [value / was - 1 if was else np.nan for value, was in zip(values, before, strict=True)]
+        return []
+
     def _target(self, seed: int) -> float | None:
         target = self.study.target
         if target is None or isinstance(target, float):
@@ -152,6 +167,8 @@ class Comparison:
         most = max(len(curve.values) for curve in self.curves.values())
         last = min(self.study.last, most)
         columns += [f"{headline}, best", f"{headline}, mean of last {last} evaluations"]
+        if self._against():
+            columns.append("relative change %")
         if self.study.target is not None:
             columns += ["rounds to target", "MiB to target"]
             if self._timed():
@@ -165,6 +182,8 @@ class Comparison:
             line = [self._name(row), *(_cell(self.values(row, m, "last"), m) for m in self.metrics())]
             headline = self.headline()
             line += [_cell(self.values(row, headline, s), headline) for s in STATISTICS[1:]]
+            if self._against():
+                line.append(_cell(self.changes(row), "change"))
             if self.study.target is not None:
                 costs = self.costs(row)
                 line += [_cost(costs["rounds"], 1.0), _cost(costs["bytes"], 2.0**20)]
@@ -289,12 +308,17 @@ class Comparison:
             for metric in self.metrics():
                 for statistic in STATISTICS:
                     records.append(_record(row, metric, statistic, self.values(row, metric, statistic)))
+            if self._against():
+                records.append(_record(row, "accuracy", "relative change", self.changes(row)))
             if self.study.target is not None:
                 for name, values in self.costs(row).items():
                     reached = [value for value in values if value is not None]
                     complete = reached if len(reached) == len(values) else []
                     records.append(_record(row, name, "to target", complete))
         return pa.Table.from_pylist(records)
+
+    def _against(self) -> bool:
+        return any(run.against is not None for run in self.study.runs)
 
     def _timed(self) -> bool:
         return any(value is not None for curve in self.curves.values() for value in curve.sim_s)
@@ -316,7 +340,8 @@ def _cell(values: Sequence[float], metric: str) -> str:
     if not values:
         return ""
     scale, digits = (1, 4) if metric == "fm" else (100, 2)
-    mean = f"{statistics.fmean(values) * scale:.{digits}f}"
+    sign = "+" if metric == "change" else ""
+    mean = f"{statistics.fmean(values) * scale:{sign}.{digits}f}"
     return mean + (f" ± {statistics.stdev(values) * scale:.{digits}f}" if len(values) > 1 else "")
 
 

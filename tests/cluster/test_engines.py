@@ -32,6 +32,13 @@ METHODS = {
     "fedper_plus": {"name": "fedper_plus", "z0": 1},
     "fedrep_plus": {"name": "fedrep_plus", "z0": 1, "head_epochs": 1},
     "pfedsd": {"name": "pfedsd"},
+    "fedmd": {"name": "fedmd", "public_samples": 50},
+    "fedgem": {"name": "fedgem", "server": {"name": "resnet8", "width": 4}},
+    "fedgems": {"name": "fedgems", "server": {"name": "resnet8", "width": 4}, "server_batch_size": 64},
+}
+PUBLIC = {
+    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4, "public": {"fraction": 0.5}},
+    "client_models": {"models": [{"name": "lenet5"}, {"name": "mlp", "hidden": 8}]},
 }
 BASELINES = {
     "fedprox": {"name": "fedprox"},
@@ -48,13 +55,19 @@ CHANGES = {
     "kdia": {
         "model": {"name": "simple_cnn"},
         "data": {"name": "synthetic", "samples": 100, "classes": 3, "shape": [1, 32, 32]},
-    }
+    },
+    "fedmd": PUBLIC,
+    "fedgem": PUBLIC,
+    "fedgems": PUBLIC,
 }
+PERSONAL = ("fedd2s", "fedper", "fedper_plus", "fedrep_plus", "fedmd")
 MODELS = {
     "fedavg": {"aca", "oca"},
     "fedkf": {"aca", "oca"},
     "kdia": {"student", "teacher"},
-    **{name: set() for name in ("fedd2s", "fedper", "fedper_plus", "fedrep_plus")},
+    "fedgem": {"server"},
+    "fedgems": {"server"},
+    **{name: set() for name in PERSONAL},
 }
 DECIDED = ["rounds", "metrics", "clients", "messages"]
 TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]

@@ -1,0 +1,190 @@
+"""FedMD: clients of any architecture teach one another through their logits on a public set.
+
+Li and Wang 2019, "FedMD: Heterogenous Federated Learning via Model Distillation", arXiv 1910.03581,
+Algorithm 1.
+
+    once      every client trains on the public set, then on its own data
+    round     z~(x) = 1/m sum over the cohort of z_k(x)          on N0 public samples
+              digest   own logits towards z~                     on these samples
+              revisit  cross entropy                             on the client's own data
+
+    up    logits z_k      4 N0 C bytes a client
+    down  consensus z~    4 N0 C bytes a client
+
+A client keeps its model and, as the released code does, two optimisers: one for public, one for its own
+data. Readings: `digest: kl` is T^2 KL(s_T(z~), s_T(z_k)); with `consensus: probabilities` (as FedD2S tells
+FedMD) softmax outputs are averaged, and z~ is the logarithm of their mean; `public_samples` are drawn anew
+each round from a seed that the server sends, so that no ids travel; without digest nothing travels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from rayfed_kd.contexts import ClientContext, Context, ServerContext
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.losses import cross_entropy, distillation, logit_error
+from rayfed_kd.optimizers import Moments, Optimizer
+from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Replies, Reply
+from rayfed_kd.robust import AggregationOptions, aggregate
+from rayfed_kd.training import public_logits, train_kept
+
+
+class Options(AggregationOptions):
+    """FedMD's options; E of the recipe's `local` are the revisit's epochs."""
+
+    digest: Literal["mae_logits", "mse_logits", "kl"] = Field("mae_logits", description="the digest's loss")
+    temperature: float = Field(1.0, gt=0, description="T of digest: kl; the loss is times T^2")
+    consensus: Literal["logits", "probabilities"] = Field("logits", description="what is averaged")
+    public_samples: int | None = Field(None, ge=1, description="public samples a round, N0; null: all")
+    digest_epochs: int = Field(1, ge=0, description="passes over them")
+    digest_batch_size: int | None = Field(None, ge=1, description="null: local.batch_size")
+    pretrain_public: int = Field(1, ge=0, description="first epochs on the labelled public set")
+    pretrain_private: int = Field(1, ge=0, description="epochs on the client's own data after them")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Options:
+        if self.consensus == "probabilities" and self.digest != "kl":
+            raise ValueError(f"consensus: probabilities has no logits for digest: {self.digest}")
+        return self
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """started: clients that are trained for a first time, ascending."""
+
+    started: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client keeps.
+
+    Attributes:
+        model: [P], its own.
+        public, private: moments of its optimisers.
+    """
+
+    model: Tensor
+    public: Moments
+    private: Moments
+
+
+class FedMD(Method[ServerState, ClientState]):
+    """Federated learning via model distillation."""
+
+    options: Options
+    summary = "clients of any architecture learn from the mean of their logits on a public set"
+    paper = "Li and Wang 2019, arXiv 1910.03581"
+    down = {"consensus": "logits"}
+    up = {"logits": "logits"}
+    heterogeneous = True
+    public = "samples"
+
+    def check(self, ctx: ServerContext) -> None:
+        options = self.options
+        if options.pretrain_public and not ctx.public.labelled:
+            raise RecipeError(
+                "partition.public.labels = false: fedmd trains on public labels first; "
+                "expected labels, or method.pretrain_public = 0"
+            )
+        if (options.public_samples or 0) > len(ctx.public):
+            raise RecipeError(
+                f"method.public_samples = {options.public_samples}: there are {len(ctx.public)} in all"
+            )
+
+    def init_server(self, ctx: ServerContext) -> ServerState:
+        return ServerState(())
+
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        return ClientState(ctx.own_initial_vector(), {}, {})
+
+    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """First training of those who are new, then predictions up, and the consensus down."""
+        new = [client for client in cohort.clients if client not in server.started]
+        if new and (self.options.pretrain_public or self.options.pretrain_private):
+            cohort.scatter(self.start, {client: Message() for client in new})
+        if self.options.digest_epochs:
+            seed = int(torch.randint(2**31, (), generator=ctx.stream("public samples")))
+            replies = cohort.broadcast(self.predict, Message(seed=seed))
+            cohort.broadcast(self.update, Message(consensus=self.agreed(replies), seed=seed))
+        else:
+            cohort.broadcast(self.update, Message())
+        return ServerState(tuple(sorted({*server.started, *new})))
+
+    def start(
+        self, client: ClientState | None, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
+        """The first training, on public labels and on the client's own."""
+        assert client is not None
+        student = ctx.model(client.model)
+        public = Optimizer(ctx.local.optimizer, student, client.public)
+        for epoch in range(self.options.pretrain_public):
+            for ids, images in ctx.public.epoch(epoch, self._batch_size(ctx)):
+                public.minimise(cross_entropy(student(images), ctx.public.labels(ids)))
+        private = Optimizer(ctx.local.optimizer, student, client.private)
+        train_kept(student, private, self.options.pretrain_private, ctx)
+        return ClientState(student.vector(), public.state(), private.state()), Reply()
+
+    def predict(
+        self, client: ClientState | None, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
+        """z_k: the client's logits on the round's public samples, [N0, C]."""
+        assert client is not None
+        ids = self._ids(message, ctx)
+        return client, Reply(logits=public_logits(ctx.frozen_model(client.model), ctx, ids))
+
+    def agreed(self, replies: Replies) -> Tensor:
+        """z~: [N0, C], the mean of all that came, everyone's as much."""
+        logits = replies.vectors("logits")
+        if self.options.consensus == "logits":
+            return aggregate(logits, [1.0] * len(logits), self.options)
+        likely = [z.div(self.options.temperature).softmax(dim=1) for z in logits]
+        mixed = aggregate(likely, [1.0] * len(likely), self.options)
+        return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log() * self.options.temperature
+
+    def update(
+        self, client: ClientState | None, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
+        """Digest, then revisit."""
+        assert client is not None
+        student = ctx.model(client.model)
+        public = Optimizer(ctx.local.optimizer, student, client.public)
+        if self.options.digest_epochs:
+            ids, consensus = self._ids(message, ctx), message["consensus"]
+            by_id = consensus.new_zeros(len(ctx.public), ctx.classes).index_copy(0, ids, consensus)
+            for epoch in range(self.options.digest_epochs):
+                for chosen, images in ctx.public.epoch(epoch, self._batch_size(ctx), ids):
+                    loss = self._digest(by_id[chosen], student(images))
+                    ctx.log(digest=loss)
+                    public.minimise(loss)
+        private = Optimizer(ctx.local.optimizer, student, client.private)
+        train_kept(student, private, ctx.local.epochs, ctx)
+        return ClientState(student.vector(), public.state(), private.state()), Reply()
+
+    def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
+        return {"personal": PERSONAL}
+
+    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
+        return client.model
+
+    def _digest(self, consensus: Tensor, logits: Tensor) -> Tensor:
+        if self.options.digest == "kl":
+            return distillation(consensus, logits, self.options.temperature)
+        return logit_error(consensus, logits, squared=self.options.digest == "mse_logits")
+
+    def _ids(self, message: Message, ctx: Context) -> Tensor:
+        """The round's public samples, the same at every client."""
+        if self.options.public_samples is None:
+            return ctx.public.ids
+        stream = torch.Generator().manual_seed(int(message["seed"]))
+        order = torch.randperm(len(ctx.public), generator=stream)
+        return order[: self.options.public_samples].to(ctx.device)
+
+    def _batch_size(self, ctx: ClientContext) -> int:
+        return self.options.digest_batch_size or ctx.local.batch_size

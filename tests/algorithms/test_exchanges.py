@@ -1,0 +1,118 @@
+"""The contract of methods with exchanges of their own: every step that their rounds start is started again.
+
+A step must give the same bits wherever and however often it runs, from a state kept or fetched, and must
+leave its message and its state as they were; states must survive the wire and the checkpoint.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from cluster.calls import Held, decode_state, encode_state
+from cluster.checkpoints import Decoder, encode
+from cluster.engine import LocalEngine
+from cluster.host import Host
+from cluster.simulation import Simulation
+from rayfed_kd.experiment import prepare
+
+SERVER = {"server": {"name": "resnet8", "width": 4}, "server_batch_size": 64}
+METHODS = {
+    "fedmd": {},
+    "fedgem": SERVER,
+    "fedgems": {**SERVER, "plateau": {"patience": 0}},
+}
+
+
+class Recording(LocalEngine):
+    """A local engine that keeps every call with what its reference held, and its result."""
+
+    def __init__(self, host):
+        super().__init__(host)
+        self.steps = []
+
+    def submit(self, call):
+        held = copy.deepcopy(call.message.resolve())
+        state = None if call.state is None else copy.deepcopy(call.state.resolve())
+        future = super().submit(call)
+        self.steps.append((call, held, state, future.result()))
+        return future
+
+
+class Silent:
+    def record(self, record):
+        pass
+
+    def close(self, status):
+        return {}
+
+
+@pytest.fixture(params=METHODS, scope="module")
+def ran(request):
+    torch.set_num_threads(1)
+    recipe = {
+        "method": {"name": request.param, **METHODS[request.param]},
+        "model": {"name": "lenet5"},
+        "client_models": {"models": [{"name": "lenet5"}, {"name": "bottleneck_resnet", "width": 4}]},
+        "data": {"name": "digits", "fraction": 0.2},
+        "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 3, "public": {"fraction": 0.5}},
+        "local": {"epochs": 1, "batch_size": 32, "optimizer": {"name": "adam", "lr": 0.01}},
+        "rounds": 2,
+        "sampling": {"fraction": 1.0},
+        "evaluation": {"samples": False},
+    }
+    setting = prepare(recipe).setting
+    engine = Recording(Host(setting, keep_states=3))
+    torch.manual_seed(3)
+    expected = torch.random.get_rng_state()
+    simulation = Simulation(setting, engine, Silent())
+    simulation.run()
+    assert torch.equal(torch.random.get_rng_state(), expected), "a global generator was drawn from"
+    return setting, engine, simulation
+
+
+def equal(first, second):
+    """Two trees of arrays, by their checkpoint form."""
+    arrays = [{}, {}]
+    trees = [encode(tree, found) for tree, found in zip((first, second), arrays, strict=True)]
+    same = all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
+    return trees[0] == trees[1] and arrays[0].keys() == arrays[1].keys() and same
+
+
+def test_every_step_was_started(ran):
+    _, engine, _ = ran
+    assert len({call.step for call, *_ in engine.steps}) == 3
+
+
+def test_steps_give_the_same_bits_on_a_host_that_must_fetch_their_state(ran):
+    setting, engine, _ = ran
+    fresh = Host(setting, keep_states=0)
+    for call, _, _, result in engine.steps:
+        facts, parts, state = fresh.step(call)
+        assert equal(dict(parts), dict(result.parts.resolve())), call
+        assert equal(state, result.state.resolve()), call
+        assert facts.logged == result.facts.logged
+
+
+def test_steps_leave_their_message_and_state_as_they_were(ran):
+    _, engine, _ = ran
+    for call, held, state, _ in engine.steps:
+        assert equal(dict(call.message.resolve()), dict(held)), call
+        assert state is None or equal(call.state.resolve(), state), call
+
+
+def test_states_survive_the_wire_and_the_checkpoint(ran):
+    _, engine, _ = ran
+    for *_, result in engine.steps:
+        state = result.state.resolve()
+        assert equal(encode_state(decode_state(state, "cpu")), state)
+        arrays = {}
+        tree = encode(state, arrays)
+        assert equal(Decoder(arrays.__getitem__, Held, "cpu").decode(tree), state)
+
+
+def test_method_holds_nothing_but_its_options(ran):
+    setting, *_ = ran
+    with pytest.raises(AttributeError, match="a method is frozen: cache belongs into a state"):
+        setting.method.cache = {}

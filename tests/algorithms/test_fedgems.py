@@ -1,0 +1,373 @@
+"""FedGEM and FedGEMS against hand-worked numbers, their identities, their bytes."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import rayfed_kd
+from algorithms.fedgems import (
+    FedGEM,
+    FedGEMS,
+    Fusion,
+    GEMOptions,
+    Options,
+    Plateau,
+    ServerState,
+    entropy_weights,
+)
+from cluster.cohort import EngineCohort
+from cluster.engine import LocalEngine
+from cluster.host import Host
+from cluster.simulation import Simulation
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment import prepare
+from rayfed_kd.losses import blended_loss
+from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.protocol import Message
+
+SMALL = {
+    "method": {"name": "fedgems", "server": {"name": "mlp", "hidden": 16}, "server_batch_size": 16},
+    "model": {"name": "mlp", "hidden": 8},
+    "data": {"name": "synthetic", "samples": 90, "test_samples": 60, "shape": [1, 8, 8], "classes": 3},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4, "public": {"fraction": 0.5}},
+    "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "adam", "lr": 0.01}},
+    "rounds": 3,
+    "sampling": {"fraction": 1.0},
+    "evaluation": {"samples": False},
+}
+PUBLIC, CLASSES, CLIENTS = 45, 3, 4
+OFF = ["method.self_training=false", "method.self_distillation=false", "method.ensemble_distillation=false"]
+T, U = [2.0, 0.0, -1.0], [1.0, 0.5, 0.0]
+
+
+def run(folder, *overrides, recipe=SMALL):
+    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+
+
+def simulation(*overrides, method=None):
+    torch.set_num_threads(1)
+    setting = prepare(SMALL, overrides).setting
+    return Simulation(setting if method is None else replace(setting, method=method), None, Silent())
+
+
+class Silent:
+    def record(self, record):
+        pass
+
+    def close(self, status):
+        return {}
+
+
+class Asked:
+    """Clients that answer from a table, and remember what they were asked."""
+
+    def __init__(self, answers):
+        self.answers, self.ids = answers, []
+
+    def ask(self, ids):
+        self.ids.append(ids.tolist())
+        return self.answers[:, ids]
+
+
+def losses(result):
+    return [dict(row["losses"]) for row in result.tables["rounds"].to_pylist()]
+
+
+def test_weights_among_clients_that_are_right():
+    """H(.9, .1) = .3250829734, H(.6, .4) = .6730116670: softmax of 3.0761377, 1.4858583 is .8307, .1693."""
+    logits = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]).log()[:, None]
+    entropies = [-sum(p * math.log(p) for p in row) for row in ([0.9, 0.1], [0.6, 0.4])]
+    assert entropies == pytest.approx([0.3250829734, 0.6730116670], abs=1e-9)
+    first = 1 / (1 + math.exp(1 / entropies[1] - 1 / entropies[0]))
+    assert first == pytest.approx(0.83066, abs=1e-5)
+    found = entropy_weights(logits, torch.tensor([0]))[:, 0].tolist()
+    assert found == pytest.approx([first, 1 - first, 0], abs=1e-6)
+
+
+def test_a_client_beyond_doubt_takes_all_the_weight_and_gives_no_nan():
+    """Its entropy is 0 in float32, so 1 / H is cut at 1e8; two such share."""
+    sure = torch.tensor([[200.0, 0.0], [1.0, 0.0], [200.0, 0.0]])[:, None]
+    assert entropy_weights(sure, torch.tensor([0]))[:, 0].tolist() == [0.5, 0.0, 0.5]
+
+
+def test_where_no_client_is_right_all_weights_are_zero():
+    assert entropy_weights(torch.tensor([[[1.0, 0.0]], [[2.0, 0.0]]]), torch.tensor([1])).tolist() == [
+        [0],
+        [0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "divergence"), [(1, 0.2551107197), (2, 0.3652279757), (3, 0.3816498482)]
+)
+def test_blended_loss_of_the_worked_logits(temperature, divergence):
+    """eps CE + (1 - eps) T^2 KL with CE(u, 0) = 0.6802696706; S1 is CE alone; the batch's mean of both."""
+    logits, teacher = torch.tensor([U, U], dtype=torch.float64), torch.tensor([T, T], dtype=torch.float64)
+    shares = (torch.tensor([0.75, 1.0]), torch.tensor([0.25, 0.0]))
+    found = blended_loss(logits, torch.tensor([0, 0]), teacher, shares, temperature)
+    entropy = 0.6802696706
+    expected = (0.75 * entropy + 0.25 * divergence + entropy) / 2
+    assert found.item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_gradient_of_the_blended_loss_reaches_the_student_alone():
+    teacher, student = (torch.tensor([row], requires_grad=True) for row in (T, U))
+    shares = (torch.tensor([0.75]), torch.tensor([0.25]))
+    blended_loss(student, torch.tensor([0]), teacher, shares, 2.0).backward()
+    assert teacher.grad is None
+    own = torch.tensor([U]).softmax(1) - torch.tensor([[1.0, 0.0, 0.0]])
+    pulled = 2 * (torch.tensor([U]).div(2).softmax(1) - torch.tensor([T]).div(2).softmax(1))
+    torch.testing.assert_close(student.grad, 0.75 * own + 0.25 * pulled)
+
+
+def fusion(known, **options):
+    """Five samples of class 0, of which `known` are in the pool with logits of their id."""
+    method = FedGEMS(Options(server={"name": "mlp"}, **options))
+    run_ = simulation(method=method)
+    ctx = run_._context(1)
+    server = method.init_server(ctx)
+    server.pool[known], server.known[known] = torch.tensor(known, dtype=torch.float32)[:, None], True
+    answers = torch.zeros(2, PUBLIC, CLASSES)
+    answers[0, :, 0], answers[1, :, 1] = 3.0, 1.0  # one right and sure, one wrong
+    answers[0, 4], answers[1, 4] = torch.tensor([0.0, 0.0, 5.0]), torch.tensor([0.0, 1.0, 0.0])  # none right
+    asked = Asked(answers)
+    return Fusion(method, server, asked, ctx), asked
+
+
+LOGITS = torch.tensor([[9.0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 2, 0], [0, 3, 0]])
+
+
+def test_every_sample_takes_its_branch():
+    """0 is right; 1 and 2 are wrong but known; 3 and 4 are wrong and new, 4 to all clients as well."""
+    work, asked = fusion([1, 2])
+    lesson = work.teach(torch.arange(5), LOGITS, torch.zeros(5, dtype=torch.int64))
+    assert asked.ids == [[3, 4]]
+    assert lesson.hard.tolist() == [1, 0.75, 0.75, 0.75, 0.75]
+    assert lesson.soft.tolist() == [0, 0.25, 0.25, 0.25, 0]
+    assert lesson.teacher[1:4].tolist() == [[1, 1, 1], [2, 2, 2], [3, 0, 0]]
+    assert list(work.counts.values()) == [1, 2, 2, 1]
+    assert work.pool[0].tolist() == [9, 0, 0]
+    assert work.known.nonzero().squeeze(1).tolist() == [0, 1, 2]
+
+
+def test_a_sample_that_is_right_again_renews_its_pool_slot():
+    work, _ = fusion([0, 1])
+    work.teach(torch.arange(5), LOGITS, torch.zeros(5, dtype=torch.int64))
+    assert work.pool[:2].tolist() == [[9, 0, 0], [1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("off", "asked_about", "sample"),
+    [
+        ("self_training", [0, 3, 4], 0),
+        ("self_distillation", [1, 2, 3, 4], 1),
+        ("ensemble_distillation", [3, 4], 4),
+    ],
+)
+def test_a_branch_that_is_off_learns_as_fedgem_does(off, asked_about, sample):
+    """From the mean of all clients' logits, right or wrong, by eps."""
+    work, asked = fusion([1, 2], **{off: False})
+    lesson = work.teach(torch.arange(5), LOGITS, torch.zeros(5, dtype=torch.int64))
+    assert asked.ids == [asked_about]
+    assert (lesson.hard[sample].item(), lesson.soft[sample].item()) == (0.75, 0.25)
+    mean = [0, 0.5, 2.5] if sample == 4 else [1.5, 0.5, 0]
+    assert lesson.teacher[sample].tolist() == mean
+
+
+def test_without_selection_fedgems_is_fedgem_bit_for_bit(tmp_path):
+    selective = run(tmp_path / "a", *OFF)
+    plain = run(
+        tmp_path / "b", "method={name: fedgem, server: {name: mlp, hidden: 16}, server_batch_size: 16}"
+    )
+    assert np.array_equal(selective.models["server"], plain.models["server"])
+    for name in ("metrics", "clients"):
+        assert selective.tables[name].equals(plain.tables[name])
+    up = [result.tables["rounds"]["bytes_up"].to_pylist() for result in (selective, plain)]
+    assert up[0] == up[1] == [CLIENTS * PUBLIC * CLASSES * 4] * 3
+
+
+@pytest.mark.parametrize("name", ["fedgem", "fedgems"])
+def test_epsilon_one_trains_the_server_on_labels_alone_bit_for_bit(name, tmp_path):
+    result = run(tmp_path / "a", f"method.name={name}", "method.epsilon=1.0")
+    run_ = simulation()
+    model = run_._workshop.lend("server", run_._workshop.initial_vector("server")).train()
+    optimizer = None
+    for number in (1, 2, 3):
+        ctx = run_._context(number)
+        options = Options(server={"name": "mlp"}).server_optimizer
+        optimizer = Optimizer(options, model, None if optimizer is None else optimizer.state())
+        for ids, images in ctx.public.epoch(0, 16):
+            optimizer.minimise(
+                F.cross_entropy(model(images), ctx.public.labels(ids), reduction="none").mean()
+            )
+    assert np.array_equal(result.models["server"], model.vector().numpy())
+    assert result.tables["rounds"]["bytes_up"].to_pylist() == [0, 0, 0]  # no client is asked
+
+
+def test_epsilon_one_trains_clients_on_labels_alone():
+    """No server logits reach them: other ones change nothing."""
+    setting = prepare(SMALL, ["method.epsilon=1.0"]).setting
+    run_ = Simulation(setting, LocalEngine(Host(setting)), Silent())
+    found = []
+    for fill in (0.0, 5.0):
+        run_.begin()
+        cohort = EngineCohort(1, run_.ground)
+        cohort.broadcast(
+            setting.method.update, Message(knowledge=torch.full((PUBLIC, CLASSES), fill), rate=1.0)
+        )
+        found.append([run_.ground.records[k].state.resolve()["state"].model for k in range(CLIENTS)])
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_only_what_is_asked_for_is_counted(tmp_path):
+    """S3's samples: 12 bytes of logits up and 4 of ids down, a client each; L_s on all samples goes down."""
+    result = run(tmp_path / "a", "rounds=4", "method.server_optimizer.lr=0.02", "data.signal=0.2")
+    rows, logged = result.tables["rounds"].to_pylist(), losses(result)
+    for row, counts in zip(rows, logged, strict=True):
+        asked = counts["ensemble_distillation"]
+        assert row["bytes_up"] == CLIENTS * asked * CLASSES * 4
+        assert row["bytes_down"] == CLIENTS * (asked * 4 + PUBLIC * CLASSES * 4)
+        assert sum(counts[name] for name in ("self_training", "self_distillation")) + asked == PUBLIC
+    numbers = [counts["ensemble_distillation"] for counts in logged]
+    assert numbers[0] > numbers[1] > numbers[2]
+
+
+def test_a_round_of_fedgem_costs_what_is_published(tmp_path):
+    """FedGEMS Table 4: 2 x 16 clients x 25,000 samples x 40 bytes = 31,250 KiB; 32 rounds are 976.56 MiB."""
+    recipe = {
+        "method": {"name": "fedgem", "server": {"name": "mlp", "hidden": 1}, "public_epochs": 0},
+        "model": {"name": "mlp", "hidden": 1},
+        "data": {"name": "synthetic", "samples": 30_000, "shape": [1], "classes": 10},
+        "partition": {"name": "iid", "clients": 16, "public": {"count": 25_000}},
+        "local": {"epochs": 0, "batch_size": 5000},
+        "rounds": 1,
+        "sampling": {"fraction": 1.0},
+        "evaluation": {"samples": False},
+    }
+    row = run(tmp_path / "a", recipe=recipe).tables["rounds"].to_pylist()[0]
+    assert row["bytes_up"] == 15_625 * 1024
+    assert (row["bytes_up"] + row["bytes_down"]) / 1024 == 31_250
+    assert pytest.approx(976.56, abs=0.005) == 32 * 31_250 / 1024
+
+
+def test_clients_get_the_logits_of_the_model_after_each_batch_in_eval_mode():
+    """One batch: L_s is what the round's final model says, its statistics not moved by saying it."""
+    changes = ["method.server={name: bottleneck_resnet, blocks: [1, 1, 1], width: 4}", "data.shape=[3, 8, 8]"]
+    run_ = simulation(*changes, "method.server_batch_size=45", "method.epsilon=1.0")
+    ctx, method = run_._context(1), run_.setting.method
+    learned, knowledge = method.fuse(method.init_server(ctx), None, ctx)
+    model = ctx.frozen_model(learned.model, "server")
+    torch.testing.assert_close(
+        knowledge, model.predict(ctx.public.images(ctx.public.ids)), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_server_keeps_its_adam():
+    run_ = simulation("method.epsilon=1.0")
+    method, server = run_.setting.method, run_.setting.method.init_server(run_._context(0))
+    for number in (1, 2):
+        server, _ = method.fuse(server, None, run_._context(number))
+    assert server.moments["steps"].item() == 2 * 3  # 45 samples in batches of 16
+
+
+def test_a_step_of_the_server_leaves_the_old_state_alone():
+    run_ = simulation("method.epsilon=1.0")
+    method, ctx = run_.setting.method, run_._context(1)
+    server = method.init_server(ctx)
+    after, _ = method.fuse(server, None, ctx)
+    assert not server.known.any()
+    assert after.known.any()
+    assert not server.moments
+
+
+def test_learning_rates_fall_after_the_patience():
+    """Best .5 in round 1; rounds 2 and 3 are waited through, round 4 is one too many."""
+    method = FedGEM(GEMOptions(plateau=Plateau(factor=0.1, patience=2)))
+    empty = torch.zeros(0)
+    server = ServerState(empty, {}, (), empty, empty)
+    rates = []
+    for accuracy in (0.5, 0.5, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6):
+        server = method._paced(server, accuracy)
+        rates.append(server.rate)
+    assert rates == pytest.approx([1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01])
+    constant = FedGEM(GEMOptions())._paced(replace(server, waited=50), 0.1)
+    assert constant.rate == server.rate
+
+
+def test_rates_reach_both_optimisers(tmp_path):
+    """A plateau from the first round on: nothing moves any more."""
+    changes = ["method.plateau={factor: 1e-30, patience: 0}", "rounds=9", "method.server_optimizer.lr=1.0"]
+    result = run(tmp_path / "a", *changes)
+    ua = [row["ua"] for row in result.tables["metrics"].to_pylist() if row["model"] == "personal"]
+    servers = [row["server_loss"] for row in result.tables["metrics"].to_pylist() if row["model"] == "server"]
+    assert ua[-1] == ua[-2]
+    assert servers[-1] == servers[-2] != servers[0]
+
+
+def test_clients_of_other_architectures_teach_a_larger_server(tmp_path):
+    models = "client_models={models: [{name: mlp, hidden: 4}, {name: mlp, hidden: 8}]}"
+    result = run(tmp_path / "a", models, "rounds=8", "data.samples=600", "partition.test=official")
+    found = result.summary["models"]
+    assert found["server"]["last"]["server_accuracy"] > 0.7  # three classes: 1/3 by chance
+    assert found["personal"]["last"]["ua"] > 0.7
+
+
+class Poisoned(FedGEMS):
+    """Client 2's logits are no numbers."""
+
+    def predict(self, client, message, ctx):
+        client, reply = super().predict(client, message, ctx)
+        if ctx.client == 2:
+            reply.parts["logits"][:] = math.nan
+        return client, reply
+
+
+def poisoned(*overrides):
+    setting = replace(prepare(SMALL, overrides).setting, method=Poisoned(Options(server={"name": "mlp"})))
+    return Simulation(setting, LocalEngine(Host(setting)), Silent())
+
+
+def test_logits_that_are_not_finite_are_refused_with_client_and_round():
+    with pytest.raises(
+        RunError, match=r"round 1, client 2, predict: answer logits has NaN or infinite values"
+    ):
+        poisoned().run()
+
+
+def test_logits_that_are_not_finite_are_left_out_where_the_recipe_says_so():
+    run_ = poisoned("faults.bad_replies=drop", "rounds=1")
+    rows = []
+    run_.recorder.record = lambda record: rows.append(record.tables["rounds"][0])
+    run_.run()
+    assert rows[0]["dropped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["partition.public=null"], r"partition\.public is missing: fedgems needs public samples"),
+        (
+            ["partition.public={count: 9, labels: false}"],
+            r"labels = false: fedgems needs the labels of public",
+        ),
+        (["method.epsilon=1.5"], r"method\.epsilon = 1.5: expected a number of at most 1"),
+        (["method.server.name=resnet9"], r"method\.server\.name.*Did you mean resnet8"),
+        (["method.server={name: resnet8}", "data.shape=[7]"], r"method\.server\.name: resnet8 takes images"),
+        (
+            ["method.name=fedgem", "method.self_training=false"],
+            r"method\.self_training is no option of fedgem",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_first_round(changes, message):
+    with pytest.raises(RecipeError, match=message):
+        prepare(SMALL, changes)
+
+
+def test_servers_default_model_is_resnet_56():
+    architecture = FedGEMS().architectures()["server"]
+    assert (architecture.name, architecture.options) == ("bottleneck_resnet", {"blocks": [6, 6, 6]})

@@ -1,0 +1,251 @@
+"""FedMD against hand-worked numbers, its identities, its bytes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import rayfed_kd
+from algorithms.fedmd import FedMD, Options
+from cluster.calls import Held
+from cluster.engine import LocalEngine
+from cluster.host import Host
+from cluster.simulation import Simulation
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment import prepare
+from rayfed_kd.losses import logit_error
+from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
+
+SMALL = {
+    "method": {"name": "fedmd"},
+    "model": {"name": "mlp", "hidden": 8},
+    "data": {"name": "synthetic", "samples": 60, "test_samples": 40, "shape": [1, 8, 8], "classes": 3},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4, "public": {"fraction": 0.5}},
+    "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "adam", "lr": 0.01}},
+    "rounds": 2,
+    "sampling": {"fraction": 1.0},
+    "evaluation": {"samples": False},
+}
+TWO = torch.tensor([[[2.0, 0.0]], [[0.0, 4.0]]])
+ALONE = ["method.digest_epochs=0", "method.pretrain_public=0", "method.pretrain_private=0"]
+
+
+def reply(client, logits):
+    made = Reply.of({"logits": logits}, {})
+    made.client, made.handle = client, Held({"logits": logits.numpy()})
+    return made
+
+
+def run(folder, *overrides, recipe=SMALL):
+    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+
+
+def states(method=None):
+    """Every client's state after a run, as arrays; FedMD without digest, or another method."""
+    torch.set_num_threads(1)
+    setting = prepare(SMALL, ALONE).setting
+    if method is not None:
+        setting = replace(setting, method=method)
+    simulation = Simulation(setting, LocalEngine(Host(setting)), Silent())
+    simulation.run()
+    return [record.state.resolve()["state"] for _, record in sorted(simulation.ground.records.items())]
+
+
+class Silent:
+    def record(self, record):
+        pass
+
+    def close(self, status):
+        return {}
+
+
+def test_consensus_is_the_mean_of_the_logits():
+    agreed = FedMD().agreed(Replies([reply(0, TWO[0]), reply(1, TWO[1])]))
+    assert agreed.tolist() == [[1.0, 2.0]]
+
+
+def test_digest_fits_logits_by_their_mean_absolute_difference():
+    for own in TWO:
+        assert logit_error(torch.tensor([[1.0, 2.0]]), own).item() == 1.5
+        assert logit_error(torch.tensor([[1.0, 2.0]]), own, squared=True).item() == 2.5
+
+
+def test_averaged_probabilities_are_not_the_softmax_of_averaged_logits():
+    replies = Replies([reply(0, TWO[0]), reply(1, TWO[1])])
+    softmax_of_mean = FedMD().agreed(replies).softmax(1)[0]
+    assert softmax_of_mean.tolist() == pytest.approx([0.2689414214, 0.7310585786], abs=1e-6)
+    mean_of_softmax = FedMD(Options(consensus="probabilities", digest="kl")).agreed(replies).softmax(1)[0]
+    assert mean_of_softmax.tolist() == pytest.approx([0.4493916440, 0.5506083560], abs=1e-6)
+
+
+def test_averaged_probabilities_keep_their_temperature():
+    """At T = 2 the softened mean is that of softmax(z / 2): (1, 0) and (0, 2)."""
+    method = FedMD(Options(consensus="probabilities", digest="kl", temperature=2.0))
+    agreed = method.agreed(Replies([reply(0, TWO[0]), reply(1, TWO[1])]))
+    expected = (torch.tensor([1.0, 0.0]).softmax(0) + torch.tensor([0.0, 2.0]).softmax(0)) / 2
+    assert (agreed / 2).softmax(1)[0].tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_order_of_arrival_changes_nothing():
+    replies = [reply(k, z) for k, z in enumerate(torch.rand(3, 5, 2))]
+    agreed = [FedMD().agreed(Replies([replies[i] for i in o])) for o in ((0, 1, 2), (2, 0, 1))]
+    assert torch.equal(*agreed)
+
+
+def test_gradient_reaches_the_student_alone():
+    teacher, student = TWO[0].clone().requires_grad_(), TWO[1].clone().requires_grad_()
+    logit_error(teacher, student).backward()
+    assert teacher.grad is None
+    assert student.grad.tolist() == [[-0.5, 0.5]]
+
+
+class Alone(OneExchange):
+    """Stand-alone training, its optimiser kept: what FedMD without digest must equal."""
+
+    def init_server(self, ctx):
+        return ()
+
+    def init_client(self, ctx):
+        return (ctx.own_initial_vector(), {})
+
+    def dispatch(self, server, ctx):
+        return Message()
+
+    def client_update(self, client, message, ctx):
+        student = ctx.model(client[0])
+        optimizer = Optimizer(ctx.local.optimizer, student, client[1])
+        for epoch in range(ctx.local.epochs):
+            for images, labels in ctx.epoch(epoch):
+                optimizer.minimise(torch.nn.functional.cross_entropy(student(images), labels))
+        return (student.vector(), optimizer.state()), Reply()
+
+    def absorb(self, server, replies, ctx):
+        return server
+
+    def evaluated(self, server):
+        return {}
+
+
+def test_without_digest_everybody_trains_alone_bit_for_bit():
+    for found, (model, moments) in zip(states(), states(Alone()), strict=True):
+        assert np.array_equal(found.model, model)
+        assert np.array_equal(found.private["first"], moments["first"])
+        assert not found.public["steps"]
+
+
+def test_without_digest_nothing_travels(tmp_path):
+    rows = run(tmp_path / "a", *ALONE).tables["rounds"].to_pylist()
+    assert [(row["bytes_up"], row["bytes_down"]) for row in rows] == [(0, 0)] * 2
+
+
+@pytest.mark.parametrize("public", [5000, 10_000, 15_000, 20_000, 25_000])
+def test_ledger_of_a_run_is_the_published_communication(public, tmp_path):
+    """FedGEMS Table 6: 16 clients upload 16 x N0 x 40 bytes: 3125 KiB for each 5,000; as much goes down."""
+    recipe = {
+        **SMALL,
+        "model": {"name": "mlp", "hidden": 1},
+        "data": {"name": "synthetic", "samples": 30_000, "shape": [1], "classes": 10},
+        "partition": {"name": "iid", "clients": 16, "public": {"count": 25_000, "keep": public}},
+        "local": {"epochs": 0, "batch_size": 25_000},
+        "rounds": 1,
+        "evaluation": {"every": 1, "samples": False},
+    }
+    rows = run(tmp_path / "a", recipe=recipe).tables["messages"].to_pylist()
+    sums = {way: sum(row["bytes"] for row in rows if row["direction"] == way) for way in ("up", "down")}
+    kinds = {row["kind"] for row in rows}
+    metadata = sum(row["bytes"] for row in rows if row["kind"] == "metadata")
+    assert kinds == {"logits", "metadata"}
+    assert sums["up"] / 1024 == 3125.0 * public / 5000
+    assert (sums["down"] - metadata) / 1024 == 3125.0 * public / 5000
+
+
+def test_public_samples_of_a_round_are_drawn_afresh_and_are_all_that_travels(tmp_path):
+    """Seven of them, three classes, four clients: 7 x 3 x 4 x 4 = 336 bytes either way."""
+    result = run(tmp_path / "a", "method.public_samples=7")
+    for row in result.tables["rounds"].to_pylist():
+        assert (row["bytes_up"], row["bytes_down"]) == (336, 336)
+    simulation = Simulation(setting := prepare(SMALL, ["method.public_samples=7"]).setting, None, Silent())
+    method, ctx = setting.method, simulation._context(1)
+    chosen = [method._ids(Message(seed=seed), ctx).tolist() for seed in (1, 1, 2)]
+    assert chosen[0] == chosen[1] != chosen[2]
+    assert len(set(chosen[0])) == 7
+
+
+def test_digest_moves_a_client_towards_the_others(tmp_path):
+    """With labels and private data out of the way, the clients' predictions on public samples meet."""
+    quiet = [*ALONE, "method.digest_epochs=20", "local.epochs=0", "rounds=6"]
+    losses = [
+        dict(row["losses"])["digest"] for row in run(tmp_path / "a", *quiet).tables["rounds"].to_pylist()
+    ]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_clients_of_other_architectures_learn_together(tmp_path):
+    models = "client_models={models: [{name: mlp, hidden: 4}, {name: mlp, hidden: 16}]}"
+    result = run(tmp_path / "a", models, "rounds=6", "data.samples=600")
+    assert result.summary["models"]["personal"]["last"]["ua"] > 0.6  # three classes: 1/3 by chance
+
+
+def test_newcomers_are_trained_first(tmp_path):
+    """Two of four a round: in each round those not seen yet do the first training, and no others."""
+    result = run(tmp_path / "a", "sampling={count: 2}", "rounds=5")
+    steps = {}
+    for row in result.tables["messages"].to_pylist():
+        if row["direction"] == "down" and row["kind"] == "logits":
+            steps.setdefault(row["round"], []).append(row["client"])
+    simulation = Simulation(setting := prepare(SMALL, ["sampling={count: 2}"]).setting, None, Silent())
+    server = setting.method.init_server(simulation._context(0))
+    told = []
+
+    class Watching:
+        def __init__(self, clients):
+            self.clients = clients
+
+        def scatter(self, step, messages):
+            told.append((step.__name__, sorted(messages)))
+
+        def broadcast(self, step, message):
+            return Replies([reply(k, torch.zeros(1, 3)) for k in self.clients])
+
+    for number, clients in steps.items():
+        server = setting.method.run_round(server, Watching(clients), simulation._context(number))
+    seen = [client for _, new in told for client in new]
+    assert sorted(seen) == sorted(set(seen)) == sorted(server.started)
+    assert {step for step, _ in told} == {"start"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["partition.public=null"], r"partition\.public is missing: fedmd needs public samples"),
+        (
+            ["partition.public={count: 9, labels: false}"],
+            r"labels = false: fedmd trains on public labels first",
+        ),
+        (["method.public_samples=1000"], r"method\.public_samples = 1000: there are 30 in all"),
+        (["method.digest=mae"], r"method\.digest = 'mae': expected 'mae_logits', 'mse_logits' or 'kl'"),
+        (
+            ["method.consensus=probabilities"],
+            r"consensus: probabilities has no logits for digest: mae_logits",
+        ),
+        (["method.aggregation=krum"], r"needs 5 clients or more"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_first_round(changes, message):
+    with pytest.raises(RecipeError, match=message):
+        prepare(SMALL, changes)
+
+
+def test_unlabelled_public_samples_do_without_the_first_training():
+    unlabelled = "partition.public={count: 9, labels: false}"
+    assert prepare(SMALL, [unlabelled, "method.pretrain_public=0"]).recipe
+
+
+def test_robust_consensus_ignores_a_liar():
+    honest = [reply(k, torch.tensor([[1.0, 2.0]])) for k in range(4)]
+    replies = Replies([*honest, reply(4, torch.tensor([[1e6, -1e6]]))])
+    for name in ("median", "krum", "multi_krum"):
+        assert FedMD(Options(aggregation=name)).agreed(replies).tolist() == [[1.0, 2.0]]
+    assert FedMD(Options(aggregation="trimmed_mean", trim=0.2)).agreed(replies).tolist() == [[1.0, 2.0]]
