@@ -25,7 +25,6 @@ from rayfed_kd.contexts import ClientContext, ServerContext
 from rayfed_kd.losses import cross_entropy, distillation
 from rayfed_kd.protocol import PERSONAL, Evaluable, Message, MethodOptions, OneExchange, Replies, Reply
 from rayfed_kd.training import train_local_epochs, train_on_labels
-from rayfed_kd.vectors import weighted_mean
 
 
 class Options(MethodOptions):
@@ -72,7 +71,7 @@ class PFedSD(OneExchange[Tensor, Tensor]):
         return own, Reply(student=own, samples=ctx.num_samples)
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
-        return weighted_mean(replies.vectors("student"), replies.numbers("samples"))
+        return replies.aggregated("student", replies.numbers("samples"), into=server)
 
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
         return {"global": server, "personal": PERSONAL}

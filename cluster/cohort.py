@@ -147,7 +147,9 @@ class EngineCohort:
                 landing = self._flights.next()
                 assert landing is not None
                 self._landed[landing.order.number] = landing
-            return self._reply(self._landed.pop(order.number))
+            reply = self._reply(self._landed.pop(order.number))
+            assert reply is not None  # only schedules without rounds have replies that are too old
+            return reply
 
         return wait
 
@@ -215,10 +217,10 @@ class EngineCohort:
                 self.traffic.dropped += 1
                 error = bad
                 continue
-            if schedule.max_staleness is not None and reply.staleness > schedule.max_staleness:
+            if reply is None:
                 self.traffic.dropped += 1
-                continue
-            replies.append(reply)
+            else:
+                replies.append(reply)
         if schedule.drop_late:
             self.traffic.dropped += flights.give_up()
         if not replies:
@@ -267,18 +269,22 @@ class EngineCohort:
         self._flights.start(order)
         return order
 
-    def _reply(self, landing: Landing) -> Reply:
+    def _reply(self, landing: Landing) -> Reply | None:
+        """What landed, and its client's state kept; None, and the state as it was, if it is too old."""
         order, result = landing.order, landing.result
         call, facts = order.call, result.facts
         self._count(call, "up", facts.shapes, len(facts.metadata))
         self._check(order, facts)
+        staleness, most = self._round - call.facts.round, self._schedule.max_staleness
+        if most is not None and staleness > most:
+            return None
         if self._faults.durable:
             result = self._ground.engine.kept(result)
         record = self._records[order.client]
         self._records.put(order.client, replace(record, state=result.state, version=call.number))
         self.traffic.facts.append((order.client, facts))
         reply = _reply(order.client, result)
-        reply.sent, reply.staleness = call.message, self._round - call.facts.round
+        reply.sent, reply.staleness = call.message, staleness
         return reply
 
     def _check(self, order: Order, facts: StepFacts) -> None:

@@ -7,7 +7,7 @@ must have answered.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rayfed_kd.config import Recipe
@@ -75,12 +75,16 @@ class Schedule:
         return sorted(free[place] for place in chosen.tolist())
 
 
-def make_schedule(recipe: Recipe) -> Schedule:
+def make_schedule(recipe: Recipe, borders: Mapping[int, int] | None = None) -> Schedule:
     """The schedule that a recipe names.
+
+    Args:
+        borders: for its rule: length of a vector -> how many of its first elements are parameters.
 
     Raises: RecipeError
     """
     options, cohort, seed = schedule_options(recipe), cohort_size(recipe), recipe.seed
+    borders = borders or {}
     if isinstance(options, QuorumOptions):
         least = math.ceil(options.min_fraction * cohort - 1e-9)
         return Schedule(
@@ -90,7 +94,12 @@ def make_schedule(recipe: Recipe) -> Schedule:
             least=least,
             deadline_s=math.inf if options.deadline_s is None else options.deadline_s,
             drop_late=options.late == "drop",
-            rule=UpdateRule(options.staleness, options.normalisation, options.update == "difference"),
+            rule=UpdateRule(
+                options.staleness,
+                options.normalisation,
+                difference=options.update == "difference",
+                borders=borders,
+            ),
         )
     if isinstance(options, FedAsyncOptions):
         return Schedule(
@@ -103,7 +112,11 @@ def make_schedule(recipe: Recipe) -> Schedule:
         )
     if isinstance(options, BufferedOptions):
         rule = UpdateRule(
-            options.staleness, options.normalisation, options.update == "difference", options.server_lr
+            options.staleness,
+            options.normalisation,
+            difference=options.update == "difference",
+            server_lr=options.server_lr,
+            borders=borders,
         )
         return Schedule(
             at_work=options.concurrency or cohort,

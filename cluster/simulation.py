@@ -130,7 +130,7 @@ class Simulation:
         self.ground = Ground(
             setting=setting,
             engine=self.engine,
-            schedule=make_schedule(setting.recipe),
+            schedule=make_schedule(setting.recipe, setting.borders),
             flights=flights,
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),

@@ -34,7 +34,7 @@ from rayfed_kd.protocol import (
     Replies,
     Reply,
 )
-from rayfed_kd.vectors import FlatModule, weighted_mean
+from rayfed_kd.vectors import FlatModule
 
 
 class PersonalOptions(MethodOptions):
@@ -88,8 +88,14 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
         layers = layers_of(ctx)
-        base = weighted_mean(replies.vectors("base"), replies.numbers("samples"))
-        return layers.with_first(server, self.shared(layers), base)
+        shared = self.shared(layers)
+        base = replies.aggregated(
+            "base",
+            replies.numbers("samples"),
+            into=layers.first(server, shared),
+            parameters=layers.first_parameters(shared).stop,
+        )
+        return layers.with_first(server, shared, base)
 
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
         return {"personal": PERSONAL}

@@ -175,7 +175,9 @@ class Replies(Sequence[Reply]):
         """The part `name` of every reply, fetched one at a time as the sequence is walked."""
         return _LazyVectors(self._replies, name)
 
-    def aggregated(self, name: str, counts: Sequence[float], into: Tensor) -> Tensor:
+    def aggregated(
+        self, name: str, counts: Sequence[float], into: Tensor, parameters: int | None = None
+    ) -> Tensor:
         """The server's new vector, [P] float32: the mean of the part `name`, weighed by `counts`.
 
         Where replies may be late, the schedule's rule (rayfed_kd/staleness.py) weighs them as well.
@@ -183,9 +185,11 @@ class Replies(Sequence[Reply]):
         Args:
             counts: one a reply, as n_k.
             into: [P], the server's vector now, which goes down under the same name.
+            parameters: how many of its first elements are parameters, the rest buffers; None: as in the
+                method's architecture of the same length.
         """
         late = [Lateness(reply.staleness, _sent(reply, name)) for reply in self._replies]
-        return self._rule.applied(into, self.vectors(name), counts, late)
+        return self._rule.applied(into, self.vectors(name), counts, late, parameters)
 
 
 def _sent(reply: Reply, name: str) -> Callable[[], Tensor] | None:

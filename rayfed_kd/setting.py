@@ -119,6 +119,16 @@ class Setting:
         listed = self.recipe.client_models
         return "model" if listed is None else _own_name(listed.models[listed.of(client)], self.recipe.model)
 
+    @cached_property
+    def borders(self) -> Mapping[int, int]:
+        """Length of an architecture's vector -> how many of its first elements are parameters."""
+        workshop, found = self.workshop(), dict[int, int]()
+        for name in self.builders:
+            flat = workshop.lend(name, workshop.initial_vector(name))
+            length = flat.vector().numel()
+            found[length] = min(flat.num_parameters, found.get(length, length))
+        return found
+
     def workshop(self, device: torch.device | str = "cpu") -> Workshop:
         """A workshop of this setting's modules."""
         return Workshop(self.builders, self.recipe.seed, device)

@@ -6,7 +6,7 @@ A reply's staleness tau is the number of server updates between the message that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -77,21 +77,30 @@ class UpdateRule:
               s(tau_i)                     none
         c_i = w_i, or with `difference` w + (w_i - w_sent_i), what the client changed added to today's w
 
+    Buffers always count as w_i: differences would make BatchNorm's running variance negative.
+
     With fresh replies, `samples` and eta = 1 this is the weighted mean of a synchronous round, in its bits.
 
     Attributes:
         staleness: s.
         normalisation, difference: as above.
         server_lr: eta.
+        borders: length of a vector -> how many of its first elements are parameters; others have no buffers.
     """
 
     staleness: Staleness = field(default_factory=Staleness)
     normalisation: Literal["none", "count", "weight_sum", "samples"] = "samples"
     difference: bool = True
     server_lr: float = 1.0
+    borders: Mapping[int, int] = field(default_factory=dict)
 
     def applied(
-        self, into: Tensor, vectors: Sequence[Tensor], counts: Sequence[float], late: Sequence[Lateness]
+        self,
+        into: Tensor,
+        vectors: Sequence[Tensor],
+        counts: Sequence[float],
+        late: Sequence[Lateness],
+        parameters: int | None = None,
     ) -> Tensor:
         """The new vector, [P] float32, added in the given order in float64.
 
@@ -100,6 +109,7 @@ class UpdateRule:
             vectors: the w_i, each [P]; may be a lazy sequence, only one is held at a time.
             counts: the n_i.
             late: how late each is.
+            parameters: how many of the first elements are parameters; None: as `borders` says.
         Raises: ValueError if there is no reply, or there are not as many of each.
         """
         shares = [self.staleness.weight(one.tau) for one in late]
@@ -114,7 +124,12 @@ class UpdateRule:
         shares = [self.server_lr * share for share in shares]
         if divisor == 0:  # `weight_sum` of replies that all weigh nothing
             return into.clone()
-        total = weighted_sum(_Candidates(into, vectors, late) if self.difference else vectors, shares)
+        candidates = vectors
+        if self.difference:
+            length = into.numel()
+            border = self.borders.get(length, length) if parameters is None else parameters
+            candidates = _Candidates(into, vectors, late, border)
+        total = weighted_sum(candidates, shares)
         kept = divisor - sum(shares)  # exactly zero where the rule is a mean
         if kept:
             total.add_(into.to(total), alpha=kept)
@@ -137,8 +152,10 @@ class Lateness:
 class _Candidates(Sequence[Tensor]):
     """The c_i of `difference`, one at a time; a fresh reply's is its own vector, to the bit."""
 
-    def __init__(self, into: Tensor, vectors: Sequence[Tensor], late: Sequence[Lateness]) -> None:
-        self._into, self._vectors, self._late = into, vectors, late
+    def __init__(
+        self, into: Tensor, vectors: Sequence[Tensor], late: Sequence[Lateness], border: int
+    ) -> None:
+        self._into, self._vectors, self._late, self._border = into, vectors, late, border
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -147,4 +164,7 @@ class _Candidates(Sequence[Tensor]):
         vector, late = self._vectors[index], self._late[index]
         if late.tau == 0 or late.sent is None:
             return vector
-        return self._into.double() + vector.double() - late.sent().double()
+        moved = vector.to(self._into).double()
+        own = slice(self._border)
+        moved[own] += self._into[own].double() - late.sent()[own].to(self._into).double()
+        return moved

@@ -75,6 +75,13 @@ def test_replies_that_all_weigh_nothing_change_nothing():
     assert torch.equal(rule.applied(vec(2.0), [vec(4.0)], [30.0], [late(1, 3.0)]), vec(2.0))
 
 
+def test_buffers_are_mixed_as_they_are():
+    """A variance of 0.1, sent as 1.0 and come back as 0.2, must not become 0.1 + 0.2 - 1.0."""
+    rule = UpdateRule(Staleness(), "count", server_lr=0.5, borders={2: 1})
+    new = rule.applied(vec(2.0, 0.1), [vec(7.0, 0.2)], [10.0], [late(1, 3.0, 1.0)])
+    assert torch.allclose(new, vec(2 + 0.5 * 4, 0.5 * 0.1 + 0.5 * 0.2))
+
+
 def test_fresh_replies_give_the_weighted_mean_to_the_bit():
     torch.manual_seed(1)
     vectors, counts = [torch.randn(1000) for _ in range(7)], [13.0, 7.0, 101.0, 2.0, 55.0, 31.0, 29.0]

@@ -226,6 +226,14 @@ def test_simulated_seconds_of_a_round_are_its_slowest_clients(tmp_path):
     assert found.tables["rounds"]["sim_s"].to_pylist() == pytest.approx([0.5 * largest, largest])
 
 
+def test_models_with_batchnorm_stay_finite_when_replies_are_late(tmp_path):
+    """DaFKD's generator: differences of running variances would be negative by round 3."""
+    method = {**METHODS["dafkd"], "distill_epochs": 0}
+    found = run(tmp_path / "a", "local.batch_size=16", method=method, schedule=SCHEDULES["fedbuff"])
+    assert max(found.tables["rounds"]["staleness"].to_pylist()) > 0
+    assert all(np.isfinite(vector).all() for vector in found.models.values())
+
+
 def test_older_replies_than_allowed_are_dropped_and_counted(tmp_path):
     schedule = {**SCHEDULES["fedasync"], "max_staleness": 0}
     rounds = run(tmp_path / "a", schedule=schedule).tables["rounds"]
