@@ -1,6 +1,6 @@
 """FedAvgM: FedAvg whose server has momentum.
 
-Hsu, Qi, Brown 2019, arXiv 1909.06335, section 4.3.
+Hsu, Qi, Brown 2019, arXiv 1909.06335.
 
     client   FedAvg's
     server   D = w^t - sum over the cohort of p_k w_k,  v^0 = 0

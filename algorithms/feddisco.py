@@ -1,6 +1,6 @@
 """FedDisco: a client counts for less the further its classes are from uniform.
 
-Ye et al. 2023, arXiv 2305.19229, eq. 5.
+Ye, Xu, Wang, Xu, Chen, Wang 2023, arXiv 2305.19229.
 
     d_k       discrepancy between the client's class frequencies D_k and uniform ones
     p_k       ReLU(n_k / n - a d_k + b), divided by their sum over the cohort; n = sum over the cohort of n_k

@@ -1,6 +1,6 @@
 """FedFTG: the server fine-tunes the average on images that are hard for it and that clients know.
 
-Zhang, Shen, Ding, Tao, Duan 2022, arXiv 2203.09249, Algorithm 1.
+Zhang, Shen, Ding, Tao, Duan 2022, arXiv 2203.09249.
 
     start      w = sum over the cohort of p_k w_k
     labels     y with p(y) = sum_S n_k^y / sum;  a_{k,y} = n_k^y / sum_S n_j^y;  images x~ = G(z, y)

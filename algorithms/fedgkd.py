@@ -1,6 +1,6 @@
 """FedGKD: clients distil from the mean of the last global models.
 
-Yao et al. 2021, arXiv 2107.00051, Algorithm 1.
+Yao, Pan, Dai, Wan, Ding, Jin, Xu, Sun 2021, arXiv 2107.00051.
 
     teacher   wbar^t = mean of the last min(t, M) global models, w^t among them
     L         CE + gamma T^2 KL(softmax(f(wbar^t) / T), softmax(f(w) / T))

@@ -3,8 +3,8 @@
 Li, He, Song 2021, arXiv 2103.16257, Algorithm 1.
 
     z, z_g, z_p   features of an image under w, the received w^t and the client's last local model
-    l_con         -log( e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + e^(cos(z, z_p) / tau)) )   (eq. 3)
-    L             CE + mu mean l_con                                                                (eq. 4)
+    l_con         -log( e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + e^(cos(z, z_p) / tau)) )
+    L             CE + mu mean l_con
     server        FedAvg's, the projection head included
     down          the model w^t                                4 P bytes a client
     up            the trained model w_k and the count n_k      4 P bytes a client
@@ -35,8 +35,8 @@ from rayfed_kd.training import train_local_epochs
 class Options(AveragingOptions):
     """MOON's options; the defaults are the paper's for CIFAR-10."""
 
-    mu: float = Field(5.0, ge=0, description="weight of the contrastive term (eq. 4)")
-    tau: float = Field(0.5, gt=0, description="temperature of the contrastive term (eq. 3)")
+    mu: float = Field(5.0, ge=0, description="weight of the contrastive term")
+    tau: float = Field(0.5, gt=0, description="temperature of the contrastive term")
     buffer: int = Field(1, ge=1, description="how many of its last models a client is pushed away from")
 
 

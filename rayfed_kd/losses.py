@@ -201,9 +201,10 @@ def squared_distance(first: Iterable[Tensor], second: Iterable[Tensor]) -> Tenso
 
 
 def contrastive_loss(features: Tensor, positive: Tensor, negatives: Tensor, temperature: float) -> Tensor:
-    """-log( e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + sum_b e^(cos(z, z_b) / tau)) ). MOON eq. 3.
+    """-log( e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + sum_b e^(cos(z, z_b) / tau)) ). MOON.
 
-    Li, He, Song 2021, arXiv 2103.16257. Gradient reaches `features` only.
+    Li, He, Song 2021, arXiv 2103.16257; one z_b for each earlier local model. Gradient reaches `features`
+    only.
 
     Args:
         features: [batch, feature_size], z.
