@@ -19,9 +19,9 @@ plain numbers could carry no gradient. Samples go in the client's order, so that
 travel; at l = 1 H_1 goes once. J and Q share a model's optimiser (the recipe's, afresh in each round); a step
 on J leaves layers that have no part in it, and their moments, as they are. Layer 1 of theta^g is never used.
 KL(teacher, student), where the paper prints the student first. By squared error (Table 3) H_l is compared
-with layer l of theta^g on H_1, on both sides. FedD2S* of Fig. 5 is read as `at_once`: layers above l_min never
-take part. H_1 is of the stored images, also where training augments. `mechanism: none` leaves stand-alone
-clients.
+with layer l of theta^g on H_1, on both sides. FedD2S* of Fig. 5 is read as `at_once`: layers above l_min
+never take part. H_1 is of the stored images, also where training augments. `mechanism: none` leaves
+stand-alone clients.
 """
 
 from __future__ import annotations
