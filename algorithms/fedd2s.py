@@ -16,11 +16,12 @@ theta_+l those above (eq. 8 prints l to L, which H_l does not fit). H_l is the o
 
 A client's model is never overwritten. Readings: t travels as logits, and so does the head: the paper's v as
 plain numbers could carry no gradient. Samples go in the client's order, so that their numbers need not
-travel; at l = 1 H_1 goes once. J and Q have an optimiser each (the recipe's, afresh in each round): what has
-no part in J must not move by J's moments. Layer 1 of theta^g is never used. KL(teacher, student), where the
-paper prints the student first. By squared error (Table 3) H_l is compared with layer l of theta^g on H_1, on
-both sides. FedD2S* of Fig. 5 is read as `at_once`: layers above l_min never take part. H_1 is of the stored
-images, also where training augments. `mechanism: none` leaves stand-alone clients.
+travel; at l = 1 H_1 goes once. J and Q share a model's optimiser (the recipe's, afresh in each round); a step
+on J leaves layers that have no part in it, and their moments, as they are. Layer 1 of theta^g is never used.
+KL(teacher, student), where the paper prints the student first. By squared error (Table 3) H_l is compared
+with layer l of theta^g on H_1, on both sides. FedD2S* of Fig. 5 is read as `at_once`: layers above l_min
+never take part. H_1 is of the stored images, also where training augments. `mechanism: none` leaves
+stand-alone clients.
 """
 
 from __future__ import annotations
@@ -126,8 +127,7 @@ class FedD2S(Method[Tensor, Tensor]):
         head = student
         if "head" in message:
             head = ctx.frozen_model(layers.with_rest(client, layer, message["head"]))
-        imitating = Optimizer(ctx.local.optimizer, student, part=layers.first_parameters(layer))
-        labelling = Optimizer(ctx.local.optimizer, student)
+        taught, own = _optimizers(student, layers, 0, layer, ctx)
         for epoch in range(self._passes(ctx)):
             for which, (images, labels) in ctx.numbered_epoch(epoch):
                 if self.options.mechanism != "none":
@@ -135,10 +135,11 @@ class FedD2S(Method[Tensor, Tensor]):
                     shown = layers.between(layer, self._compared(layer, layers), head, hidden)
                     loss = self._difference(message[self._part][which], shown)  # eq. 12
                     ctx.log(imitation=loss)
-                    imitating.minimise(loss)
+                    taught.minimise(loss)
                 hard = cross_entropy(student(images), labels)  # eq. 13
                 ctx.log(ce=hard)
-                labelling.minimise(hard)
+                taught.minimise(hard)
+                own.step()
         return student.vector(), Reply()
 
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
@@ -153,9 +154,7 @@ class FedD2S(Method[Tensor, Tensor]):
         compared = self._compared(layer, layers)
         first, labels = reply["first"].to(ctx.device), reply["labels"].to(ctx.device)
         deep = reply["deep"].to(ctx.device) if "deep" in reply else first
-        part = layers.rest_parameters(1)
-        imitating = Optimizer(ctx.local.optimizer, copy, part=part)
-        labelling = Optimizer(ctx.local.optimizer, copy, part=part)
+        taught, rest = _optimizers(copy, layers, 1, compared, ctx)
         stream = ctx.stream(f"order of client {reply.client}")
         for _ in range(self._passes(ctx)):
             order = torch.randperm(len(labels), generator=stream, device=ctx.device)
@@ -165,10 +164,11 @@ class FedD2S(Method[Tensor, Tensor]):
                         told = layers.between(layer, compared, before, deep[chosen])
                     loss = self._difference(told, layers.between(1, compared, copy, first[chosen]))  # eq. 9
                     ctx.log(server_imitation=loss)
-                    imitating.minimise(loss)
+                    taught.minimise(loss)
                 hard = cross_entropy(layers.from_(1, copy, first[chosen]), labels[chosen])  # eq. 10
                 ctx.log(server_ce=hard)
-                labelling.minimise(hard)
+                taught.minimise(hard)
+                rest.step()
 
     def _knowledge(self, after: FlatModule, reply: Reply, ctx: ServerContext) -> Message:
         """What the new global model says of a client's samples, and the head that the client needs."""
@@ -203,3 +203,14 @@ class FedD2S(Method[Tensor, Tensor]):
 
     def _passes(self, ctx: Context) -> int:
         return -(-ctx.local.epochs // 2) if self.options.passes is None else self.options.passes
+
+
+def _optimizers(
+    model: FlatModule, layers: Layers, first: int, last: int, ctx: Context
+) -> tuple[Optimizer, Optimizer]:
+    """The model's optimiser in two parts: layers `first` + 1 to `last`, which J reaches, and those above."""
+    recipe = ctx.local.optimizer
+    return (
+        Optimizer(recipe, model, part=layers.parameters(first, last)),
+        Optimizer(recipe, model, part=layers.parameters(last, len(layers))),
+    )

@@ -81,8 +81,8 @@ def train_in_turn(
     """First the head above layer `shared`, then the layers below it; nothing moves what is fixed."""
     turn = head_epochs if shared < len(layers) else 0
     phases = (
-        (layers.train_rest, layers.rest_parameters(shared), range(turn)),
-        (layers.train_first, layers.first_parameters(shared), range(turn, ctx.local.epochs)),
+        (layers.train_rest, layers.parameters(shared, len(layers)), range(turn)),
+        (layers.train_first, layers.parameters(0, shared), range(turn, ctx.local.epochs)),
     )
     for train_only, part, epochs in phases:
         if part.start < part.stop:

@@ -81,13 +81,9 @@ class Layers:
         """`vector`, [P], with layers `layer` + 1 to L from `part`."""
         return self._with(vector, part, self.places(layer, len(self)))
 
-    def first_parameters(self, layer: int) -> slice:
-        """Which of the trainable parameters belong to layers 1 to `layer`."""
-        return slice(0, self._parameters[layer])
-
-    def rest_parameters(self, layer: int) -> slice:
-        """Which of the trainable parameters belong to layers `layer` + 1 to L."""
-        return slice(self._parameters[layer], self._parameters[-1])
+    def parameters(self, first: int, last: int) -> slice:
+        """Which of the trainable parameters belong to layers `first` + 1 to `last`."""
+        return slice(self._parameters[first], self._parameters[last])
 
     def train_first(self, layer: int, model: FlatModule) -> None:
         """Layers 1 to `layer` in train mode, the others in eval mode: their statistics stay."""
@@ -99,10 +95,7 @@ class Layers:
 
     def places(self, first: int, last: int) -> tuple[slice, slice]:
         """Where the parameters and the buffers of layers `first` + 1 to `last` lie in the vector."""
-        return (
-            slice(self._parameters[first], self._parameters[last]),
-            slice(self._buffers[first], self._buffers[last]),
-        )
+        return self.parameters(first, last), slice(self._buffers[first], self._buffers[last])
 
     def _with(self, vector: Tensor, part: Tensor, places: tuple[slice, slice]) -> Tensor:
         changed = vector.clone()

@@ -70,8 +70,8 @@ def test_vector_of_layers_by_hand():
     layers, vector = Layers(model), torch.arange(128.0)
     assert layers.first(vector, 1).tolist() == [*range(24), *range(123, 128)]
     assert layers.rest(vector, 1).tolist() == [*range(24, 123)]
-    assert layers.first_parameters(1) == slice(0, 24)
-    assert layers.rest_parameters(1) == slice(24, 123)
+    assert layers.parameters(0, 1) == slice(0, 24)
+    assert layers.parameters(1, 2) == slice(24, 123)
     assert layers.first(vector, 0).numel() == layers.rest(vector, 2).numel() == 0
 
 
@@ -91,7 +91,7 @@ def test_optimiser_of_a_part_moves_no_other_parameter():
     model = flat("m1").train()
     layers, before = Layers(model), model.vector()
     recipe = OptimizerRecipe(lr=0.1, momentum=0.5, weight_decay=0.01)
-    optimizer = Optimizer(recipe, model, part=layers.rest_parameters(3))
+    optimizer = Optimizer(recipe, model, part=layers.parameters(3, 6))
     for _ in range(3):
         optimizer.minimise(model(torch.randn(4, 3, 32, 32)).square().sum())
     assert torch.equal(layers.first(model.vector(), 3), layers.first(before, 3))

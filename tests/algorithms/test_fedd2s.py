@@ -62,7 +62,10 @@ def states(simulated):
 
 
 class Plain:
-    """FedD2S written a second time, on nn.Sequential and torch's optimisers, from Algorithm 1."""
+    """FedD2S written a second time, on nn.Sequential and torch's optimisers, from Algorithm 1.
+
+    `zero_grad` leaves no gradient at all where J does not reach, and torch's optimisers pass over that.
+    """
 
     def __init__(
         self, simulated, *, mechanism="head", tau=1.0, direction="teacher_student", lowest=3, at_once=False
@@ -117,7 +120,7 @@ class Plain:
         layer, first, deep, labels = knowledge
         model = copy.deepcopy(before)
         upper = self.part(model, 1, 6)
-        imitating, labelling = self.optimiser(upper), self.optimiser(upper)
+        optimiser = self.optimiser(upper)
         stream = self.simulated._context(number).stream(f"order of client {k}")
         to = layer if self.mechanism == "mse" else 6
         for _ in range(2):
@@ -125,12 +128,12 @@ class Plain:
                 if to > 1:
                     with torch.no_grad():
                         target = self.part(before, layer, to)(deep[chosen])
-                    imitating.zero_grad()
+                    optimiser.zero_grad()
                     self.difference(target, self.part(model, 1, to)(first[chosen])).backward()
-                    imitating.step()
-                labelling.zero_grad()
+                    optimiser.step()
+                optimiser.zero_grad()
                 F.cross_entropy(upper(first[chosen]), labels[chosen]).backward()
-                labelling.step()
+                optimiser.step()
         return model
 
     def learn(self, k, number, layer, first):
@@ -138,16 +141,16 @@ class Plain:
         with torch.no_grad():
             said = self.part(self.server, 1, to)(first)
         lower = self.part(model, 0, layer)
-        imitating, labelling = self.optimiser(lower), self.optimiser(model)
+        optimiser = self.optimiser(model)
         ctx = self.host._context(DispatchFacts(k, number, self.seen[k], 1))
         for epoch in (0, 1):
             for which, (images, labels) in ctx.numbered_epoch(epoch):
-                imitating.zero_grad()
+                optimiser.zero_grad()
                 self.difference(said[which], self.part(self.server, layer, to)(lower(images))).backward()
-                imitating.step()
-                labelling.zero_grad()
+                optimiser.step()
+                optimiser.zero_grad()
                 F.cross_entropy(model(images), labels).backward()
-                labelling.step()
+                optimiser.step()
 
     def vector(self, model):
         return torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -385,6 +385,19 @@ def test_centralized_keeps_its_moments_between_rounds():
     assert torch.allclose(simulation.servers[-1], model.vector(), atol=1e-6)
 
 
+def test_resumed_centralized_training_goes_on_with_its_moments(tmp_path):
+    recipe = {
+        **SMALL,
+        "method": {"name": "centralized"},
+        "partition": {"name": "iid", "clients": 1},
+        "sampling": {"count": 1},
+    }
+    whole = rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'a'}"], local=True)
+    rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'b'}", "rounds=1"], local=True)
+    resumed = rayfed_kd.resume(tmp_path / "b", ["rounds=3"], local=True)
+    assert np.array_equal(resumed.models["global"], whole.models["global"])
+
+
 @pytest.mark.parametrize(
     ("method", "message"),
     [

@@ -46,6 +46,9 @@ METHODS = {
             "protocol": "local",
         }
     },
+    "fedd2s": {"method": {"name": "fedd2s", "z0": 1}},
+    "fedper_plus": {"method": {"name": "fedper_plus", "z0": 1}},
+    "pfedsd": {"method": {"name": "pfedsd"}},
     "kdia": {
         "method": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 2}},
         "model": {"name": "simple_cnn"},
