@@ -93,7 +93,7 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
             "base",
             replies.numbers("samples"),
             into=layers.first(server, shared),
-            parameters=layers.first_parameters(shared).stop,
+            parameters=layers.parameters(0, shared).stop,
         )
         return layers.with_first(server, shared, base)
 
