@@ -124,7 +124,7 @@ class Comparison:
         return found
 
     def changes(self, row: Row) -> list[float]:
-        """Relative change of the row's accuracy against the row that it names, per seed; empty if it names none.
+        """Relative change of the row's accuracy against the row that it names, per seed; empty for none.
 
         The accuracy is the last one, of the first of `HEADLINES` that both have.
         """
