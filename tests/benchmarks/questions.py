@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from cluster.actors import ClientActor, RayEngine
+from cluster.cohort import EngineCohort
 from cluster.placement import Plan
 from cluster.session import RaySession
 from cluster.simulation import Simulation
@@ -95,18 +96,19 @@ class Side:
         sizes = prepared.setting.partition.sizes.tolist()
         engine = RayEngine(actors, False, sizes, loop, prepared.recipe.faults)
         self.simulation = Simulation(prepared.setting, engine, Silent())
+        self.simulation.begin()
         self.method = prepared.setting.method
 
     def ahead(self, index: int) -> Walk:
         """Asked ahead, read by row."""
-        cohort = self.simulation._cohort(index)
+        cohort = EngineCohort(index, self.simulation.ground)
         started = time.perf_counter()
         questions = cohort.questions(self.method.predict, Message(), answer="logits", question="ids")
         return self._walk(index, cohort, questions.ask, started)
 
     def calls(self, index: int) -> Walk:
         """A broadcast for each question."""
-        cohort = self.simulation._cohort(index)
+        cohort = EngineCohort(index, self.simulation.ground)
 
         def ask(ids: Tensor) -> Tensor:
             replies = cohort.broadcast(self.method.predict, Message(ids=ids.int()))
