@@ -129,7 +129,9 @@ class EngineCohort:
         return self._exchange(self._clients, lambda client: self._dispatch(client, step, sent))
 
     def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
-        """One message each."""
+        """One message each; the clients named, none if there is none."""
+        if not messages:
+            return Replies([], self._schedule.rule)
         for client in sorted(messages):
             self._dispatch(client, step, self._publish(messages[client]))
         return self._exchange(sorted(messages), None)

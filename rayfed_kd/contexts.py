@@ -104,12 +104,17 @@ class Public:
         data: on the step's device.
         share: which samples.
         order: epoch -> the stream that its order is drawn from.
+        drawn: told of every batch's size.
     """
 
     def __init__(
-        self, data: DeviceData, share: PublicShare, order: Callable[[int], np.random.Generator]
+        self,
+        data: DeviceData,
+        share: PublicShare,
+        order: Callable[[int], np.random.Generator],
+        drawn: Callable[[int], None],
     ) -> None:
-        self._data, self._share, self._order = data, share, order
+        self._data, self._share, self._order, self._drawn = data, share, order, drawn
         self._places = torch.from_numpy(share.indices).to(data.device)
 
     def __len__(self) -> int:
@@ -150,6 +155,7 @@ class Public:
 
     def _batches(self, ids: Tensor, batch_size: int) -> Iterator[PublicBatch]:
         for chosen in torch.split(ids, batch_size):
+            self._drawn(len(chosen))
             yield PublicBatch(chosen, self.images(chosen))
 
 
@@ -195,7 +201,10 @@ class Context:
         if share is None:
             raise RunError("this recipe has no partition.public")
         scope = ("public batches", *self._scope)
-        return Public(self._data, share, lambda index: numpy_stream(self._seed, *scope, index))
+        return Public(self._data, share, lambda index: numpy_stream(self._seed, *scope, index), self._drawn)
+
+    def _drawn(self, samples: int) -> None:
+        """Told of every batch's size; the server's batches take no simulated time."""
 
     def architecture(self, name: str) -> str:
         """The workshop's name of an architecture: a client with a model of its own has another "model"."""
@@ -246,7 +255,7 @@ class ClientContext(Context):
         local: epochs, batch size and optimiser of the recipe.
         num_samples: the client's training samples.
         device, classes, shape: of the models and images.
-        samples_drawn: training samples in the batches drawn so far.
+        samples_drawn: samples in the batches drawn so far, private and public: what simulated time is for.
     """
 
     def __init__(
@@ -272,6 +281,9 @@ class ClientContext(Context):
         """An initial vector that no other client has: for personal models, which are never averaged."""
         return self._workshop.own_initial_vector(self.architecture(architecture), self.client)
 
+    def _drawn(self, samples: int) -> None:
+        self.samples_drawn += samples
+
     def epoch(self, index: int) -> Iterator[Batch]:
         """One pass over the client's samples in this epoch's own order; the last batch may be small."""
         for _, batch in self.numbered_epoch(index):
@@ -287,7 +299,7 @@ class ClientContext(Context):
         for which, indices in zip(torch.split(numbers, size), torch.split(chosen, size), strict=True):
             images, labels = self._data.gather(indices)
             images = augment(images, self._client_data.augment, flips)
-            self.samples_drawn += len(labels)
+            self._drawn(len(labels))
             yield which, Batch(self._data.normalise(images), labels)
 
     def samples(self) -> Iterator[Batch]:
@@ -295,7 +307,7 @@ class ClientContext(Context):
         chosen = torch.from_numpy(self._client_data.indices).to(self.device)
         for indices in torch.split(chosen, self.local.batch_size):
             images, labels = self._data.gather(indices)
-            self.samples_drawn += len(labels)
+            self._drawn(len(labels))
             yield Batch(self._data.normalise(images), labels)
 
     def label_counts(self) -> Tensor:

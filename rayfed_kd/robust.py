@@ -37,10 +37,10 @@ class AggregationOptions(MethodOptions):
         if clients < 2 * self.corrupt + 3:
             raise RecipeError(
                 f"method.aggregation = {self.aggregation!r} with method.corrupt = {self.corrupt} needs "
-                f"{2 * self.corrupt + 3} clients or more (2 f + 3), there are {clients}"
+                f"{2 * self.corrupt + 3} clients a round or more (2 f + 3), there are {clients}"
             )
         if self.aggregation == "multi_krum" and (self.chosen or 0) > clients:
-            raise RecipeError(f"method.chosen = {self.chosen}: there are {clients} clients")
+            raise RecipeError(f"method.chosen = {self.chosen}: there are {clients} clients a round")
 
 
 def aggregate(vectors: Sequence[Tensor], weights: Sequence[float], options: AggregationOptions) -> Tensor:

@@ -33,7 +33,7 @@ from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
 from rayfed_kd.registry import load_object, locate, options_model
 from rayfed_kd.robust import AggregationOptions
 from rayfed_kd.seeds import numpy_stream
-from rayfed_kd.timing import clock_options, schedule_options
+from rayfed_kd.timing import clock_options, cohort_size, schedule_options
 from rayfed_kd.workshop import Workshop
 
 REGISTRIES: Mapping[str, Mapping[str, str]] = {
@@ -156,7 +156,7 @@ class Setting:
         self._check_public()
         self._check_attack()
         if isinstance(self.method.options, AggregationOptions):
-            self.method.options.check_clients(self.recipe.partition.clients)
+            self.method.options.check_clients(cohort_size(self.recipe))
         workshop = self.workshop()
         for name in self.builders:
             workshop.initial_vector(name)

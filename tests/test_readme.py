@@ -65,7 +65,7 @@ def test_every_method_and_recipe_key_is_documented():
     for name in METHODS:
         assert f"`{name}`" in README
     shown = README.split("## The recipe")[1].split("```")[1]
-    left_out = {"schedule", "clock", "deterministic"}  # one value each so far, or told further down
+    left_out = {"deterministic"}  # told further down
     assert {key for key in Recipe.model_fields if f"\n{key}:" not in shown} == left_out
 
 

@@ -145,6 +145,15 @@ def test_a_public_set_leaves_clients_own_batches_alone():
     assert torch.equal(next(first.epoch(0)).images, next(second.epoch(0)).images)
 
 
+def test_public_samples_take_simulated_time_as_private_ones_do():
+    """A pass over each: what the clock charges a client for is both."""
+    found = setting()
+    ctx = client_context(found)
+    assert sum(len(batch.ids) for batch in ctx.public.epoch(0, 16)) == len(found.partition.public)
+    assert sum(len(labels) for _, labels in ctx.epoch(0)) == ctx.num_samples
+    assert ctx.samples_drawn == len(found.partition.public) + ctx.num_samples
+
+
 def test_unknown_labels_are_not_given():
     ctx = client_context(setting("partition.public={fraction: 0.5, labels: false}"))
     assert len(ctx.public.images(torch.tensor([0]))) == 1
