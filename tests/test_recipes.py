@@ -112,7 +112,7 @@ def test_recipes_of_a_study_are_valid(path):
     study = read_study(path)
     for run in study.runs:
         recipe = load_recipe(ROOT / (run.base or study.base), [*study.overrides, *run.overrides])
-        assert recipe.rounds >= 20
+        assert recipe.rounds >= 10
         assert recipe.partition.clients >= 8
     for named in study.published:
         assert published_lines(named.paper, named.table, named.where)
