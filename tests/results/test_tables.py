@@ -22,11 +22,13 @@ COLUMNS = {
     },
     "metrics": {
         "round": INT,
+        "sim_s": FLOAT,
         "model": TEXT,
         **dict.fromkeys(["amp", "fm", "wlp", "ua", "server_accuracy", "server_loss"], FLOAT),
     },
     "clients": {
         "round": INT,
+        "sim_s": FLOAT,
         "client": INT,
         "model": TEXT,
         "samples": INT,
@@ -35,6 +37,7 @@ COLUMNS = {
     },
     "messages": {
         "round": INT,
+        "sim_s": FLOAT,
         "client": INT,
         "direction": TEXT,
         "kind": TEXT,
@@ -43,6 +46,7 @@ COLUMNS = {
     },
     "hosts": {
         "round": INT,
+        "sim_s": FLOAT,
         "host": INT,
         "node": TEXT,
         **dict.fromkeys(["rss_mb", "gpu_mb", "busy_s"], FLOAT),
@@ -85,6 +89,7 @@ def test_rows_come_back_with_nulls_where_a_method_has_none(tmp_path):
     assert read_table(tmp_path, "metrics").to_pylist() == [
         {
             "round": 1,
+            "sim_s": None,
             "model": "aca",
             "amp": 0.1,
             **dict.fromkeys(["fm", "wlp", "ua", "server_accuracy", "server_loss"]),
