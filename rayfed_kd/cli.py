@@ -204,6 +204,6 @@ def main() -> NoReturn:
 
 
 def _interrupted(terminated: list[int]) -> int:
-    way_on = "rayfed-kd resume FOLDER, or the same compare again, goes on"
+    way_on = "`rayfed-kd resume` with the run's folder, or the same compare again, goes on"
     click.echo(f"interrupted: what was finished is there; {way_on}", err=True)
     return 143 if terminated else 130

@@ -184,8 +184,11 @@ def _label(source: str, sources: Sequence[str]) -> str:
 def plan(study: Study, overrides: Sequence[str] = ()) -> list[Planned]:
     """Every run of a study, by row and seed.
 
-    Raises: RecipeError if a row has no recipe.
+    Raises: RecipeError if a row has no recipe, or an override sets a run's folder.
     """
+    asked = next((change for change in overrides if change.startswith("results.")), None)
+    if asked is not None:
+        raise RecipeError(f"override {asked!r}: a comparison gives each run its folder; expected --folder")
     planned = []
     for run in study.runs:
         base = run.base or study.base

@@ -173,10 +173,13 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
     unknown = [name for name in table.column_names if name not in COLUMNS]
     if missing or unknown:
         what = f"has no column {missing[0]}" if missing else f"has an unknown column {unknown[0]}"
+        if "period_s" in unknown:
+            what += " (clock.period_s stands in the recipe)"
         raise RecipeError(f"clock.file: {path} {what}; expected {', '.join(COLUMNS)}")
     rows: dict[int, list[dict[str, Any]]] = {}
-    for number, given in enumerate(table.to_pylist()):
-        row = {"latency_s": 0.0, "from_s": None, "until_s": None, **given}
+    for number, given in enumerate(table.to_pylist(), start=1):
+        read = {name: _as_number(value) for name, value in given.items()}
+        row = {"latency_s": 0.0, "from_s": None, "until_s": None, **read}
         _check_row(row, f"clock.file: {path}, row {number}", clients)
         rows.setdefault(row["client"], []).append(row)
     absent = sorted(set(range(clients)) - set(rows))
@@ -215,7 +218,7 @@ def _check_row(row: dict[str, Any], where: str, clients: int) -> None:
         value, free = row[name], name == "seconds_per_sample"
         if not _number(value) or value < 0 or (value == 0 and not free):
             bound = "of at least" if free else "above"
-            raise RecipeError(f"{where}: {name} {value}; expected a number {bound} 0")
+            raise RecipeError(f"{where}: {name} {value!r}; expected a number {bound} 0")
     if not _number(row["latency_s"]) or row["latency_s"] < 0:
         raise RecipeError(f"{where}: latency_s {row['latency_s']}; expected a number of at least 0")
     start, end = row["from_s"], row["until_s"]
@@ -223,6 +226,16 @@ def _check_row(row: dict[str, Any], where: str, clients: int) -> None:
         return
     if not _number(start) or not _number(end) or not 0 <= start < end:
         raise RecipeError(f"{where}: available from {start} until {end}; expected 0 <= from < until")
+
+
+def _as_number(value: Any) -> Any:
+    """A column with a word in it is read as text throughout: its numbers are numbers, and the word stays."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value) if value.strip().isdigit() else float(value)
+    except ValueError:
+        return value
 
 
 def _number(value: Any) -> bool:

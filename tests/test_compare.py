@@ -286,3 +286,8 @@ def test_study_given_to_run_is_told(tmp_path):
     path = write(tmp_path / "study.yaml", {"folder": "x", "runs": [{"label": "A"}]})
     with pytest.raises(RecipeError, match="rayfed-kd compare runs it"):
         load_recipe(path)
+
+
+def test_folder_of_a_run_is_not_a_comparisons_to_set(tmp_path):
+    with pytest.raises(RecipeError, match="a comparison gives each run its folder; expected --folder"):
+        plan(study_of(["configs/quickstart.yaml"]), ["results.folder=there"])

@@ -207,7 +207,7 @@ def test_ctrl_c_leaves_readable_tables_and_no_actor(words, tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to the whole group
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130
-    assert errors.endswith("rayfed-kd resume FOLDER, or the same compare again, goes on\n")
+    assert errors.endswith("with the run's folder, or the same compare again, goes on\n")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert read_table(tmp_path / "run" / "tables", "rounds").num_rows == summary["rounds"] >= 2
