@@ -60,7 +60,7 @@ BAD = [
     ("sampling={count: 9}", "sampling.count = 9: more than partition.clients = 4"),
     ("sampling.fraction=0.1", "sampling.fraction = 0.1 of partition.clients = 4 is 0.4 clients a round"),
     ("sampling.fraction=0", "sampling.fraction = 0: expected a number above 0 (share of the clients, C)."),
-    ("schedule.name=syn", "schedule.name = 'syn': expected 'sync'."),
+    ("schedule.name=syn", "schedule.name = 'syn': expected one of sync, quorum, buffered, fedbuff,"),
     ("placement.clients_per_actor=many", "expected 'auto' or a whole number"),
     ("placement.client.num_gpus=1.5", "num_gpus above 1 must be a whole number"),
     ("seed=-1", "seed = -1: expected a number of at least 0"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ class Curve:
     values: list[float]
     bytes: list[int]
     sim_s: list[float | None]
-    wall_s: list[float]
+    wall_s: list[float] = field(default_factory=list, compare=False)
 
 
 Row = tuple[str, str]

@@ -22,6 +22,7 @@ from rayfed_kd.experiment import prepare
 from rayfed_kd.protocol import OneExchange, Replies, to_array
 from rayfed_kd.registry import load_object
 
+PUBLIC = {"name": "dirichlet", "alpha": 1.0, "clients": 4, "public": {"fraction": 0.5}}
 RECIPES = {
     "fedkf": {"method": {"generator": {"name": "dafl_image", "width": 4, "latent": 8}}},
     "dafkd": {"method": {"generator": {"width": 4, "latent": 8}, "distill_batches": 2}},
@@ -53,6 +54,9 @@ RECIPES = {
     "fedrep_plus": {"method": {"head_epochs": 1, "z0": 1}},
     "fedper_plus": {"method": {"z0": 1}},
     "fedd2s": {"method": {"z0": 1}},
+    "fedmd": {"method": {"public_samples": 50}, "partition": PUBLIC},
+    "fedgem": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
+    "fedgems": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
 }
 
 
