@@ -421,11 +421,11 @@ def test_bad_options_are_answered_before_the_first_round(method, message):
 
 @pytest.mark.parametrize("name", ["fedper", "fedper_plus", "fedrep", "fedrep_plus", "fedd2s"])
 def test_model_without_layers_is_refused(name, tmp_path, monkeypatch):
-    (tmp_path / "plain_model.py").write_text(
+    (tmp_path / "layerless_model.py").write_text(
         "from torch import nn\n\n\ndef net(shape, classes):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
     )
     monkeypatch.chdir(tmp_path)
     method = {"name": name, **({"head_epochs": 1} if "rep" in name else {})}
     with pytest.raises(RecipeError, match=r"model.name: a Sequential has no layers; expected a .*Classifier"):
-        rayfed_kd.prepare({**SMALL, "method": method, "model": {"name": "plain_model:net"}})
+        rayfed_kd.prepare({**SMALL, "method": method, "model": {"name": "layerless_model:net"}})

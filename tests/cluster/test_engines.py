@@ -19,7 +19,6 @@ RECIPE = {
 METHODS = {
     "fedavg": {"name": "fedavg", "track_oca": True},
     "fedkf": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
-    "dafkd": {"name": "dafkd", "generator": {"width": 4, "latent": 8}, "distill_batches": 2},
     "dafkd, local protocol": {
         "name": "dafkd",
         "generator": {"width": 4, "latent": 8},
@@ -28,19 +27,20 @@ METHODS = {
     },
     "kdia": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 2}},
     "fedd2s": {"name": "fedd2s", "z0": 1},
-    "fedper": {"name": "fedper"},
-    "fedper_plus": {"name": "fedper_plus", "z0": 1},
-    "fedrep_plus": {"name": "fedrep_plus", "z0": 1, "head_epochs": 1},
-    "pfedsd": {"name": "pfedsd"},
-    "fedmd": {"name": "fedmd", "public_samples": 50},
-    "fedgem": {"name": "fedgem", "server": {"name": "resnet8", "width": 4}},
     "fedgems": {"name": "fedgems", "server": {"name": "resnet8", "width": 4}, "server_batch_size": 64},
 }
 PUBLIC = {
     "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4, "public": {"fraction": 0.5}},
     "client_models": {"models": [{"name": "lenet5"}, {"name": "mlp", "hidden": 8}]},
 }
-BASELINES = {
+OTHERS = {
+    "dafkd": {"name": "dafkd", "generator": {"width": 4, "latent": 8}, "distill_batches": 2},
+    "fedper": {"name": "fedper"},
+    "fedper_plus": {"name": "fedper_plus", "z0": 1},
+    "fedrep_plus": {"name": "fedrep_plus", "z0": 1, "head_epochs": 1},
+    "pfedsd": {"name": "pfedsd"},
+    "fedmd": {"name": "fedmd", "public_samples": 50},
+    "fedgem": {"name": "fedgem", "server": {"name": "resnet8", "width": 4}},
     "fedprox": {"name": "fedprox"},
     "fedavgm": {"name": "fedavgm"},
     "moon": {"name": "moon"},
@@ -82,7 +82,7 @@ def small_ray():
 
 
 def run(method, folder, *overrides, local=False):
-    recipe = {**RECIPE, "method": {**METHODS, **BASELINES}[method], **CHANGES.get(method, {})}
+    recipe = {**RECIPE, "method": {**METHODS, **OTHERS}[method], **CHANGES.get(method, {})}
     return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
 
 
@@ -109,9 +109,9 @@ def test_any_placement_gives_the_local_engines_bits(method, small_ray, tmp_path)
         assert len(set(result.tables["hosts"]["host"].to_pylist())) <= -(-4 // clients_per_actor)
 
 
-@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("method", OTHERS)
 def test_two_hosts_give_the_local_engines_bits(method, small_ray, tmp_path):
-    """Comparison methods, once each: four clients on two hosts, so that states travel."""
+    """The other methods, once each: four clients on two hosts, so that states travel."""
     expected = run(method, tmp_path / "local", "rounds=2", local=True)
     result = run(method, tmp_path / "ray", "rounds=2", "placement.clients_per_actor=2")
     assert_same(result, expected)
