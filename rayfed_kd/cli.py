@@ -6,11 +6,14 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from rayfed_kd.errors import RayfedError
+
+if TYPE_CHECKING:
+    from rayfed_kd.results.comparison import Comparison
 
 RECIPE = click.argument("recipe", type=click.Path())
 OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
@@ -153,21 +156,32 @@ def compare_(
 ) -> None:
     """Run a study file, or several recipes, with every seed, and put the results in one table.
 
-    KEY=VALUE goes to every recipe; a study file gives rows options of their own (rayfed_kd/compare.py shows
-    one). Mean and deviation of every metric, the paper's values beneath; Markdown, LaTeX, Parquet and curves
-    are written to the folder. Runs that are there already are not run again: a study goes on where it was
-    cut off.
+    KEY=VALUE goes to every recipe; a study file gives rows options of their own (rayfed_kd/studies.py shows
+    one). quick=true runs a study's quick version. Mean and deviation of every metric, the paper's values and
+    the agreement of both orders; Markdown, LaTeX, Parquet and curves are written to the folder. Runs that
+    are there already are not run again: a study goes on where it was cut off.
     """
     from functools import partial
 
+    from rayfed_kd.compare import check, compare
+    from rayfed_kd.experiment import run_each
+    from rayfed_kd.studies import studies_of
+
+    changes = [c for c in configs if "=" in c and c != "quick=true"]
+    sources = [c for c in configs if "=" not in c]
+    studies = studies_of(sources, seeds=seeds, folder=folder, quick="quick=true" in configs)
+    run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
+    for study in studies:
+        check(study, changes)
+    for study in studies:
+        comparison = compare(study, changes, run=run_missing, tell=click.echo)
+        _show(comparison)
+
+
+def _show(comparison: Comparison) -> None:
+    """A comparison's table and what the paper has, on the screen; then its files."""
     from rich.console import Console
 
-    from rayfed_kd.compare import compare, study_of
-    from rayfed_kd.experiment import run_each
-
-    study = study_of([c for c in configs if "=" not in c], seeds=seeds, folder=folder)
-    run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
-    comparison = compare(study, [c for c in configs if "=" in c], run=run_missing, tell=click.echo)
     console = Console()
     console.print(comparison.rich())
     console.print(comparison.caption(), markup=False, highlight=False)
@@ -175,7 +189,7 @@ def compare_(
         console.print(heading, markup=False)
         for label, values in rows:
             console.print(f"  {label}: {values}", markup=False, highlight=False)
-    for path in comparison.write(Path(study.folder)):
+    for path in comparison.write(Path(comparison.study.folder)):
         click.echo(path)
 
 

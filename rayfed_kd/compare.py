@@ -1,23 +1,4 @@
-"""Comparisons: several recipes with several seeds, one table, the paper's numbers beside.
-
-A study file:
-
-    title: "CIFAR-10, N 50, beta 0.1"
-    base: configs/kdia/cifar10.yaml       # beside this file or below the current folder
-    overrides: [rounds=50]
-    seeds: [1, 2]
-    folder: runs/kdia-cifar10
-    runs:
-      - {label: KDIA, overrides: [method.tau=2.0]}
-      - {label: FedAvg, base: configs/fedavg/cifar10.yaml}
-      - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # relative change
-    models: {student: S, teacher: T}      # evaluated models shown, and how they are called
-    last: 10                              # evaluated rounds in "mean of the last"
-    headline: ua                          # the metric of best, "mean of the last" and target;
-                                          # default: official test, AMP or UA, the first that there is
-    target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
-    published:
-      - {paper: kdia, table: "2", where: {dataset: CIFAR-10, beta: 0.1}, differs: "N 50 for 100"}
+"""Comparisons: the runs of a study, one table, the paper's numbers beside.
 
 Runs share a seed's partition and initial weights wherever their data, partition and model are the same:
 both are functions of the recipe and the seed.
@@ -25,17 +6,15 @@ both are functions of the recipe and the seed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from rayfed_kd.config import Recipe, load_recipe, load_yaml, validate
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.config import Recipe, load_recipe
+from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.published import published_lines
+from rayfed_kd.studies import Published, Study, TargetRun, file_name
 
 if TYPE_CHECKING:
     from rayfed_kd.results.comparison import Comparison
@@ -43,50 +22,6 @@ if TYPE_CHECKING:
 
 # Where and how a run ran: the result is the same.
 NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class StudyRun(_Strict):
-    """One row's recipe."""
-
-    label: str
-    base: str | None = None
-    overrides: list[str] = []
-    against: str | None = None
-
-
-class Published(_Strict):
-    """A paper's table, or those of its rows that `where` names."""
-
-    paper: str
-    table: str
-    where: dict[str, Any] = {}
-    differs: str = ""
-
-
-class TargetRun(_Strict):
-    """The accuracy to reach: the best of this run, seed by seed."""
-
-    run: str
-
-
-class Study(_Strict):
-    """A study file."""
-
-    title: str = ""
-    base: str | None = None
-    overrides: list[str] = []
-    seeds: list[int] = Field([1], min_length=1)
-    folder: str
-    runs: list[StudyRun] = Field(min_length=1)
-    models: dict[str, str] = {}
-    last: int = Field(10, ge=1)
-    headline: Literal["amp", "fm", "wlp", "ua", "server_accuracy"] | None = None
-    target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
-    published: list[Published] = []
 
 
 @dataclass(frozen=True)
@@ -138,47 +73,12 @@ def compare(
     return Comparison.read(study, planned, _notes(study, recipes))
 
 
-def read_study(path: Path) -> Study:
-    """The study file.
+def check(study: Study, overrides: Sequence[str] = ()) -> None:
+    """Whether `compare` would start.
 
     Raises: RecipeError
     """
-    if not path.is_file():
-        raise RecipeError(f"{path}: no such study file")
-    return validate(Study, load_yaml(path.read_text(encoding="utf8")))
-
-
-def study_of(sources: Sequence[str], *, seeds: int | None = None, folder: str | None = None) -> Study:
-    """What a command line names: one study file, or recipes, each a row.
-
-    Args:
-        sources: files.
-        seeds: run seeds 1 to this many instead of the study's.
-        folder: in place of the study's.
-    Raises: RecipeError
-    """
-    if len(sources) == 1 and "runs" in (_raw(sources[0]) or {}):
-        study = read_study(Path(sources[0]))
-    else:
-        names = [_label(source, sources) for source in sources]
-        runs = [{"label": name, "base": source} for name, source in zip(names, sources, strict=True)]
-        study = Study.model_validate({"runs": runs, "folder": f"runs/compare-{'-'.join(names)}"})
-    changes: dict[str, Any] = {} if seeds is None else {"seeds": list(range(1, seeds + 1))}
-    return study.model_copy(update=changes | ({} if folder is None else {"folder": folder}))
-
-
-def _raw(source: str) -> Any:
-    path = Path(source)
-    if not path.is_file():
-        raise RecipeError(f"{source}: no such file")
-    return load_yaml(path.read_text(encoding="utf8"))
-
-
-def _label(source: str, sources: Sequence[str]) -> str:
-    """A file's name without its ending; with its folder's where two files are called the same."""
-    path = Path(source)
-    same = [other for other in sources if Path(other).stem == path.stem]
-    return path.stem if len(same) == 1 else f"{path.parent.name}-{path.stem}"
+    _checked(study, plan(study, overrides))
 
 
 def plan(study: Study, overrides: Sequence[str] = ()) -> list[Planned]:
@@ -195,7 +95,7 @@ def plan(study: Study, overrides: Sequence[str] = ()) -> list[Planned]:
         if base is None:
             raise RecipeError(f"runs: {run.label}: no base recipe, neither here nor in the study")
         for seed in study.seeds:
-            folder = Path(study.folder) / f"{re.sub(r'[^0-9A-Za-z._-]+', '-', run.label)}-seed{seed}"
+            folder = Path(study.folder) / f"{file_name(run.label)}-seed{seed}"
             changes = (*study.overrides, *run.overrides, *overrides, f"seed={seed}")
             planned.append(Planned(run.label, seed, base, changes, folder))
     return planned
@@ -213,8 +113,7 @@ def _checked(study: Study, planned: Sequence[Planned]) -> list[Recipe]:
     for run in study.runs:
         if run.against is not None and run.against not in labels:
             raise RecipeError(f"runs: {run.label}: against: {run.against!r} is no row; there are {labels}")
-    for named in study.published:
-        published_lines(named.paper, named.table, named.where)
+    _check_published(study)
     first: tuple[str, Mapping[str, Any]] | None = None
     recipes = []
     for one in planned:
@@ -231,6 +130,30 @@ def _checked(study: Study, planned: Sequence[Planned]) -> list[Recipe]:
         if one.done:
             _check_same(one, recipe)
     return recipes
+
+
+def _check_published(study: Study) -> None:
+    """Every printed table, metric and name that the study refers to is there."""
+    printed = [line for named in study.published for line in _printed_lines(named)]
+    labels = [line["label"] for line in printed]
+    for run in study.runs:
+        names = run.published.values() if isinstance(run.published, dict) else filter(None, [run.published])
+        for name in names:
+            if name not in labels:
+                there = ", ".join(dict.fromkeys(labels))
+                raise RecipeError(
+                    f"runs: {run.label}: published: {name!r} is not printed; there are {there}",
+                    hint=nearest(name, labels),
+                )
+
+
+def _printed_lines(named: Published) -> list[dict[str, Any]]:
+    lines = published_lines(named.paper, named.table, named.where)
+    metrics = {metric for line in lines for metric in line["values"]}
+    if named.metric is not None and named.metric not in metrics:
+        there = ", ".join(sorted(metrics))
+        raise RecipeError(f"published.metric: {named.metric!r}: table {named.table} prints {there}")
+    return lines
 
 
 def _check_same(one: Planned, recipe: Recipe) -> None:

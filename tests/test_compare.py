@@ -1,16 +1,21 @@
 """Comparisons: one table over seeds, the paper's rows beside, nothing run twice."""
 
+import math
 from functools import partial
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from rayfed_kd.compare import Study, compare, plan, read_study, study_of
+from rayfed_kd.cli import commands
+from rayfed_kd.compare import compare, plan
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment import run_each
 from rayfed_kd.published import published_lines, published_rows
+from rayfed_kd.results.agreement import rank_correlation
 from rayfed_kd.results.comparison import Comparison, Curve
+from rayfed_kd.studies import Study, read_study, studies_of
 
 RECIPE = {
     "method": {"name": "fedavg"},
@@ -123,6 +128,133 @@ def test_published_rows_stand_beneath_with_what_differs():
     assert "| KDIA (T) | accuracy 57.29 ± 0.97 |" in text
 
 
+KDIA = {"paper": "kdia", "table": "2", "where": {"dataset": "CIFAR-10", "beta": 0.1}}
+
+
+def test_printed_value_stands_beside_the_row_that_the_study_links():
+    """KDIA (T) 57.29 and FedAvg 50.41 in KDIA's Table 2."""
+    runs = [{"label": "A", "published": {"aca": "KDIA (T)"}}, {"label": "B", "published": "FedAvg"}]
+    comparison = made(runs=runs, published=[KDIA])
+    assert comparison.header()[-1] == "published accuracy"
+    assert [line[-1] for line in comparison.cells()] == ["57.29 ± 0.97", "50.41 ± 1.91"]
+    ((heading, _),) = comparison.published()
+    assert "rank correlation" not in heading  # two rows have no order to speak of
+
+
+def test_agreement_of_both_orders_by_hand():
+    """Ours A .4, B .9, C .2; printed (T) before (S) before FedAvg: two pairs of three agree, (2 - 1) / 3."""
+    runs = [
+        {"label": "A", "published": "KDIA (T)"},
+        {"label": "B", "published": "KDIA (S)"},
+        {"label": "C", "published": "FedAvg"},
+    ]
+    comparison = made(runs=runs, published=[KDIA], seeds=[1])
+    comparison.curves["C", "aca", 1, "server_accuracy"] = Curve([2], [0.2], [1], [None])
+    ((heading, _),) = comparison.published()
+    assert heading.endswith("of accuracy against our official test %, last, over 3 rows: 0.33")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "tau"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        ([1, 2, 3, 4], [1, 3, 2, 4], 4 / 6),  # five pairs one way, one the other
+        ([1, 1, 2], [1, 2, 3], 2 / 6**0.5),
+    ],
+)
+def test_rank_correlation_by_hand(first, second, tau):
+    assert rank_correlation(first, second) == pytest.approx(tau)
+
+
+def test_order_of_equal_rows_is_no_order():
+    assert math.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """Two tables, learning rates .1 and .2, and a quick version of the second with one round."""
+    base = write(tmp_path / "base.yaml", RECIPE)
+    content = {
+        "title": "T",
+        "base": str(base),
+        "folder": str(tmp_path / "runs"),
+        "seeds": [1, 2, 3],
+        "tables": {
+            "lr .1": {"overrides": ["local.optimizer.lr=0.1"], "where": {"beta": 0.1}},
+            "lr .2": {"overrides": ["local.optimizer.lr=0.2"], "where": {"beta": 0.5}},
+        },
+        "runs": [{"label": "A"}, {"label": "B", "overrides": ["method={name: fedprox}"]}],
+        "published": [{**KDIA, "where": {"dataset": "CIFAR-10"}, "differs": "digits"}],
+        "quick": {
+            "title": "one round",
+            "overrides": ["rounds=1"],
+            "seeds": [4],
+            "tables": ["lr .2"],
+            "runs": {"B": ["method.mu=0.5"]},
+            "differs": "one round for two",
+        },
+    }
+    return write(tmp_path / "study.yaml", content)
+
+
+def test_study_of_several_tables_is_one_study_each(tables, tmp_path):
+    first, second = studies_of([str(tables)])
+    assert (first.title, second.title) == ("T; lr .1", "T; lr .2")
+    assert [study.folder for study in (first, second)] == [str(tmp_path / f"runs/lr-.{i}") for i in (1, 2)]
+    assert second.published[0].where == {"dataset": "CIFAR-10", "beta": 0.5}
+    assert [one.overrides for one in plan(second) if one.seed == 1] == [
+        ("local.optimizer.lr=0.2", "seed=1"),
+        ("local.optimizer.lr=0.2", "method={name: fedprox}", "seed=1"),
+    ]
+
+
+def test_quick_version_is_named_and_lies_apart(tables, tmp_path):
+    (study,) = studies_of([str(tables)], quick=True)
+    assert (study.title, study.seeds) == ("T; quick: one round; lr .2", [4])
+    assert study.folder == str(tmp_path / "runs-quick/lr-.2")
+    assert study.published[0].differs == "digits; one round for two"
+    assert plan(study)[1].overrides == (
+        "rounds=1",
+        "local.optimizer.lr=0.2",
+        "method={name: fedprox}",
+        "method.mu=0.5",
+        "seed=4",
+    )
+
+
+def test_quick_true_on_the_command_line_runs_it(tables, tmp_path):
+    shown = CliRunner().invoke(commands, ["compare", str(tables), "quick=true", "--local"])
+    assert shown.exit_code == 0, shown.output
+    assert "quick: one round" in shown.output
+    assert (tmp_path / "runs-quick" / "lr-.2" / "comparison.md").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"quick": None}, "this study has no quick version"),
+        ({"quick": {"title": "q", "runs": {"C": []}}}, "quick.runs: 'C': there are A, B"),
+        ({"quick": {"title": "q", "tables": ["lr 1"]}}, "quick.tables: 'lr 1': there are lr .1, lr .2"),
+    ],
+)
+def test_bad_quick_version_is_refused(tables, changes, message):
+    write(tables, {**yaml.safe_load(tables.read_text()), **changes})
+    with pytest.raises(RecipeError) as caught:
+        studies_of([str(tables)], quick=True)
+    assert message in str(caught.value)
+
+
+def test_bad_recipe_of_the_second_table_is_found_before_the_first_runs(tables, tmp_path):
+    content = yaml.safe_load(tables.read_text())
+    content["tables"]["lr .2"]["overrides"] = ["local.optimizer.lr=-1"]
+    write(tables, content)
+    shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
+    assert isinstance(shown.exception, RecipeError)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_published_data_holds_what_the_papers_print():
     assert published_lines("dafkd", "3a", {"dataset": "MNIST", "alpha": 0.1})[0] == {
         "label": "DaFKD",
@@ -198,7 +330,7 @@ def test_written_files(study, tmp_path):
 
 def test_recipes_on_the_command_line_are_rows(tmp_path):
     first, second = (write(tmp_path / f"{name}.yaml", RECIPE) for name in ("one", "two"))
-    study = study_of([str(first), str(second)], seeds=3, folder="elsewhere")
+    (study,) = studies_of([str(first), str(second)], seeds=3, folder="elsewhere")
     assert [run.label for run in study.runs] == ["one", "two"]
     assert (study.seeds, study.folder) == ([1, 2, 3], "elsewhere")
 
@@ -226,6 +358,11 @@ def test_rows_of_different_data_are_refused_with_both(study):
         ({"base": None}, "runs: A: no base recipe"),
         ({"published": [{"paper": "kdia", "table": "99"}]}, "published.table: '99'"),
         ({"runs": [{"label": "A", "against": "Z"}]}, "runs: A: against: 'Z' is no row"),
+        ({"published": [{**KDIA, "metric": "AMP"}]}, "published.metric: 'AMP': table 2 prints accuracy"),
+        (
+            {"published": [KDIA], "runs": [{"label": "A", "published": "FedAgv"}]},
+            "published: 'FedAgv' is not printed; there are",
+        ),
     ],
 )
 def test_bad_study_is_refused(study, changes, message):
@@ -290,4 +427,4 @@ def test_study_given_to_run_is_told(tmp_path):
 
 def test_folder_of_a_run_is_not_a_comparisons_to_set(tmp_path):
     with pytest.raises(RecipeError, match="a comparison gives each run its folder; expected --folder"):
-        plan(study_of(["configs/quickstart.yaml"]), ["results.folder=there"])
+        plan(studies_of(["configs/quickstart.yaml"])[0], ["results.folder=there"])

@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 from rich.table import Table
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.published import published_lines
+from rayfed_kd.results.agreement import PaperRows, Printed, rank_correlation
 from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER
 from rayfed_kd.results.tables import read_table
 
 if TYPE_CHECKING:
-    from rayfed_kd.compare import Planned, Study
+    from rayfed_kd.compare import Planned
+    from rayfed_kd.studies import Study
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
 STATISTICS = ("last", "best", "mean of last")
@@ -169,6 +170,7 @@ class Comparison:
         columns += [f"{headline}, best", f"{headline}, mean of last {last} evaluations"]
         if self._against():
             columns.append("relative change %")
+        columns += [f"published {metric}" for metric in self._printed()]
         if self.study.target is not None:
             columns += ["rounds to target", "MiB to target"]
             if self._timed():
@@ -184,6 +186,7 @@ class Comparison:
             line += [_cell(self.values(row, headline, s), headline) for s in STATISTICS[1:]]
             if self._against():
                 line.append(_cell(self.changes(row), "change"))
+            line += [_printed(*value[row]) if row in value else "" for value in self._printed().values()]
             if self.study.target is not None:
                 costs = self.costs(row)
                 line += [_cost(costs["rounds"], 1.0), _cost(costs["bytes"], 2.0**20)]
@@ -193,20 +196,49 @@ class Comparison:
         return lines
 
     def published(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        """Per table named: its heading, and (system, values as printed)."""
-        for named in self.study.published:
+        """Per table named: its heading with the agreement of both orders, and (system, values as printed)."""
+        for paper in self._papers():
+            named = paper.named
             where = ", ".join(f"{key} {value}" for key, value in named.where.items())
             heading = f"Published, {named.paper} table {named.table}" + (f" ({where})" if where else "")
             if named.differs:
                 heading += f"; here differs: {named.differs}"
+            heading += self._agreement(paper)
             lines = [
                 (
                     line["label"],
                     ", ".join(f"{m} {_printed(*value)}" for m, value in line["values"].items()),
                 )
-                for line in published_lines(named.paper, named.table, named.where)
+                for line in paper.lines
             ]
             yield heading, lines
+
+    def _papers(self) -> list[PaperRows]:
+        return [PaperRows(named, self.study) for named in self.study.published]
+
+    def _printed(self) -> dict[str, dict[Row, Printed]]:
+        """Printed metric -> our row -> what the paper has there; no metric without a row."""
+        found: dict[str, dict[Row, Printed]] = {}
+        for paper in self._papers():
+            for row in self.rows():
+                value = paper.value(*row)
+                if value is not None and paper.metric is not None:
+                    found.setdefault(paper.metric, {})[row] = value
+        return found
+
+    def _agreement(self, paper: PaperRows) -> str:
+        """How far both orders agree, over rows that have a value in both; "" for less than three."""
+        ours = paper.named.ours or self.headline()
+        pairs = []
+        for row in self.rows():
+            printed, values = paper.value(*row), self.values(row, ours, paper.named.statistic)
+            if values and printed is not None and printed[0] is not None:
+                pairs.append((statistics.fmean(values), printed[0]))
+        if len(pairs) < 3:
+            return ""
+        tau = rank_correlation(*zip(*pairs, strict=True))
+        which = f"{paper.metric} against our {TITLES[ours]}, {paper.named.statistic}"
+        return f"; rank correlation (Kendall's tau-b) of {which}, over {len(pairs)} rows: {tau:.2f}"
 
     def markdown(self) -> str:
         """The table and the published rows beneath."""

@@ -17,12 +17,13 @@ from cluster.calls import Held
 from cluster.checkpoints import Checkpointer, Decoder, Snapshot, encode
 from cluster.host import Host
 from cluster.records import ClientRecord
-from rayfed_kd.compare import Study, compare, plan
+from rayfed_kd.compare import compare, plan
 from rayfed_kd.config import CheckpointRecipe
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment import prepare, run_each
 from rayfed_kd.protocol import PartRef
 from rayfed_kd.slots import Slots
+from rayfed_kd.studies import Study
 
 RECIPE = {
     "model": {"name": "lenet5"},

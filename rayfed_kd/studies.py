@@ -1,0 +1,227 @@
+"""Study files: several recipes with several seeds, and the paper's table that they are held against.
+
+title: "CIFAR-10, N 50"
+base: configs/kdia/cifar10.yaml       # beside this file or below the current folder
+overrides: [rounds=50]
+seeds: [1, 2]
+folder: runs/kdia-cifar10
+tables:                               # one table and one folder each; without it there is one
+  beta 0.1: {overrides: [partition.alpha=0.1], where: {beta: 0.1}}
+  beta 0.5: {overrides: [partition.alpha=0.5], where: {beta: 0.5}}
+runs:
+  - {label: KDIA, overrides: [method.tau=2.0], published: {student: KDIA (S), teacher: KDIA (T)}}
+  - {label: FedAvg, base: configs/fedavg/cifar10.yaml, published: FedAvg}
+  - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # relative change
+models: {student: S, teacher: T}      # evaluated models shown, and how they are called
+last: 10                              # evaluated rounds in "mean of the last"
+headline: ua                          # the metric of best, "mean of the last" and target;
+                                      # default: official test, AMP or UA, the first that there is
+target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
+published:
+  - {paper: kdia, table: "2", where: {dataset: CIFAR-10}, metric: accuracy, statistic: last}
+quick:                                # `quick=true`: what two cores do in their time
+  title: "4,000 images, 20 clients"
+  overrides: [data.fraction=0.1, partition.clients=20]
+  seeds: [1, 2]
+  tables: [beta 0.1]
+  runs: {KDIA: [method.generator.width=32]}
+  differs: "4,000 images for 50,000, 20 clients for 100"
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rayfed_kd.config import load_yaml, validate
+from rayfed_kd.errors import RecipeError, nearest
+
+Metric = Literal["amp", "fm", "wlp", "ua", "server_accuracy"]
+Statistic = Literal["last", "best", "mean of last"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StudyRun(_Strict):
+    """One row's recipe, and what the paper calls it: for all its evaluated models, or model by model."""
+
+    label: str
+    base: str | None = None
+    overrides: list[str] = []
+    against: str | None = None
+    published: str | dict[str, str] | None = None
+
+
+class Published(_Strict):
+    """A paper's table, or those of its rows that `where` names, and how ours is held against it.
+
+    `metric` is the printed one that stands beside our rows and that they are ranked by; `ours` and
+    `statistic` say which of our numbers (default: the headline, after the last round); `models` limits our
+    rows to those of these evaluated models.
+    """
+
+    paper: str
+    table: str
+    where: dict[str, Any] = {}
+    differs: str = ""
+    metric: str | None = None
+    ours: Metric | None = None
+    statistic: Statistic = "last"
+    models: list[str] = []
+
+
+class TargetRun(_Strict):
+    """The accuracy to reach: the best of this run, seed by seed."""
+
+    run: str
+
+
+class StudyTable(_Strict):
+    """One of a study's tables: what all its rows share, and which of the paper's records belong to it."""
+
+    overrides: list[str] = []
+    where: dict[str, Any] = {}
+
+
+class Quick(_Strict):
+    """A study's small version: overrides for all rows, then for single ones, after the study's own."""
+
+    title: str = Field(min_length=1)
+    overrides: list[str] = []
+    seeds: list[int] | None = Field(None, min_length=1)
+    tables: list[str] | None = Field(None, min_length=1)
+    runs: dict[str, list[str]] = {}
+    differs: str = ""
+
+
+class Study(_Strict):
+    """A study file."""
+
+    title: str = ""
+    base: str | None = None
+    overrides: list[str] = []
+    seeds: list[int] = Field([1], min_length=1)
+    folder: str
+    tables: dict[str, StudyTable] = {}
+    runs: list[StudyRun] = Field(min_length=1)
+    models: dict[str, str] = {}
+    last: int = Field(10, ge=1)
+    headline: Metric | None = None
+    target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
+    published: list[Published] = []
+    quick: Quick | None = None
+
+    def shortened(self) -> Study:
+        """The quick version, in a folder of its own, with what differs said of every published table.
+
+        Raises: RecipeError if there is none, or it names a row or table that is not there.
+        """
+        quick = self.quick
+        if quick is None:
+            raise RecipeError("quick=true: this study has no quick version")
+        labels = [run.label for run in self.runs]
+        for kind, named, there in (("runs", quick.runs, labels), ("tables", quick.tables or (), self.tables)):
+            for name in named:
+                if name not in there:
+                    hint = nearest(name, list(there))
+                    raise RecipeError(f"quick.{kind}: {name!r}: there are {', '.join(there)}", hint=hint)
+        runs = [
+            run.model_copy(update={"overrides": [*run.overrides, *quick.runs.get(run.label, [])]})
+            for run in self.runs
+        ]
+        published = [
+            named.model_copy(update={"differs": "; ".join(filter(None, (named.differs, quick.differs)))})
+            for named in self.published
+        ]
+        tables = {name: table for name, table in self.tables.items() if name in (quick.tables or self.tables)}
+        changes = {
+            "title": "; ".join(filter(None, (self.title, f"quick: {quick.title}"))),
+            "overrides": [*self.overrides, *quick.overrides],
+            "seeds": quick.seeds or self.seeds,
+            "folder": f"{self.folder}-quick",
+            "tables": tables,
+            "runs": runs,
+            "published": published,
+            "quick": None,
+        }
+        return self.model_copy(update=changes)
+
+    def split(self) -> list[Study]:
+        """One study per table, each in a folder of its own; itself if it has no tables."""
+        if not self.tables:
+            return [self]
+        return [
+            self.model_copy(
+                update={
+                    "title": "; ".join(filter(None, (self.title, name))),
+                    # After the study's own, and after the quick version's: a table is told by them.
+                    "overrides": [*self.overrides, *table.overrides],
+                    "folder": str(Path(self.folder) / file_name(name)),
+                    "published": [
+                        named.model_copy(update={"where": {**named.where, **table.where}})
+                        for named in self.published
+                    ],
+                    "tables": {},
+                }
+            )
+            for name, table in self.tables.items()
+        ]
+
+
+def read_study(path: Path) -> Study:
+    """The study file.
+
+    Raises: RecipeError
+    """
+    if not path.is_file():
+        raise RecipeError(f"{path}: no such study file")
+    return validate(Study, load_yaml(path.read_text(encoding="utf8")))
+
+
+def studies_of(
+    sources: Sequence[str], *, seeds: int | None = None, folder: str | None = None, quick: bool = False
+) -> list[Study]:
+    """What a command line names: one study file, or recipes, each a row. One study per table.
+
+    Args:
+        sources: files.
+        seeds: run seeds 1 to this many instead of the study's.
+        folder: in place of the study's.
+        quick: the study's quick version.
+    Raises: RecipeError
+    """
+    if len(sources) == 1 and "runs" in (_raw(sources[0]) or {}):
+        study = read_study(Path(sources[0]))
+    else:
+        names = [_label(source, sources) for source in sources]
+        runs = [{"label": name, "base": source} for name, source in zip(names, sources, strict=True)]
+        study = Study.model_validate({"runs": runs, "folder": f"runs/compare-{'-'.join(names)}"})
+    if quick:
+        study = study.shortened()
+    changes: dict[str, Any] = {} if seeds is None else {"seeds": list(range(1, seeds + 1))}
+    return study.model_copy(update=changes | ({} if folder is None else {"folder": folder})).split()
+
+
+def file_name(label: str) -> str:
+    """A label as part of a path."""
+    return re.sub(r"[^0-9A-Za-z._-]+", "-", label)
+
+
+def _raw(source: str) -> Any:
+    path = Path(source)
+    if not path.is_file():
+        raise RecipeError(f"{source}: no such file")
+    return load_yaml(path.read_text(encoding="utf8"))
+
+
+def _label(source: str, sources: Sequence[str]) -> str:
+    """A file's name without its ending; with its folder's where two files are called the same."""
+    path = Path(source)
+    same = [other for other in sources if Path(other).stem == path.stem]
+    return path.stem if len(same) == 1 else f"{path.parent.name}-{path.stem}"
