@@ -31,7 +31,7 @@ quick:                                # `quick=true`: what two cores do in their
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,9 +83,15 @@ class TargetRun(_Strict):
 
 
 class StudyTable(_Strict):
-    """One of a study's tables: what all its rows share, and which of the paper's records belong to it."""
+    """One of a study's tables: what all its rows share, and which of the paper's records belong to it.
 
+    `runs` are overrides of single rows, `without` the rows that this table does not have.
+    """
+
+    base: str | None = None
     overrides: list[str] = []
+    runs: dict[str, list[str]] = {}
+    without: list[str] = []
     where: dict[str, Any] = {}
 
 
@@ -125,16 +131,7 @@ class Study(_Strict):
         quick = self.quick
         if quick is None:
             raise RecipeError("quick=true: this study has no quick version")
-        labels = [run.label for run in self.runs]
-        for kind, named, there in (("runs", quick.runs, labels), ("tables", quick.tables or (), self.tables)):
-            for name in named:
-                if name not in there:
-                    hint = nearest(name, list(there))
-                    raise RecipeError(f"quick.{kind}: {name!r}: there are {', '.join(there)}", hint=hint)
-        runs = [
-            run.model_copy(update={"overrides": [*run.overrides, *quick.runs.get(run.label, [])]})
-            for run in self.runs
-        ]
+        _known("quick.tables", quick.tables or (), self.tables)
         published = [
             named.model_copy(update={"differs": "; ".join(filter(None, (named.differs, quick.differs)))})
             for named in self.published
@@ -146,32 +143,52 @@ class Study(_Strict):
             "seeds": quick.seeds or self.seeds,
             "folder": f"{self.folder}-quick",
             "tables": tables,
-            "runs": runs,
+            "runs": self._changed("quick.runs", quick.runs),
             "published": published,
             "quick": None,
         }
         return self.model_copy(update=changes)
 
     def split(self) -> list[Study]:
-        """One study per table, each in a folder of its own; itself if it has no tables."""
+        """One study per table, each in a folder of its own; itself if it has no tables.
+
+        Raises: RecipeError if a table names a row that is not there.
+        """
         if not self.tables:
             return [self]
+        return [self._one(name, table) for name, table in self.tables.items()]
+
+    def _one(self, name: str, table: StudyTable) -> Study:
+        _known(f"tables.{name}.without", table.without, [run.label for run in self.runs])
+        runs = self._changed(f"tables.{name}.runs", table.runs)
+        changes: dict[str, Any] = {
+            "title": "; ".join(filter(None, (self.title, name))),
+            "base": table.base or self.base,
+            # After the study's own, and after the quick version's: a table is told by them.
+            "overrides": [*self.overrides, *table.overrides],
+            "folder": str(Path(self.folder) / file_name(name)),
+            "runs": [run for run in runs if run.label not in table.without],
+            "published": [
+                named.model_copy(update={"where": {**named.where, **table.where}}) for named in self.published
+            ],
+            "tables": {},
+        }
+        return self.model_copy(update=changes)
+
+    def _changed(self, path: str, overrides: Mapping[str, list[str]]) -> list[StudyRun]:
+        """The rows with further overrides, by label."""
+        _known(path, overrides, [run.label for run in self.runs])
         return [
-            self.model_copy(
-                update={
-                    "title": "; ".join(filter(None, (self.title, name))),
-                    # After the study's own, and after the quick version's: a table is told by them.
-                    "overrides": [*self.overrides, *table.overrides],
-                    "folder": str(Path(self.folder) / file_name(name)),
-                    "published": [
-                        named.model_copy(update={"where": {**named.where, **table.where}})
-                        for named in self.published
-                    ],
-                    "tables": {},
-                }
-            )
-            for name, table in self.tables.items()
+            run.model_copy(update={"overrides": [*run.overrides, *overrides.get(run.label, [])]})
+            for run in self.runs
         ]
+
+
+def _known(path: str, named: Iterable[str], there: Iterable[str]) -> None:
+    for name in named:
+        if name not in there:
+            listed = list(there)
+            raise RecipeError(f"{path}: {name!r}: there are {', '.join(listed)}", hint=nearest(name, listed))
 
 
 def read_study(path: Path) -> Study:

@@ -209,6 +209,18 @@ def test_study_of_several_tables_is_one_study_each(tables, tmp_path):
     ]
 
 
+def test_table_has_its_own_base_and_rows(tables):
+    content = yaml.safe_load(tables.read_text())
+    content["tables"]["lr .1"] |= {"base": "other.yaml", "runs": {"B": ["method.mu=0.1"]}, "without": ["A"]}
+    first, second = studies_of([str(write(tables, content))])
+    assert [run.label for run in first.runs] == ["B"]
+    assert plan(first)[0].overrides[-2:] == ("method.mu=0.1", "seed=1")
+    assert (plan(first)[0].source, plan(second)[0].source) == ("other.yaml", content["base"])
+    content["tables"]["lr .1"]["without"] = ["C"]
+    with pytest.raises(RecipeError, match=r"tables.lr .1.without: 'C': there are A, B"):
+        studies_of([str(write(tables, content))])
+
+
 def test_quick_version_is_named_and_lies_apart(tables, tmp_path):
     (study,) = studies_of([str(tables)], quick=True)
     assert (study.title, study.seeds) == ("T; quick: one round; lr .2", [4])
