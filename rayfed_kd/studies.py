@@ -7,7 +7,11 @@ seeds: [1, 2]
 folder: runs/kdia-cifar10
 tables:                               # one table and one folder each; without it there is one
   beta 0.1: {overrides: [partition.alpha=0.1], where: {beta: 0.1}}
-  beta 0.5: {overrides: [partition.alpha=0.5], where: {beta: 0.5}}
+  beta 0.5:
+    overrides: [partition.alpha=0.5]  # of all its rows; `base` is possible, too
+    runs: {KDIA: [method.lambda_gen=1.0]}
+    without: [FedAvg under PAF]
+    where: {beta: 0.5}                # which of the paper's records belong to it
 runs:
   - {label: KDIA, overrides: [method.tau=2.0], published: {student: KDIA (S), teacher: KDIA (T)}}
   - {label: FedAvg, base: configs/fedavg/cifar10.yaml, published: FedAvg}
