@@ -183,12 +183,15 @@ def _show(comparison: Comparison) -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(comparison.rich())
-    console.print(comparison.caption(), markup=False, highlight=False)
-    for heading, rows in comparison.published():
-        console.print(heading, markup=False)
-        for label, values in rows:
-            console.print(f"  {label}: {values}", markup=False, highlight=False)
+    if console.is_terminal:
+        console.print(comparison.rich())
+        console.print(comparison.caption(), markup=False, highlight=False)
+        for heading, rows in comparison.published():
+            console.print(heading, markup=False)
+            for label, values in rows:
+                console.print(f"  {label}: {values}", markup=False, highlight=False)
+    else:  # a file or another program: no line is folded to a width
+        click.echo(comparison.markdown())
     for path in comparison.write(Path(comparison.study.folder)):
         click.echo(path)
 

@@ -97,6 +97,14 @@ def test_target_is_a_runs_own_best_seed_by_seed():
     assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
 
 
+def test_target_of_a_run_without_the_headline_is_pointed_out():
+    """A has official tests only, as a server's model may; the rows are compared by UA."""
+    comparison = made(target={"run": "A"}, headline="ua")
+    comparison.curves["B", "aca", 1, "ua"] = Curve([2], [0.5], [1], [None])
+    assert comparison.cells()[1][-2:] == ["", ""]
+    assert "the target's run has no UA %, so there is no target" in comparison.caption()
+
+
 def test_relative_change_against_another_row_by_hand():
     """A ends at .4 and .8, B at .9 and .3: .9 / .4 - 1 = 1.25 and .3 / .8 - 1 = -.625, mean .3125."""
     comparison = made(runs=[{"label": "A"}, {"label": "B", "against": "A"}])

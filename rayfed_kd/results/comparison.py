@@ -159,7 +159,7 @@ class Comparison:
             for (label, _, s, metric), curve in self.curves.items()
             if (label, s, metric) == (target.run, seed, self.headline())
         ]
-        return max(best)
+        return max(best, default=None)
 
     def header(self) -> list[str]:
         """The table's columns."""
@@ -253,8 +253,11 @@ class Comparison:
     def caption(self) -> str:
         """What the table shows, with its notes."""
         seeds = len(self.study.seeds)
+        notes = list(self.notes)
+        if self.study.target is not None and all(self._target(seed) is None for seed in self.study.seeds):
+            notes.append(f"the target's run has no {TITLES[self.headline()]}, so there is no target")
         over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
-        return "; ".join([self.study.title or "Comparison", f"last round, {over}", *self.notes]) + "."
+        return "; ".join([self.study.title or "Comparison", f"last round, {over}", *notes]) + "."
 
     def latex(self) -> str:
         """A table for booktabs, the published values beneath, the caption as a comment."""
@@ -379,6 +382,8 @@ def _cell(values: Sequence[float], metric: str) -> str:
 
 def _cost(values: Sequence[float | None], unit: float) -> str:
     reached = [value / unit for value in values if value is not None]
+    if not values:
+        return ""
     if not reached:
         return "not reached"
     mean = f"{statistics.fmean(reached):,.1f}"
