@@ -136,6 +136,12 @@ def _check_published(study: Study) -> None:
     """Every printed table, metric and name that the study refers to is there."""
     printed = [line for named in study.published for line in _printed_lines(named)]
     labels = [line["label"] for line in printed]
+    rows = [run.label for run in study.runs]
+    for row in (row for named in study.published for row in named.rows):
+        if row not in rows:
+            raise RecipeError(
+                f"published.rows: {row!r}: there are {', '.join(rows)}", hint=nearest(row, rows)
+            )
     for run in study.runs:
         names = run.published.values() if isinstance(run.published, dict) else filter(None, [run.published])
         for name in names:

@@ -66,8 +66,8 @@ class Published(_Strict):
     """A paper's table, or those of its rows that `where` names, and how ours is held against it.
 
     `metric` is the printed one that stands beside our rows and that they are ranked by; `ours` and
-    `statistic` say which of our numbers (default: the headline, after the last round); `models` limits our
-    rows to those of these evaluated models.
+    `statistic` say which of our numbers (default: the headline, after the last round); `rows` and `models`
+    limit what is held against it to rows of these labels and evaluated models.
     """
 
     paper: str
@@ -77,6 +77,7 @@ class Published(_Strict):
     metric: str | None = None
     ours: Metric | None = None
     statistic: Statistic = "last"
+    rows: list[str] = []
     models: list[str] = []
 
 

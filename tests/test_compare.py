@@ -149,6 +149,20 @@ def test_printed_value_stands_beside_the_row_that_the_study_links():
     assert "rank correlation" not in heading  # two rows have no order to speak of
 
 
+@pytest.mark.parametrize("limits", [{"rows": ["A"]}, {"models": ["aca"]}])
+def test_printed_value_of_another_side_stays_away(limits):
+    """B is another row, and its model another, than the table is about."""
+    comparison = made(
+        runs=[{"label": "A", "published": "FedAvg"}, {"label": "B", "published": "FedAvg"}],
+        published=[{**KDIA, **limits}],
+    )
+    for seed in (1, 2):
+        comparison.curves["B", "server", seed, "server_accuracy"] = comparison.curves.pop(
+            ("B", "aca", seed, "server_accuracy")
+        )
+    assert [line[-1] for line in comparison.cells()] == ["50.41 ± 1.91", ""]
+
+
 def test_agreement_of_both_orders_by_hand():
     """Ours A .4, B .9, C .2; printed (T) before (S) before FedAvg: two pairs of three agree, (2 - 1) / 3."""
     runs = [
@@ -378,6 +392,7 @@ def test_rows_of_different_data_are_refused_with_both(study):
         ({"base": None}, "runs: A: no base recipe"),
         ({"published": [{"paper": "kdia", "table": "99"}]}, "published.table: '99'"),
         ({"runs": [{"label": "A", "against": "Z"}]}, "runs: A: against: 'Z' is no row"),
+        ({"published": [{**KDIA, "rows": ["Z"]}]}, "published.rows: 'Z': there are A, B b"),
         ({"published": [{**KDIA, "metric": "AMP"}]}, "published.metric: 'AMP': table 2 prints accuracy"),
         (
             {"published": [KDIA], "runs": [{"label": "A", "published": "FedAgv"}]},

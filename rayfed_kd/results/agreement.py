@@ -31,10 +31,10 @@ class PaperRows:
 
     def value(self, label: str, model: str) -> Printed | None:
         """The printed mean and deviation of our row; None if the study links it to none here."""
-        wanted = self._runs[label].published
-        name = wanted.get(model) if isinstance(wanted, dict) else wanted
-        if name is None or (self.named.models and model not in self.named.models):
+        wanted, rows, models = self._runs[label].published, self.named.rows, self.named.models
+        if (rows and label not in rows) or (models and model not in models):
             return None
+        name = wanted.get(model) if isinstance(wanted, dict) else wanted
         found: list[Printed] = [
             line["values"][self.metric]
             for line in self.lines

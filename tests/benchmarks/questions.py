@@ -1,6 +1,6 @@
 """Questions from inside a server's loop: 8 clients, batches of 256 public samples, two hosts on Ray.
 
-    python tests/benchmarks/questions.py [--batches 20] [--rounds 5]
+    python tests/benchmarks/questions.py [--batch 256] [--batches 20] [--rounds 5]
 
 The server walks the public set, asks all clients for the logits of every batch, as FedGEMS does of samples
 that it never got right, and learns from their mean. Two ways take turns: `ahead`, the simulator's questions,
@@ -38,7 +38,7 @@ from rayfed_kd.optimizers import Optimizer
 from rayfed_kd.protocol import Message, Method, Reply
 from rayfed_kd.training import public_logits
 
-WORKERS, CLIENTS, BATCH = 2, 8, 256
+WORKERS, CLIENTS = 2, 8
 
 
 class Asking(Method[Tensor, Tensor]):
@@ -77,12 +77,13 @@ class Walk(NamedTuple):
 class Side:
     """The simulator on two Ray actors."""
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batch: int, batches: int) -> None:
+        self.batch = batch
         recipe = {
             "method": {"name": f"{__spec__.name if __spec__ else 'tests.benchmarks.questions'}:Asking"},
             "model": {"name": "lenet5"},
-            "data": {"name": "synthetic", "samples": BATCH * batches + 80, "shape": [3, 32, 32]},
-            "partition": {"name": "iid", "clients": CLIENTS, "public": {"count": BATCH * batches}},
+            "data": {"name": "synthetic", "samples": batch * batches + 80, "shape": [3, 32, 32]},
+            "partition": {"name": "iid", "clients": CLIENTS, "public": {"count": batch * batches}},
             "sampling": {"fraction": 1.0},
         }
         prepared = prepare(recipe)
@@ -121,7 +122,7 @@ class Side:
         ctx, waited = self.simulation._context(index), 0.0
         student = ctx.model(ctx.initial_vector())
         optimizer = Optimizer(OptimizerRecipe(name="adam", lr=0.001), student)
-        for ids, images in ctx.public.epoch(0, BATCH):
+        for ids, images in ctx.public.epoch(0, self.batch):
             asked = time.perf_counter()
             logits = ask(ids)
             waited += time.perf_counter() - asked
@@ -149,11 +150,12 @@ class Silent:
 def main() -> int:
     """Prints medians over interleaved rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=256, help="samples a question")
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    side = Side(asked.batches)
+    side = Side(asked.batch, asked.batches)
     found: dict[str, list[Walk]] = {"ahead": [], "calls": []}
     try:
         for index in range(1, asked.rounds + 2):
@@ -171,7 +173,7 @@ def main() -> int:
         seconds = statistics.median(walk.seconds for walk in walks)
         share = statistics.median(walk.waited / walk.seconds for walk in walks)
         click.echo(
-            f"{name}: {questions / seconds:,.0f} questions of {BATCH} samples a second, "
+            f"{name}: {questions / seconds:,.0f} questions of {asked.batch} samples a second, "
             f"{100 * share:.0f} % of {seconds:.2f} s spent waiting"
         )
     pairs = zip(found["ahead"], found["calls"], strict=True)
