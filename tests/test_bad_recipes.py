@@ -31,7 +31,10 @@ BAD = [
     ("method=fedkf", "method = 'fedkf': expected keys below it."),
     ("method={}", "method.name is missing."),
     ("model.name=lenet", "Did you mean lenet5?"),
-    ("model.depth=3", "model.depth is no option of lenet5. It takes none."),
+    (
+        "model.depth=3",
+        "model.depth is no option of lenet5. It takes none. 'model={name: lenet5}' replaces name",
+    ),
     ("model.name=nowhere:Net", "model.name: no module 'nowhere'"),
     ("model.name=rayfed_kd.vectors:FlatModul", "has no 'FlatModul'. Did you mean FlatModule?"),
     ("data.name=digit", "Did you mean digits?"),
