@@ -133,6 +133,8 @@ class KDIA(OneExchange[ServerState, None]):
     options: Options
     summary = "distillation from a frequency-weighted teacher of all clients, and a generator of features"
     paper = "Ma et al. 2025, inequitable aggregation (KDIA)"
+    server_keeps = "student, teacher, generator, all clients' latest models and participations"
+    client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights", "generator": "generator"}
     up = {
         "student": "weights",
