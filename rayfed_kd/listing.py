@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -31,6 +31,15 @@ TYPES = {
 }
 
 AnyMethod = type[Method[Any, Any]]
+
+
+class OptionRow(NamedTuple):
+    """What is shown of an option; all text."""
+
+    option: str
+    default: str
+    takes: str
+    meaning: str
 
 
 def page_width(console: Console) -> Console:
@@ -87,8 +96,7 @@ def _title(name: str, method: AnyMethod) -> Text:
 
 
 def _options_table(model: type[BaseModel]) -> Text | Table:
-    schema = model.model_json_schema()
-    rows = list(_option_rows(model, schema, schema.get("$defs", {})))
+    rows = option_rows(model)
     if not rows:
         return Text("  no options")
     table = Table("option", "default", "takes", "what it is", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -148,21 +156,26 @@ def _options(model: type[BaseModel]) -> Iterator[str]:
         yield f"    {name} = {shown!r}{'  ' + field.description if field.description else ''}"
 
 
+def option_rows(model: type[BaseModel]) -> list[OptionRow]:
+    """Every option, those of a part after the part; a part's own row has no default unless it may be null."""
+    schema = model.model_json_schema()
+    return list(_option_rows(model, schema, schema.get("$defs", {})))
+
+
 def _option_rows(
     model: type[BaseModel], schema: Mapping[str, Any], parts: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, str, str, str]]:
-    """(option, default, what it takes, description), a part's options after its name."""
+) -> Iterator[OptionRow]:
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         asked = schema["properties"][name]
         inner = _part(field.annotation)
         shown = "" if inner is field.annotation else _shown(default)
         told = field.description or (inner.__doc__ if inner else None) or ""
-        yield f"{prefix}{name}", shown, _takes(asked, parts), told.strip().split("\n")[0]
+        yield OptionRow(f"{prefix}{name}", shown, _takes(asked, parts), told.strip().split("\n")[0])
         if inner is not None:
             yield from _option_rows(inner, parts[inner.__name__], parts, f"{prefix}{name}.")
     if model.model_config.get("extra") == "allow":
-        yield f"{prefix}*", "", "", "the options of what is named: `rayfed-kd models`"
+        yield OptionRow(f"{prefix}*", "", "", "the options of what is named: `rayfed-kd models`")
 
 
 def _part(annotation: Any) -> type[BaseModel] | None:

@@ -213,9 +213,8 @@ def test_client_keeps_says_nothing_exactly_where_steps_leave_no_state(any_settin
     host, method = Host(any_setting, keep_states=0), any_setting.method
     left = [host.step(call)[2]["state"] for call in steps(any_setting).values()]
     stateless = all(state is None for state in left)
-    assert (method.client_keeps == "nothing") == stateless, (
-        f"{type(method).__name__}.client_keeps = {method.client_keeps!r}, its steps leave {list(map(type, left))}"
-    )
+    said = f"{type(method).__name__}.client_keeps = {method.client_keeps!r}"
+    assert (method.client_keeps == "nothing") == stateless, f"{said}, its steps leave {[*map(type, left)]}"
 
 
 def same_arrays(first, second):
