@@ -46,6 +46,8 @@ class Centralized(OneExchange[Tensor, Model]):
     options: Options
     summary = "one model trained on all private data together"
     paper = "Cheng et al. 2021, arXiv 2110.11027 (Centralized)"
+    server_keeps = "the model"
+    client_keeps = "the model and its optimiser"
     up = {"model": Simulated("weights")}
 
     def check(self, ctx: ServerContext) -> None:

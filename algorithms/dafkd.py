@@ -146,6 +146,8 @@ class DaFKD(OneExchange[ServerState, ClientState]):
     options: Options
     summary = "server-side distillation from an ensemble weighed per sample by domain discriminators"
     paper = "Wang et al., CVPR 2023"
+    server_keeps = "the global model, the generator"
+    client_keeps = "its discriminator"
     down = {"student": "weights", "generator": "generator"}
     up = {
         "student": "weights",

@@ -57,6 +57,8 @@ class FedAvg(OneExchange[ServerState, None]):
     options: Options
     summary = "sample-weighted average of locally trained models"
     paper = "McMahan et al. 2017, arXiv 1602.05629"
+    server_keeps = "the global model; with track_oca all clients' latest"
+    client_keeps = "nothing"
     down = {"student": "weights"}
     up = {"student": "weights"}
 

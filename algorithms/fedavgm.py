@@ -58,6 +58,8 @@ class FedAvgM(OneExchange[ServerState, None]):
     options: Options
     summary = "federated averaging with momentum at the server: plain, Nesterov's or damped"
     paper = "Hsu et al. 2019, arXiv 1909.06335"
+    server_keeps = "the global model and its velocity"
+    client_keeps = "nothing"
     down = {"student": "weights"}
     up = {"student": "weights"}
 

@@ -70,6 +70,7 @@ class FedCOG(Averaging[ClientState]):
     options: Options
     summary = "clients generate images of the classes they lack from the consensus model, and distil on them"
     paper = "Ye et al. 2024, arXiv 2312.05966"
+    client_keeps = "its last local model"
 
     def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
         return Message(student=server.weights, version=server.version)

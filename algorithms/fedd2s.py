@@ -69,6 +69,8 @@ class FedD2S(Method[Tensor, Tensor]):
     options: Options
     summary = "distillation of layer outputs to the server and back; clients drop layers, deepest first"
     paper = "Atapour et al. 2024, arXiv 2402.10846"
+    server_keeps = "the global model"
+    client_keeps = "its model"
     down = {"knowledge": "logits", "features": "features", "head": "weights"}
     up = {"first": "features", "deep": "features", "labels": "labels"}
 

@@ -155,6 +155,8 @@ class FedGEM(Method[ServerState, ClientState]):
     options: GEMOptions
     summary = "a larger server model learns from the mean of its clients' logits and teaches them"
     paper = "Cheng et al. 2021, arXiv 2110.11027"
+    server_keeps = "its model and optimiser, who has started"
+    client_keeps = "its model and optimiser"
     down = {"knowledge": "logits"}
     up = {"logits": "logits"}
     heterogeneous = True
@@ -279,6 +281,7 @@ class FedGEMS(FedGEM):
 
     options: Options
     summary = "a larger server model that asks its clients only about samples that it never got right"
+    server_keeps = "its model and optimiser, the pool of logits, who has started"
     down = {"knowledge": "logits", "ids": "ids"}
 
     def fuse(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> tuple[ServerState, Tensor]:

@@ -8,7 +8,7 @@ Zhou et al. 2023, IEEE Internet of Things Journal, arXiv 2207.11447, Algorithm 1
     x^, p^, f^             generated images; the teacher's probabilities and features on them
 
     L_G = L_IE + lambda1 L_OH + lambda2 L_A               (eq. 2 to 5; Adam on theta_k)
-    L   = CE(b) + gamma KL(p^, student(x^))               (eq. 6, 7; the recipe's optimiser)
+    L   = CE(b) + gamma KL(p^, student(x^))               (eq. 6 to 8; the recipe's optimiser)
 
     down  ACA and OCA (FedKF-, `teacher: aca`: ACA alone)     8 P (4 P) bytes a client
     up    the student and the count n_k                        4 P bytes a client
@@ -49,7 +49,7 @@ RELEASED: dict[str, Any] = {
 class Options(ImitationOptions):
     """FedKF's options; the defaults are the paper's."""
 
-    gamma: float = Field(1.0, ge=0, description="weight of the distillation term (eq. 7)")
+    gamma: float = Field(1.0, ge=0, description="weight of the distillation term (eq. 8)")
     teacher: Literal["oca", "aca"] = Field("oca", description="aca is FedKF-: one model is sent, as both")
     unseen_slots: Literal["initial", "ignore"] = Field(
         "initial", description="what clients not seen yet count in OCA: the initial model, or nothing"
@@ -94,6 +94,8 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     options: Options
     summary = "data-free distillation at the clients from the average of all clients"
     paper = "Zhou et al. 2023, arXiv 2207.11447"
+    server_keeps = "ACA, OCA, all clients' latest models"
+    client_keeps = "its generator and the generator's Adam"
     down = {"student": "weights", "teacher": "weights"}
     up = {"student": "weights"}
 

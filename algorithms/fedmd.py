@@ -81,6 +81,8 @@ class FedMD(Method[ServerState, ClientState]):
     options: Options
     summary = "clients of any architecture learn from the mean of their logits on a public set"
     paper = "Li and Wang 2019, arXiv 1910.03581"
+    server_keeps = "who was pre-trained"
+    client_keeps = "its model, two optimisers"
     down = {"consensus": "logits"}
     up = {"logits": "logits"}
     heterogeneous = True

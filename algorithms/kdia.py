@@ -3,13 +3,13 @@
 Ma et al. 2025, "Tackling Data Heterogeneity in Federated Learning through Knowledge Distillation with
 Inequitable Aggregation", Algorithms 1 and 2.
 
-    student    theta_g   sum over the cohort of p_k theta_k, p_k = N_k / sum N_k          (eq. 1)
-    teacher    theta_T   sum over all clients of F_k theta_k, their latest models         (eq. 5)
-    F_k        triFreqs: rayfed_kd/frequencies.py                                         (eq. 6 to 9)
+    student    theta_g   sum over the cohort of p_k theta_k, p_k = N_k / sum N_k     (eq. 1, 10)
+    teacher    theta_T   sum over all clients of F_k theta_k, their latest models        (eq. 10)
+    F_k        triFreqs: rayfed_kd/frequencies.py                                         (eq. 5 to 9)
     generator  G(z, y~)  feature maps, trained on the server against the cohort's heads   (eq. 3, 4)
 
     L = CE(b) + lambda_kd KL(softmax(teacher(b) / tau), softmax(student(b) / tau))
-              + lambda_gen CE(head(student, G(z, y~)), y~)                                (eq. 10 to 13)
+              + lambda_gen CE(head(student, G(z, y~)), y~)                                (eq. 2, 11 to 13)
 
     down  student, teacher, generator (with its BatchNorm buffers)
     up    the student and the count N_k
@@ -133,6 +133,8 @@ class KDIA(OneExchange[ServerState, None]):
     options: Options
     summary = "distillation from a frequency-weighted teacher of all clients, and a generator of features"
     paper = "Ma et al. 2025, inequitable aggregation (KDIA)"
+    server_keeps = "student, teacher, generator, all clients' latest models and participations"
+    client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights", "generator": "generator"}
     up = {
         "student": "weights",
@@ -174,7 +176,7 @@ class KDIA(OneExchange[ServerState, None]):
                 if options.drop_last and len(labels) < ctx.local.batch_size <= ctx.num_samples:
                     continue
                 logits = student(images)
-                loss = cross_entropy(logits, labels)  # eq. 10
+                loss = cross_entropy(logits, labels)  # eq. 2
                 ctx.log(ce=loss)
                 if options.lambda_kd:
                     with torch.no_grad():
@@ -201,8 +203,8 @@ class KDIA(OneExchange[ServerState, None]):
         ctx.log(**{f"variance_{name}": torch.tensor(value.var()) for name, value in three._asdict().items()})
         return replace(
             seen,
-            student=replies.aggregated("student", replies.numbers("samples"), server.student),  # eq. 1
-            teacher=self._teacher(seen, three, ctx),  # eq. 5
+            student=replies.aggregated("student", replies.numbers("samples"), server.student),  # eq. 10
+            teacher=self._teacher(seen, three, ctx),  # eq. 10
             generator=self._trained_generator(server, replies, ctx),  # eq. 3, 4
         )
 
@@ -263,7 +265,7 @@ class KDIA(OneExchange[ServerState, None]):
         return server.slots.scaled(DECAYS[mean] ** (now - before)).replaced(updates)
 
     def _teacher(self, seen: ServerState, three: Frequencies, ctx: ServerContext) -> Tensor:
-        """sum_k F_k theta_k (eq. 5): running where F_k allows, else over all slots; unseen: theta_g^0."""
+        """sum_k F_k theta_k (eq. 10): running where F_k allows, else over all slots; unseen: theta_g^0."""
         mean = self.options.mean
         if mean in DECAYS:
             rest = ctx.num_clients - len(seen.last)

@@ -47,6 +47,8 @@ class Averaging(OneExchange[GlobalModel, ClientState]):
     """
 
     options: Any
+    server_keeps: ClassVar[str] = "the global model"
+    client_keeps: ClassVar[str] = "nothing"
     down: ClassVar[Declaration] = {"student": "weights"}
     up: ClassVar[Declaration] = {"student": "weights"}
 

@@ -113,12 +113,23 @@ def partition(recipe: str, overrides: tuple[str, ...], out: Path) -> None:
 
 
 @commands.command()
-def methods() -> None:
-    """List the methods: paper, what travels, options."""
-    from algorithms import METHODS
-    from rayfed_kd.listing import method_lines
+@click.argument("name", required=False)
+def methods(name: str | None) -> None:
+    """List the methods: paper, what travels and is kept, data, schedules. With NAME: one, with its options.
 
-    click.echo("\n".join(method_lines(METHODS)))
+    NAME may be a method of your own, as package.module:Object.
+    """
+    from rich.console import Console
+
+    from algorithms import METHODS
+    from rayfed_kd.experiment import find_own_modules
+    from rayfed_kd.listing import method_facts, methods_overview, page_width
+
+    find_own_modules()
+    shown = [methods_overview(METHODS)] if name is None else method_facts(name, METHODS)
+    console = page_width(Console(highlight=False))
+    for part in shown:
+        console.print(part)
 
 
 @commands.command()

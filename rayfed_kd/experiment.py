@@ -281,7 +281,7 @@ def method_location(recipe: Recipe) -> str:
 
 def _prepared(recipe: Recipe) -> Prepared:
     location = method_location(recipe)
-    _find_own_modules()
+    find_own_modules()
     from cluster.schedules import check_schedule
     from rayfed_kd.setting import (
         Blueprint,
@@ -485,7 +485,7 @@ def draw_partition(source: RecipeSource, overrides: Sequence[str], out: Path) ->
     from rayfed_kd.results.partition_figures import partition_pictures, partition_table
     from rayfed_kd.setting import check_names, load_data, load_partition
 
-    _find_own_modules()
+    find_own_modules()
     with naming(source):
         recipe = load_recipe(source, overrides)
         check_names(recipe)
@@ -498,7 +498,7 @@ def draw_partition(source: RecipeSource, overrides: Sequence[str], out: Path) ->
     return partition_table(partition, labels, dataset.classes), [*pictures, out / "partition.parquet"]
 
 
-def _find_own_modules() -> None:
+def find_own_modules() -> None:
     """The command's folder on the import path, so that `my_method:MyMethod` is found there."""
     here = str(Path.cwd())
     if here not in sys.path:

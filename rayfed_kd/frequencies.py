@@ -1,6 +1,6 @@
 """triFreqs: what a client's latest model weighs in KDIA's teacher. All in float64.
 
-Ma et al. 2025, section 5.2, eq. 6 to 9. Direct form, over all N clients:
+Ma et al. 2025, section 5.2, eq. 5 to 9. Direct form, over all N clients:
 
     F^intv_k = exp(-(t - t_k)) / sum     t_k: the round of its last participation, -1 before the first
     F^part_k = n_k / sum n               n_k: how often it took part

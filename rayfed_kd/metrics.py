@@ -1,4 +1,4 @@
-"""Fairness over clients: AMP, FM, WLP (Zhou et al. 2023, section V-B) and UA (Atapour et al. 2024)."""
+"""Fairness over clients: AMP, FM, WLP (Zhou et al. 2023, section III-B) and UA (Atapour et al. 2024)."""
 
 from __future__ import annotations
 

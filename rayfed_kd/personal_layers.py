@@ -64,6 +64,8 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
     """The border is the same for all, all the time. The server's personal layers are never used."""
 
     options: PersonalOptions
+    server_keeps: ClassVar[str] = "the shared layers"
+    client_keeps: ClassVar[str] = "its whole model"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
 
@@ -125,6 +127,8 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     """At first all layers are shared; each client drops them by its own participations."""
 
     options: DroppingOptions
+    server_keeps: ClassVar[str] = "all layers, everybody's participations"
+    client_keeps: ClassVar[str] = "its whole model"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
 

@@ -368,6 +368,7 @@ class Method(Generic[ServerState, ClientState]):
         options: annotated with the method's own options model.
         summary, paper: one line each, for `rayfed-kd methods`.
         down, up: every part that may cross, with its kind; others are refused.
+        server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
         heterogeneous: whether clients may have architectures of their own (`client_models`).
         public: what the method needs of `partition.public`: nothing, its samples, or their labels as well.
     """
@@ -375,6 +376,8 @@ class Method(Generic[ServerState, ClientState]):
     options: Any
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
+    server_keeps: ClassVar[str] = ""
+    client_keeps: ClassVar[str] = ""
     down: ClassVar[Declaration] = {}
     up: ClassVar[Declaration] = {}
     heterogeneous: ClassVar[bool] = False

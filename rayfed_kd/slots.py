@@ -1,6 +1,6 @@
 """Cache slots: the server's latest vector of every client it has seen, and their weighted sum.
 
-OCA (FedKF, section IV-A) and the teacher (KDIA, eq. 5) are sums over all K clients' latest vectors.
+OCA (FedKF, section IV-A) and the teacher (KDIA, eq. 10) are sums over all K clients' latest vectors.
 The sum is kept running in float64 and changes only by what a round changed, so a round costs
 O(cohort), not O(K). Slots are references: a vector is fetched only when its client returns.
 """

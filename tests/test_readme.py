@@ -13,6 +13,8 @@ import rayfed_kd
 from algorithms import METHODS
 from rayfed_kd.cli import commands
 from rayfed_kd.config import Recipe
+from rayfed_kd.listing import public_data, schedules
+from rayfed_kd.registry import load_object
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf8")
@@ -67,6 +69,20 @@ def test_every_method_and_recipe_key_is_documented():
     shown = README.split("## The recipe")[1].split("```")[1]
     left_out = {"deterministic"}  # told further down
     assert {key for key in Recipe.model_fields if f"\n{key}:" not in shown} == left_out
+
+
+def test_table_of_methods_says_what_the_methods_say():
+    """A row of several names says it once if it is the same for all."""
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|.*\| ([^|]+) \| ([^|]+) \|$", README, re.MULTILINE)
+    rows = [row for row in rows if set(re.findall(r"\w+", row[0])) <= set(METHODS)]
+    assert sorted(name for names, _, _ in rows for name in re.findall(r"\w+", names)) == sorted(METHODS)
+    for names, *cells in rows:
+        listed = {name: load_object(METHODS[name], "") for name in re.findall(r"\w+", names)}
+        for cell, fact in zip(cells, (public_data, schedules), strict=True):
+            facts = {name: fact(method) for name, method in listed.items()}
+            each = "; ".join(f"{name} {text}" for name, text in facts.items())
+            expected = next(iter(facts.values())) if len(set(facts.values())) == 1 else each
+            assert cell.replace("`", "") == expected, f"README's row of {names}"
 
 
 def test_make_targets_of_readme_exist():

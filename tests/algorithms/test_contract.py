@@ -209,6 +209,14 @@ def test_replayed_steps_give_the_same_bits_and_leave_state_and_message(any_setti
         assert call.state is None or same_arrays(state, call.state.resolve())
 
 
+def test_client_keeps_says_nothing_exactly_where_steps_leave_no_state(any_setting):
+    host, method = Host(any_setting, keep_states=0), any_setting.method
+    left = [host.step(call)[2]["state"] for call in steps(any_setting).values()]
+    stateless = all(state is None for state in left)
+    said = f"{type(method).__name__}.client_keeps = {method.client_keeps!r}"
+    assert (method.client_keeps == "nothing") == stateless, f"{said}, its steps leave {[*map(type, left)]}"
+
+
 def same_arrays(first, second):
     pairs = zip(tensors(decode_state(first, "cpu")), tensors(decode_state(second, "cpu")), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
