@@ -230,7 +230,7 @@ def test_newcomers_are_trained_first(tmp_path):
             ["method.consensus=probabilities"],
             r"consensus: probabilities has no logits for digest: mae_logits",
         ),
-        (["method.aggregation=krum"], r"needs 5 clients or more"),
+        (["method.aggregation=krum"], r"needs 5 clients a round or more"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_round(changes, message):

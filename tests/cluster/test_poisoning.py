@@ -269,7 +269,7 @@ def test_ray_gives_the_local_engines_bits_under_attack(tmp_path):
             r"attack\.z = 'baruch': no finite z for 1 hon",
         ),
         ("method.aggregation=medain", r"method\.aggregation = 'medain': expected 'mean', 'median'"),
-        ("method={name: fedavg, aggregation: krum, corrupt: 2}", r"needs 7 clients or more \(2 f \+ 3\)"),
+        ("method={name: fedavg, aggregation: krum, corrupt: 2}", r"needs 7 clients a round or more \(2 f \+ 3\)"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_round(change, message):
