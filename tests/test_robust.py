@@ -174,7 +174,7 @@ def test_aggregation_by_name_ignores_sample_counts(options, expected):
 
 
 def test_krum_with_too_few_clients_is_refused_before_the_first_round():
-    with pytest.raises(RecipeError, match=r"'krum' with method\.corrupt = 2 needs 7 clients or more"):
+    with pytest.raises(RecipeError, match=r"'krum' with method\.corrupt = 2 needs 7 clients a round or more"):
         AggregationOptions(aggregation="krum", corrupt=2).check_clients(6)
     with pytest.raises(RecipeError, match=r"method\.chosen = 8: there are 6 clients"):
         AggregationOptions(aggregation="multi_krum", chosen=8).check_clients(6)

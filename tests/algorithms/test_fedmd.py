@@ -168,7 +168,7 @@ def test_public_samples_of_a_round_are_drawn_afresh_and_are_all_that_travels(tmp
         assert (row["bytes_up"], row["bytes_down"]) == (336, 336)
     simulation = Simulation(setting := prepare(SMALL, ["method.public_samples=7"]).setting, None, Silent())
     method, ctx = setting.method, simulation._context(1)
-    chosen = [method._ids(Message(seed=seed), ctx).tolist() for seed in (1, 1, 2)]
+    chosen = [method.options.ids(seed, ctx).tolist() for seed in (1, 1, 2)]
     assert chosen[0] == chosen[1] != chosen[2]
     assert len(set(chosen[0])) == 7
 
@@ -230,7 +230,7 @@ def test_newcomers_are_trained_first(tmp_path):
             ["method.consensus=probabilities"],
             r"consensus: probabilities has no logits for digest: mae_logits",
         ),
-        (["method.aggregation=krum"], r"needs 5 clients or more"),
+        (["method.aggregation=krum"], r"needs 5 clients a round or more"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_round(changes, message):
