@@ -14,6 +14,7 @@ METHODS = {
     "fedcog": "algorithms.fedcog:FedCOG",
     "fedgen": "algorithms.fedgen:FedGen",
     "fedftg": "algorithms.fedftg:FedFTG",
+    "feddf": "algorithms.feddf:FedDF",
     "datafree": "algorithms.datafree:DataFree",
     "fedkf": "algorithms.fedkf:FedKF",
     "dafkd": "algorithms.dafkd:DaFKD",
@@ -27,6 +28,8 @@ METHODS = {
     "centralized": "algorithms.centralized:Centralized",
     "standalone": "algorithms.standalone:StandAlone",
     "fedmd": "algorithms.fedmd:FedMD",
+    "cronus": "algorithms.cronus:Cronus",
+    "dsfl": "algorithms.dsfl:DSFL",
     "fedgem": "algorithms.fedgems:FedGEM",
     "fedgems": "algorithms.fedgems:FedGEMS",
 }

@@ -26,22 +26,22 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rayfed_kd.contexts import ClientContext, Context, ServerContext
+from rayfed_kd.contexts import ClientContext, ServerContext
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.losses import cross_entropy, distillation, logit_error
 from rayfed_kd.optimizers import Moments, Optimizer
 from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Replies, Reply
+from rayfed_kd.public import PublicOptions, drawn_seed, paired_batches
 from rayfed_kd.robust import AggregationOptions, aggregate
 from rayfed_kd.training import public_logits, train_kept
 
 
-class Options(AggregationOptions):
+class Options(AggregationOptions, PublicOptions):
     """FedMD's options; E of the recipe's `local` are the revisit's epochs."""
 
     digest: Literal["mae_logits", "mse_logits", "kl"] = Field("mae_logits", description="the digest's loss")
     temperature: float = Field(1.0, gt=0, description="T of digest: kl; the loss is times T^2")
     consensus: Literal["logits", "probabilities"] = Field("logits", description="what is averaged")
-    public_samples: int | None = Field(None, ge=1, description="public samples a round, N0; null: all")
     digest_epochs: int = Field(1, ge=0, description="passes over them")
     digest_batch_size: int | None = Field(None, ge=1, description="null: local.batch_size")
     pretrain_public: int = Field(1, ge=0, description="first epochs on the labelled public set")
@@ -95,10 +95,7 @@ class FedMD(Method[ServerState, ClientState]):
                 "partition.public.labels = false: fedmd trains on public labels first; "
                 "expected labels, or method.pretrain_public = 0"
             )
-        if (options.public_samples or 0) > len(ctx.public):
-            raise RecipeError(
-                f"method.public_samples = {options.public_samples}: there are {len(ctx.public)} in all"
-            )
+        options.check_public(ctx)
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         return ServerState(())
@@ -112,7 +109,7 @@ class FedMD(Method[ServerState, ClientState]):
         if new and (self.options.pretrain_public or self.options.pretrain_private):
             cohort.scatter(self.start, {client: Message() for client in new})
         if self.options.digest_epochs:
-            seed = int(torch.randint(2**31, (), generator=ctx.stream("public samples")))
+            seed = drawn_seed(ctx)
             replies = cohort.broadcast(self.predict, Message(seed=seed))
             cohort.broadcast(self.update, Message(consensus=self.agreed(replies), seed=seed))
         else:
@@ -138,7 +135,7 @@ class FedMD(Method[ServerState, ClientState]):
     ) -> tuple[ClientState, Reply]:
         """z_k: the client's logits on the round's public samples, [N0, C]."""
         assert client is not None
-        ids = self._ids(message, ctx)
+        ids = self.options.ids(message["seed"], ctx)
         return client, Reply(logits=public_logits(ctx.frozen_model(client.model), ctx, ids))
 
     def agreed(self, replies: Replies) -> Tensor:
@@ -158,13 +155,12 @@ class FedMD(Method[ServerState, ClientState]):
         student = ctx.model(client.model)
         public = Optimizer(ctx.local.optimizer, student, client.public)
         if self.options.digest_epochs:
-            ids, consensus = self._ids(message, ctx), message["consensus"]
-            by_id = consensus.new_zeros(len(ctx.public), ctx.classes).index_copy(0, ids, consensus)
-            for epoch in range(self.options.digest_epochs):
-                for chosen, images in ctx.public.epoch(epoch, self._batch_size(ctx), ids):
-                    loss = self._digest(by_id[chosen], student(images))
-                    ctx.log(digest=loss)
-                    public.minimise(loss)
+            ids, epochs = self.options.ids(message["seed"], ctx), range(self.options.digest_epochs)
+            batches = paired_batches(ids, message["consensus"], ctx, epochs, self._batch_size(ctx))
+            for images, consensus in batches:
+                loss = self._digest(consensus, student(images))
+                ctx.log(digest=loss)
+                public.minimise(loss)
         private = Optimizer(ctx.local.optimizer, student, client.private)
         train_kept(student, private, ctx.local.epochs, ctx)
         return ClientState(student.vector(), public.state(), private.state()), Reply()
@@ -179,14 +175,6 @@ class FedMD(Method[ServerState, ClientState]):
         if self.options.digest == "kl":
             return distillation(consensus, logits, self.options.temperature)
         return logit_error(consensus, logits, squared=self.options.digest == "mse_logits")
-
-    def _ids(self, message: Message, ctx: Context) -> Tensor:
-        """The round's public samples, the same at every client."""
-        if self.options.public_samples is None:
-            return ctx.public.ids
-        stream = torch.Generator().manual_seed(int(message["seed"]))
-        order = torch.randperm(len(ctx.public), generator=stream)
-        return order[: self.options.public_samples].to(ctx.device)
 
     def _batch_size(self, ctx: ClientContext) -> int:
         return self.options.digest_batch_size or ctx.local.batch_size

@@ -34,6 +34,22 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels)
 
 
+def soft_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
+    """-sum_c labels_c log softmax(logits)_c, mean over the batch; KL(labels, softmax) and labels' entropy.
+
+    Args:
+        labels: [batch, classes], probabilities; rows that an attacker has moved off the simplex are taken as
+            they are. No gradient reaches them.
+        logits: the same shape, the student's; gradient passes.
+    Returns: scalar.
+    Raises: ValueError if the shapes differ or are not [batch, classes].
+    """
+    _check_rows(logits, "logits")
+    if labels.shape != logits.shape:
+        raise ValueError(f"labels {list(labels.shape)} and student {list(logits.shape)} differ")
+    return F.cross_entropy(logits, labels.detach())
+
+
 def kl_divergence(teacher_logits: Tensor, student_logits: Tensor) -> Tensor:
     """KL(softmax(teacher), softmax(student)), mean over the batch. Gradient reaches both.
 

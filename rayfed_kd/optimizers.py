@@ -87,13 +87,14 @@ class Optimizer:
         torch.autograd.backward(loss, inputs=self._module.parameters() if alone else None)
         self.step()
 
-    def step(self) -> None:
-        """One update from the gradients as they are."""
+    def step(self, factor: float = 1.0) -> None:
+        """One update from the gradients as they are, at `factor` times the recipe's learning rate."""
+        lr = self._recipe.lr * factor
         with torch.no_grad():
             if self._recipe.name == "adam":
-                self._adam()
+                self._adam(lr)
             else:
-                self._sgd()
+                self._sgd(lr)
 
     def state(self) -> dict[str, Tensor]:
         """The moments, to be kept between rounds; copied."""
@@ -105,7 +106,7 @@ class Optimizer:
             return {"first": zeros, "second": zeros, "steps": torch.zeros((), device=zeros.device)}
         return {"momentum": zeros} if self._recipe.momentum else {}
 
-    def _adam(self) -> None:
+    def _adam(self, lr: float) -> None:
         adam(
             [self._parameters],
             [self._gradients],
@@ -117,13 +118,13 @@ class Optimizer:
             amsgrad=False,
             beta1=self._betas[0],
             beta2=self._betas[1],
-            lr=self._recipe.lr,
+            lr=lr,
             weight_decay=self._recipe.weight_decay,
             eps=ADAM_EPS,
             maximize=False,
         )
 
-    def _sgd(self) -> None:
+    def _sgd(self, lr: float) -> None:
         sgd(
             [self._parameters],
             [self._gradients],
@@ -131,7 +132,7 @@ class Optimizer:
             fused=True,
             weight_decay=self._recipe.weight_decay,
             momentum=self._recipe.momentum,
-            lr=self._recipe.lr,
+            lr=lr,
             dampening=0.0,
             nesterov=self._recipe.nesterov,
             maximize=False,

@@ -15,6 +15,7 @@ from rayfed_kd.losses import (
     kl_divergence,
     one_hot_loss,
     pairwise_diversity_loss,
+    soft_cross_entropy,
 )
 
 # Section 1 of the comparison methods' notes: t = (2, 0, -1), u = (1, 0.5, 0), label 0.
@@ -187,6 +188,36 @@ def test_normalised_entropy_of_one_class_is_refused():
 def test_shapes_that_differ_are_refused():
     with pytest.raises(ValueError, match=r"teacher \[1, 3\] and student \[1, 2\] differ"):
         distillation(T, U[:, :2])
+
+
+def test_soft_cross_entropy_is_the_divergence_and_the_labels_entropy():
+    """Of DS-FL's worked labels: 0.8935234455 and 0.0603900843, the entropy between them."""
+    labels = torch.tensor([[0.6723188492, 0.2288547520, 0.0988263989]], dtype=torch.float64)
+    found = soft_cross_entropy(labels, U).item()
+    assert found == pytest.approx(0.8935234455, abs=1e-9)
+    entropy = -(labels * labels.log()).sum().item()
+    assert found - entropy == pytest.approx(0.0603900843, abs=1e-9)
+
+
+def test_soft_cross_entropy_of_one_hot_labels_is_cross_entropy():
+    logits = torch.tensor(random_logits())
+    labels = torch.arange(7) % 5
+    hot = torch.nn.functional.one_hot(labels, 5).double()
+    assert soft_cross_entropy(hot, logits).item() == pytest.approx(cross_entropy(logits, labels).item())
+
+
+def test_soft_cross_entropy_gives_its_labels_no_gradient_and_takes_rows_off_the_simplex():
+    """Gradient of -sum_c y_c log s_c is (sum y) s - y: with y = (3, -1, 0.5) a sum of 2.5."""
+    labels = torch.tensor([[3.0, -1.0, 0.5]], dtype=torch.float64, requires_grad=True)
+    student = U.clone().requires_grad_()
+    soft_cross_entropy(labels, student).backward()
+    assert labels.grad is None
+    torch.testing.assert_close(student.grad, 2.5 * U.softmax(1) - labels.detach())
+
+
+def test_soft_labels_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"labels \[1, 2\] and student \[1, 3\] differ"):
+        soft_cross_entropy(T[:, :2], U)
 
 
 @pytest.mark.parametrize("temperature", [0, -1, math.nan, math.inf])

@@ -94,3 +94,20 @@ def test_faded_recipe_has_a_smaller_rate_and_is_otherwise_the_same():
     recipe = OptimizerRecipe(name="adam", lr=0.5, weight_decay=0.1)
     assert faded(recipe, 0.25) == OptimizerRecipe(name="adam", lr=0.125, weight_decay=0.1)
     assert recipe.lr == 0.5
+
+
+@pytest.mark.parametrize(("recipe", "make"), RECIPES)
+def test_step_with_a_factor_is_a_step_of_a_smaller_rate(recipe, make):
+    start, images = torch.randn(15), torch.randn(5, 4)
+    ends = []
+    for rate, factor in ((recipe, 0.25), (faded(recipe, 0.25), 1.0)):
+        flat = FlatModule(nn.Linear(4, 3)).train()
+        flat.load(start)
+        optimizer = Optimizer(rate, flat)
+        for _ in range(3):
+            flat.zero_gradients()
+            loss_of(flat, images).backward()
+            optimizer.step(factor)
+        ends.append(flat.vector())
+    assert torch.equal(*ends)
+    assert not torch.equal(ends[0], start)

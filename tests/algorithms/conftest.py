@@ -9,7 +9,10 @@ import torch
 
 import rayfed_kd
 from cluster.calls import Held
-from rayfed_kd.contexts import ClientContext, ClientData, DeviceData, DispatchFacts, ServerContext
+from cluster.engine import LocalEngine
+from cluster.host import Host
+from cluster.simulation import Simulation
+from rayfed_kd.contexts import ClientContext, ClientData, DispatchFacts, ServerContext
 from rayfed_kd.experiment import prepare
 from rayfed_kd.protocol import Replies, Reply
 
@@ -36,7 +39,7 @@ class Bench:
         self.setting = prepare(recipe, overrides).setting
         self.method = self.setting.method
         self.workshop = self.setting.workshop()
-        self.data = DeviceData(self.setting.dataset)
+        self.data = self.setting.device_data()
         self.states, self.logs, self.participations = {}, {}, {}
 
     def server(self, round_index=1):
@@ -123,6 +126,30 @@ def made_replies():
         return Replies(replies)
 
     return make
+
+
+class Silent:
+    """Results that nobody keeps."""
+
+    def record(self, record):
+        pass
+
+    def close(self, status):
+        return {}
+
+
+@pytest.fixture
+def client_states():
+    """(recipe, *overrides) -> every client's state after a local run, as arrays, by client."""
+
+    def states(recipe, *overrides):
+        torch.set_num_threads(1)
+        setting = prepare(recipe, overrides).setting
+        simulation = Simulation(setting, LocalEngine(Host(setting)), Silent())
+        simulation.run()
+        return [record.state.resolve()["state"] for _, record in sorted(simulation.ground.records.items())]
+
+    return states
 
 
 @pytest.fixture

@@ -55,6 +55,9 @@ RECIPES = {
     "fedper_plus": {"method": {"z0": 1}},
     "fedd2s": {"method": {"z0": 1}},
     "fedmd": {"method": {"public_samples": 50}, "partition": PUBLIC},
+    "feddf": {"method": {"epochs": 1}, "partition": PUBLIC},
+    "cronus": {"method": {"public_samples": 50}, "partition": PUBLIC},
+    "dsfl": {"method": {"public_samples": 50}, "partition": PUBLIC},
     "fedgem": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
     "fedgems": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
 }

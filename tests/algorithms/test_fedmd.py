@@ -168,7 +168,7 @@ def test_public_samples_of_a_round_are_drawn_afresh_and_are_all_that_travels(tmp
         assert (row["bytes_up"], row["bytes_down"]) == (336, 336)
     simulation = Simulation(setting := prepare(SMALL, ["method.public_samples=7"]).setting, None, Silent())
     method, ctx = setting.method, simulation._context(1)
-    chosen = [method._ids(Message(seed=seed), ctx).tolist() for seed in (1, 1, 2)]
+    chosen = [method.options.ids(seed, ctx).tolist() for seed in (1, 1, 2)]
     assert chosen[0] == chosen[1] != chosen[2]
     assert len(set(chosen[0])) == 7
 

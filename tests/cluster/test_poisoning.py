@@ -154,7 +154,10 @@ def test_robust_aggregation_stays_near_the_honest(aggregation, tmp_path):
     assert np.abs(robust - honest).mean() < 0.1
 
 
-@pytest.mark.parametrize("method", ["method.name=fedavg", "method={name: fedmd}", FEDGEMS])
+@pytest.mark.parametrize(
+    "method",
+    ["method.name=fedavg", "method={name: fedmd}", "method={name: cronus}", "method={name: dsfl}", FEDGEMS],
+)
 def test_an_attack_without_attackers_changes_no_bit(method, tmp_path):
     results = [
         run(tmp_path / str(place), method, f"attack={attack}")
@@ -164,15 +167,16 @@ def test_an_attack_without_attackers_changes_no_bit(method, tmp_path):
         assert all(other.tables[name].equals(results[0].tables[name]) for other in results[1:])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedmd", "fedgem"])
+@pytest.mark.parametrize("method", ["fedavg", "feddf", "fedmd", "cronus", "dsfl", "fedgem"])
 def test_an_attack_changes_what_is_learned_and_no_byte(method, tmp_path):
     change = FEDGEMS.replace("fedgems", "fedgem") if method == "fedgem" else f"method={{name: {method}}}"
     honest, attacked = (
         run(tmp_path / str(k), change, "rounds=1", *more) for k, more in enumerate(([], [PAF]))
     )
     assert honest.tables["messages"].equals(attacked.tables["messages"])
-    if method == "fedavg":
-        assert np.abs(honest.models["aca"] - attacked.models["aca"]).mean() > 0.1
+    if method in ("fedavg", "feddf"):
+        name = "aca" if method == "fedavg" else "global"
+        assert np.abs(honest.models[name] - attacked.models[name]).mean() > 0.1
     else:
         losses = [dict(result.tables["rounds"].to_pylist()[0]["losses"]) for result in (honest, attacked)]
         assert losses[0] != losses[1]
@@ -191,6 +195,17 @@ def test_answers_to_questions_are_poisoned_row_by_row():
     mean = honest[[0, 1, 2, 4]].double().mean(0)
     torch.testing.assert_close(attacked[3].double(), mean + 10, atol=1e-5, rtol=0)
     assert torch.equal(attacked[[0, 1, 2, 4]], honest[[0, 1, 2, 4]])
+
+
+def test_a_poisoned_prediction_moves_the_plain_mean_of_ds_fl_by_its_share():
+    """Labels are the mean of four honest ones and mu + 10: mu + 10 / 5, off the simplex."""
+    one = simulation("method={name: dsfl, aggregation: sa}", PAF)
+    method = one.setting.method
+    one.begin()
+    replies = EngineCohort(1, one.ground).broadcast(method.update, Message(seed=1))
+    honest = torch.stack([r["probabilities"] for r in replies if r.client != 3]).double().mean(0)
+    torch.testing.assert_close(replies[3]["probabilities"].double(), honest + 10, atol=1e-5, rtol=0)
+    torch.testing.assert_close(method.agreed(replies).double(), honest + 2, atol=1e-5, rtol=0)
 
 
 def test_attackers_are_drawn_once_from_a_stream_of_their_own():
@@ -269,7 +284,10 @@ def test_ray_gives_the_local_engines_bits_under_attack(tmp_path):
             r"attack\.z = 'baruch': no finite z for 1 hon",
         ),
         ("method.aggregation=medain", r"method\.aggregation = 'medain': expected 'mean', 'median'"),
-        ("method={name: fedavg, aggregation: krum, corrupt: 2}", r"needs 7 clients a round or more \(2 f \+ 3\)"),
+        (
+            "method={name: fedavg, aggregation: krum, corrupt: 2}",
+            r"needs 7 clients a round or more \(2 f \+ 3\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_round(change, message):

@@ -1,0 +1,121 @@
+"""DS-FL: clients of any architecture and the server learn from the sharpened mean of public predictions.
+
+Itahara, Nishio, Koda, Morikura, Yamamoto 2020, "Distillation-Based Semi-Supervised Federated Learning",
+arXiv 2008.06180.
+
+    update      cross entropy on the client's own data
+    predict     Y_k(x) = softmax(f_k(x))                        on the round's N0 public samples
+    aggregate   ERA: Y = softmax(mean_k Y_k / T)                entropy reduction: sharper than the mean
+                SA:  Y = mean_k Y_k
+    distil      -sum_c Y_c log softmax(f)_c on these samples, at the clients and for the server's own model
+
+    up    probabilities Y_k    4 N0 C bytes a client
+    down  labels Y             4 N0 C bytes a client
+
+The paper calls its softmax outputs "local logits": ERA is a softmax of probabilities, which flattens where T
+is large (T = 1 is flatter than the mean). The server's model is the recipe's `model`. Readings: everyone's
+predictions count as much; a round's labels reach its own cohort, in the same round; optimisers start afresh
+in update and in distil. Without passes of the clients (`distill_epochs: 0`) they are stand-alone and nothing
+goes down; without the server's as well nothing travels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.contexts import ClientContext, Context, ServerContext
+from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Replies, Reply
+from rayfed_kd.public import PublicOptions, drawn_seed, paired_batches, train_on_soft_labels
+from rayfed_kd.training import public_logits, train_on_labels
+from rayfed_kd.vectors import weighted_mean
+
+
+class Options(PublicOptions):
+    """DS-FL's options; E of the recipe's `local` are a round's epochs on the client's own data."""
+
+    aggregation: Literal["era", "sa"] = Field("era", description="sharpened mean, or the plain one")
+    temperature: float = Field(0.1, gt=0, description="T of era: the softmax of the mean divided by T")
+    distill_epochs: int = Field(1, ge=0, description="a client's passes over the public samples")
+    server_epochs: int = Field(1, ge=0, description="the server's; 0: it has no model")
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The server's own model, [P]."""
+
+    model: Tensor
+
+
+class DSFL(Method[ServerState, Tensor]):
+    """Distillation-based semi-supervised federated learning. A client keeps its model, [P_k]."""
+
+    options: Options
+    summary = "clients and server learn from the sharpened mean of predictions on a public set"
+    paper = "Itahara et al. 2020, arXiv 2008.06180"
+    down = {"labels": "logits"}
+    up = {"probabilities": "logits"}
+    heterogeneous = True
+    public = "samples"
+
+    def check(self, ctx: ServerContext) -> None:
+        self.options.check_public(ctx)
+
+    def init_server(self, ctx: ServerContext) -> ServerState:
+        return ServerState(ctx.initial_vector())
+
+    def init_client(self, ctx: ClientContext) -> Tensor:
+        return ctx.initial_vector()
+
+    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """Update and predict, aggregate, distil."""
+        options = self.options
+        if not (options.distill_epochs or options.server_epochs):
+            cohort.broadcast(self.update, Message())
+            return server
+        seed = drawn_seed(ctx)
+        labels = self.agreed(cohort.broadcast(self.update, Message(seed=seed)))
+        if options.distill_epochs:
+            cohort.broadcast(self.distil, Message(labels=labels, seed=seed))
+        said = (options.ids(seed, ctx), labels.to(ctx.device))
+        return ServerState(self._distilled(server.model, said, options.server_epochs, ctx).cpu())
+
+    def update(self, client: Tensor | None, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+        """The client's own data, then Y_k: [N0, C]."""
+        assert client is not None
+        student = ctx.model(client)
+        train_on_labels(student, ctx)
+        trained = student.vector()
+        if "seed" not in message:
+            return trained, Reply()
+        logits = public_logits(ctx.frozen_model(trained), ctx, self.options.ids(message["seed"], ctx))
+        return trained, Reply(probabilities=logits.softmax(dim=1))
+
+    def agreed(self, replies: Replies) -> Tensor:
+        """Y: [N0, C]."""
+        mean = weighted_mean(replies.vectors("probabilities"), [1.0] * len(replies))
+        return mean if self.options.aggregation == "sa" else (mean / self.options.temperature).softmax(dim=1)
+
+    def distil(self, client: Tensor | None, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+        """The public samples with their labels."""
+        assert client is not None
+        said = (self.options.ids(message["seed"], ctx), message["labels"])
+        return self._distilled(client, said, self.options.distill_epochs, ctx), Reply()
+
+    def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
+        personal: dict[str, Evaluable] = {"personal": PERSONAL}
+        return {"server": server.model, **personal} if self.options.server_epochs else personal
+
+    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        return client
+
+    def _distilled(self, model: Tensor, said: tuple[Tensor, Tensor], epochs: int, ctx: Context) -> Tensor:
+        """A model, [P], after passes over ids [N0] with labels [N0, C]."""
+        student = ctx.model(model)
+        batches = paired_batches(*said, ctx, range(epochs), ctx.local.batch_size)
+        train_on_soft_labels(student, batches, Optimizer(ctx.local.optimizer, student), ctx)
+        return student.vector()
