@@ -27,6 +27,8 @@ METHODS = {
     "centralized": "algorithms.centralized:Centralized",
     "standalone": "algorithms.standalone:StandAlone",
     "fedmd": "algorithms.fedmd:FedMD",
+    "fedgkt": "algorithms.fedgkt:FedGKT",
+    "fedict": "algorithms.fedict:FedICT",
     "fedgem": "algorithms.fedgems:FedGEM",
     "fedgems": "algorithms.fedgems:FedGEMS",
 }
