@@ -55,6 +55,8 @@ RECIPES = {
     "fedper_plus": {"method": {"z0": 1}},
     "fedd2s": {"method": {"z0": 1}},
     "fedmd": {"method": {"public_samples": 50}, "partition": PUBLIC},
+    "fedgkt": {"method": {"server": {"name": "mlp"}, "server_epochs": 1}},
+    "fedict": {"method": {"cut": "C2", "server": {"name": "dense"}}},
     "fedgem": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
     "fedgems": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
 }

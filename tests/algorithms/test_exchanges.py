@@ -18,11 +18,20 @@ from cluster.simulation import Simulation
 from rayfed_kd.experiment import prepare
 
 SERVER = {"server": {"name": "resnet8", "width": 4}, "server_batch_size": 64}
+CUT = {"server": {"name": "bottleneck_resnet", "blocks": [1, 1, 1], "width": 4}, "server_epochs": 1}
 METHODS = {
     "fedmd": {},
     "fedgem": SERVER,
     "fedgems": {**SERVER, "plateau": {"patience": 0}},
+    "fedgkt": CUT,
+    "fedict": CUT,
 }
+MODELS = [{"name": "lenet5"}, {"name": "bottleneck_resnet", "width": 4}]
+BEHIND_ONE_CUT = [
+    {"name": "bottleneck_resnet", "width": 4},
+    {"name": "bottleneck_resnet", "width": 4, "blocks": [1, 2, 1]},
+]
+STEPS = {"fedgkt": 2, "fedict": 2}
 
 
 class Recording(LocalEngine):
@@ -51,10 +60,11 @@ class Silent:
 @pytest.fixture(params=METHODS, scope="module")
 def ran(request):
     torch.set_num_threads(1)
+    models = BEHIND_ONE_CUT if METHODS[request.param] is CUT else MODELS
     recipe = {
         "method": {"name": request.param, **METHODS[request.param]},
-        "model": {"name": "lenet5"},
-        "client_models": {"models": [{"name": "lenet5"}, {"name": "bottleneck_resnet", "width": 4}]},
+        "model": models[0],
+        "client_models": {"models": models},
         "data": {"name": "digits", "fraction": 0.2},
         "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 3, "public": {"fraction": 0.5}},
         "local": {"epochs": 1, "batch_size": 32, "optimizer": {"name": "adam", "lr": 0.01}},
@@ -81,8 +91,9 @@ def equal(first, second):
 
 
 def test_every_step_was_started(ran):
-    _, engine, _ = ran
-    assert len({call.step for call, *_ in engine.steps}) == 3
+    setting, engine, _ = ran
+    expected = STEPS.get(setting.recipe.method.name, 3)
+    assert len({call.step for call, *_ in engine.steps}) == expected
 
 
 def test_steps_give_the_same_bits_on_a_host_that_must_fetch_their_state(ran):

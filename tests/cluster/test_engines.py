@@ -33,6 +33,8 @@ METHODS = {
     "fedrep_plus": {"name": "fedrep_plus", "z0": 1, "head_epochs": 1},
     "pfedsd": {"name": "pfedsd"},
     "fedmd": {"name": "fedmd", "public_samples": 50},
+    "fedgkt": {"name": "fedgkt", "server": {"name": "mlp"}, "server_epochs": 1},
+    "fedict": {"name": "fedict", "cut": "F1", "server": {"name": "dense"}, "lka": "balance"},
     "fedgem": {"name": "fedgem", "server": {"name": "resnet8", "width": 4}},
     "fedgems": {"name": "fedgems", "server": {"name": "resnet8", "width": 4}, "server_batch_size": 64},
 }
@@ -65,6 +67,8 @@ MODELS = {
     "fedavg": {"aca", "oca"},
     "fedkf": {"aca", "oca"},
     "kdia": {"student", "teacher"},
+    "fedgkt": {"server"},
+    "fedict": {"server"},
     "fedgem": {"server"},
     "fedgems": {"server"},
     **{name: set() for name in PERSONAL},
