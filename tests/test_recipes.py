@@ -196,7 +196,7 @@ def test_baselines_of_fedd2s_have_its_settings(name):
 
 
 def test_fedgkt_has_the_settings_of_fedgems():
-    """Table 13: Adam .001, 1e-4, B 256, 1 client and 20 server epochs, 200 rounds; T 3 and alpha 1 its own."""
+    """Table 13: Adam .001, 1e-4, B 256, 1 client and 20 server epochs, 200 rounds; T 3, alpha 1 its own."""
     ours, theirs = (load_recipe(ROOT / f"configs/{n}.yaml") for n in ("baselines/fedgkt", "fedgems/cifar10"))
     for key in ("model", "data", "partition", "local", "rounds", "sampling"):
         assert getattr(ours, key) == getattr(theirs, key)

@@ -33,8 +33,6 @@ METHODS = {
     "fedrep_plus": {"name": "fedrep_plus", "z0": 1, "head_epochs": 1},
     "pfedsd": {"name": "pfedsd"},
     "fedmd": {"name": "fedmd", "public_samples": 50},
-    "fedgkt": {"name": "fedgkt", "server": {"name": "mlp"}, "server_epochs": 1},
-    "fedict": {"name": "fedict", "cut": "F1", "server": {"name": "dense"}, "lka": "balance"},
     "fedgem": {"name": "fedgem", "server": {"name": "resnet8", "width": 4}},
     "fedgems": {"name": "fedgems", "server": {"name": "resnet8", "width": 4}, "server_batch_size": 64},
 }
@@ -52,6 +50,8 @@ BASELINES = {
     "fedcog": {"name": "fedcog", "images": 20, "steps": 3},
     "fedftg": {"name": "fedftg", "generator": {"width": 4, "latent": 8}, "iterations": 1, "batch_size": 8},
     "fedgen": {"name": "fedgen", "generator": {"hidden": 16, "latent": 4, "steps": 5, "batch_size": 8}},
+    "fedgkt": {"name": "fedgkt", "server": {"name": "mlp"}, "server_epochs": 1},
+    "fedict": {"name": "fedict", "cut": "F1", "server": {"name": "dense"}, "lka": "balance"},
 }
 CHANGES = {
     "kdia": {
@@ -67,8 +67,6 @@ MODELS = {
     "fedavg": {"aca", "oca"},
     "fedkf": {"aca", "oca"},
     "kdia": {"student", "teacher"},
-    "fedgkt": {"server"},
-    "fedict": {"server"},
     "fedgem": {"server"},
     "fedgems": {"server"},
     **{name: set() for name in PERSONAL},
