@@ -99,6 +99,7 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     down: ClassVar[Declaration] = {"knowledge": "logits"}
     up: ClassVar[Declaration] = {"features": "features", "logits": "logits", "labels": "labels"}
     heterogeneous: ClassVar[bool] = True
+    aligned: ClassVar[bool] = False
 
     def client_terms(self, ctx: ClientContext) -> Terms:
         """What a client adds to cross entropy; the server is the teacher."""

@@ -382,6 +382,7 @@ class Method(Generic[ServerState, ClientState]):
         down, up: every part that may cross, with its kind; others are refused.
         heterogeneous: whether clients may have architectures of their own (`client_models`).
         public: what the method needs of `partition.public`: nothing, its samples, or their labels as well.
+        aligned: whether what clients send is about the same things in the same places, as attacks need it.
     """
 
     options: Any
@@ -391,6 +392,7 @@ class Method(Generic[ServerState, ClientState]):
     up: ClassVar[Declaration] = {}
     heterogeneous: ClassVar[bool] = False
     public: ClassVar[Literal["none", "samples", "labels"]] = "none"
+    aligned: ClassVar[bool] = True
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.options_model()() if options is None else options

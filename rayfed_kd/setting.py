@@ -186,6 +186,11 @@ class Setting:
         attack, clients = self.recipe.attack, self.recipe.partition.clients
         if attack is None:
             return
+        if not self.method.aligned:
+            raise RecipeError(
+                f"attack: clients of {self.recipe.method.name} send logits of their own samples, which have "
+                "no mean over clients to start from; expected no attack"
+            )
         attacked_parts(attack, self.method.up, self.recipe.method.name)
         count = attack.count(clients)
         if attack.name == "lie" and count:

@@ -375,6 +375,26 @@ def test_schedules_without_rounds_are_refused(schedule, message):
         prepare(SMALL, [f"schedule={schedule}", "clock.name=constant"])
 
 
+def test_who_is_too_late_sends_its_labels_when_it_next_answers():
+    """Who is dropped keeps its state, and the server knows no more of it than before."""
+    simulated = ran(
+        "schedule={name: quorum, min_fraction: 0.6}",
+        "clock={name: lognormal, compute_sigma: 2.0}",
+        "sampling={fraction: 1.0}",
+        "rounds=4",
+    )
+    assert sum(record.tables["rounds"][0]["dropped"] for record in simulated.recorder) > 0
+    labelled = [
+        row["client"]
+        for record in simulated.recorder
+        for row in record.tables["messages"]
+        if (row["direction"], row["kind"]) == ("up", "labels")
+    ]
+    assert sorted(labelled) == sorted(simulated.servers[-1].told)
+    for client in simulated.servers[-1].told:
+        assert states(simulated)[client].knowledge is not None
+
+
 CHANGED = "client_models={models: [{name: m1}, {name: %s}]}"
 
 
@@ -397,6 +417,10 @@ CHANGED = "client_models={models: [{name: m1}, {name: %s}]}"
             "method.server={name: m1}",
             r"method\.server\.name: m1 takes images of 8x8 or more, this data has 2x2; "
             r"the model's layer C2 gives 16x2x2",
+        ),
+        (
+            "attack={name: paf}",
+            r"attack: clients of fedgkt send logits of their own samples, which have no mean",
         ),
         ("method.servr=1", r"method\.servr is no option of fedgkt. Did you mean method.server\?"),
         (
