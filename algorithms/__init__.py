@@ -30,6 +30,8 @@ METHODS = {
     "fedmd": "algorithms.fedmd:FedMD",
     "cronus": "algorithms.cronus:Cronus",
     "dsfl": "algorithms.dsfl:DSFL",
+    "fedgkt": "algorithms.fedgkt:FedGKT",
+    "fedict": "algorithms.fedict:FedICT",
     "fedgem": "algorithms.fedgems:FedGEM",
     "fedgems": "algorithms.fedgems:FedGEMS",
 }

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.config import OptimizerRecipe
@@ -49,24 +49,11 @@ from rayfed_kd.protocol import (
     Questions,
     Reply,
 )
+from rayfed_kd.server_models import ServerModel
 from rayfed_kd.training import public_logits, train_kept
 from rayfed_kd.vectors import weighted_mean
 
 LEAST_ENTROPY = 1e-8
-
-
-class ServerModel(BaseModel):
-    """The server's model: a registered classifier and its options."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-    name: str = Field("bottleneck_resnet", description="a registered classifier or package.module:Object")
-
-    def architecture(self) -> Architecture:
-        """What contexts make as "server"; without options ResNet-56."""
-        options = dict(self.model_extra or {})
-        if self.name == "bottleneck_resnet":
-            options = {"blocks": [6, 6, 6], **options}
-        return Architecture("classifier", self.name, options)
 
 
 class ServerOptimizer(OptimizerRecipe):

@@ -103,6 +103,15 @@ class EvaluationCall:
 
 
 @dataclass(frozen=True)
+class SharedPart:
+    """A server's part of models whose first layers are clients' own: by reference, and its architecture."""
+
+    vectors: Handle
+    name: str
+    architecture: str
+
+
+@dataclass(frozen=True)
 class PersonalCall:
     """A client's own model on its own test part, or on the official test set.
 
@@ -111,12 +120,14 @@ class PersonalCall:
         state: its latest state, by reference; None if no step of it has ended yet.
         state_version: as of `StepCall`.
         split: "local" or "official".
+        part: what completes the client's first layers; None: the model is its own alone.
     """
 
     client: int
     state: Handle | None
     state_version: int
     split: str
+    part: SharedPart | None = None
 
     def __str__(self) -> str:
         return f"evaluation of client {self.client}'s own model"

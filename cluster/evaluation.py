@@ -2,6 +2,7 @@
 
 A shared model sees every test sample once. A client's own model sees its client's test part, in one call
 on the host that has or fetches its state; it is evaluated again only when a step has changed that state.
+A server's part behind every client's first layers is evaluated in as many calls.
 """
 
 from __future__ import annotations
@@ -12,11 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from cluster.calls import EvaluationCall, EvaluationResult, PersonalCall
+from cluster.calls import EvaluationCall, EvaluationResult, PersonalCall, SharedPart
 from cluster.engine import Engine
 from cluster.records import ClientRecord
 from rayfed_kd.metrics import client_metrics
-from rayfed_kd.protocol import Array, Evaluable, Evaluated, Personal, shared_vectors, to_array
+from rayfed_kd.protocol import (
+    Array,
+    Completing,
+    Evaluable,
+    Evaluated,
+    Handle,
+    Personal,
+    shared_vectors,
+    to_array,
+)
 from rayfed_kd.setting import Setting
 
 # Fixed, so that the loss adds up to the same bits however many hosts share the stretches.
@@ -50,7 +60,10 @@ class Evaluator:
             models: as `Method.evaluated` gives them.
             records: what is known of every client seen.
         """
-        started = self._start(models)
+        vectors = shared_vectors(models)
+        handle = self._engine.publish({name: to_array(vector) for name, vector in vectors.items()})
+        started = self._start(models, handle)
+        completed = self._start_completed(models, handle, records)
         personal = any(isinstance(model, Personal) for model in models.values())
         own = self._own_correct(records) if personal else {}
         metrics: Rows = []
@@ -58,6 +71,9 @@ class Evaluator:
         for name, model in models.items():
             if isinstance(model, Personal):
                 rows = _client_rows(round_index, name, self._own_counts, own)
+            elif name in completed:
+                correct = {client: future.result() for client, future in completed[name].items()}
+                rows = _client_rows(round_index, name, self._own_counts, correct)
             else:
                 correct = self._by_client(started[name, "local"])
                 rows = _client_rows(round_index, name, self._counts, correct)
@@ -69,13 +85,29 @@ class Evaluator:
                 metrics[-1]["server_loss"] = loss_sum / len(official)
         return metrics, clients
 
-    def _start(self, models: Mapping[str, Evaluable]) -> Started:
+    def _start_completed(
+        self, models: Mapping[str, Evaluable], handle: Handle, records: Mapping[int, ClientRecord]
+    ) -> dict[str, dict[int, Future[int]]]:
+        """Every server's part behind every client's first layers."""
+        started = {}
+        for name, model in models.items():
+            if isinstance(model, Completing):
+                part = SharedPart(handle, name, model.architecture)
+                started[name] = {
+                    client: self._engine.evaluate_personal(
+                        PersonalCall(client, record.state, record.version, self._own_split, part)
+                    )
+                    for client in self._own_counts
+                    for record in [records.get(client, ClientRecord())]
+                }
+        return started
+
+    def _start(self, models: Mapping[str, Evaluable], handle: Handle) -> Started:
         """All stretches of all shared models."""
-        vectors = shared_vectors(models)
-        handle = self._engine.publish({name: to_array(vector) for name, vector in vectors.items()})
         started: Started = {}
-        for name in vectors:
-            model = models[name]
+        for name, model in models.items():
+            if isinstance(model, Personal | Completing):
+                continue
             architecture = model.architecture if isinstance(model, Evaluated) else "model"
             for split, length in self._lengths.items():
                 started[name, split] = [

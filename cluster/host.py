@@ -10,7 +10,7 @@ import platform
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from cluster.calls import (
     EvaluationCall,
     EvaluationResult,
     PersonalCall,
+    SharedPart,
     StepCall,
     StepError,
     StepFacts,
@@ -32,6 +33,7 @@ from cluster.calls import (
 from rayfed_kd.contexts import ClientContext, ClientData, DispatchFacts
 from rayfed_kd.protocol import Array, Evaluated, Handle, Message, Reply, to_array, to_tensor
 from rayfed_kd.setting import Setting
+from rayfed_kd.vectors import FlatModule
 
 EVALUATION_BATCH = 256
 
@@ -82,14 +84,11 @@ class Host:
         """Counts right predictions of a shared model, sample by sample."""
         vector = to_tensor(call.vectors.resolve()[call.model], self._device)
         indices = self._pool(call.split)[call.start : call.stop]
-        return self._tested(Evaluated(vector, call.architecture), call.split, indices)
+        return self._tested(self._frozen(Evaluated(vector, call.architecture)), call.split, indices)
 
     def personal(self, call: PersonalCall) -> Evaluated:
         """A client's own model, from its state."""
-        # Participations count from 1, so this shares no random stream with a client's steps. A state
-        # that is not there yet is made as the client's first step will make it.
-        asked, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
-        state = self._state(call.state, call.state_version, first)
+        state, asked = self._asked(call)
         model = self._setting.method.personal(state, asked)
         found = model if isinstance(model, Evaluated) else Evaluated(model, "model")
         return replace(found, architecture=asked.architecture(found.architecture))
@@ -101,14 +100,34 @@ class Host:
         else:
             indices = torch.from_numpy(self._setting.partition.test[call.client]).to(self._device)
         try:
-            return int(self._tested(self.personal(call), call.split, indices).correct.sum())
+            if call.part is None:
+                model: Callable[[Tensor], Tensor] = self._frozen(self.personal(call))
+            else:
+                model = self._completed(call, call.part)
+            return int(self._tested(model, call.split, indices).correct.sum())
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
         finally:
             self._workshop.take_back()
 
-    def _tested(self, evaluated: Evaluated, split: str, indices: Tensor) -> EvaluationResult:
-        model = self._workshop.lend(evaluated.architecture, evaluated.vector).freeze()
+    def _asked(self, call: PersonalCall) -> tuple[Any, ClientContext]:
+        """A client's state, and the context in which its method is asked about it."""
+        # Participations count from 1, so this shares no random stream with a client's steps. A state
+        # that is not there yet is made as the client's first step will make it.
+        asked, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
+        return self._state(call.state, call.state_version, first), asked
+
+    def _completed(self, call: PersonalCall, part: SharedPart) -> Callable[[Tensor], Tensor]:
+        """A client's first layers with the server's part behind them."""
+        state, asked = self._asked(call)
+        vector = to_tensor(part.vectors.resolve()[part.name], self._device)
+        frozen = self._frozen(Evaluated(vector, part.architecture))
+        return self._setting.method.completed(state, frozen, asked)
+
+    def _frozen(self, evaluated: Evaluated) -> FlatModule:
+        return self._workshop.lend(evaluated.architecture, evaluated.vector).freeze()
+
+    def _tested(self, model: Callable[[Tensor], Tensor], split: str, indices: Tensor) -> EvaluationResult:
         correct, loss_sum = [], torch.zeros((), dtype=torch.float64, device=self._device)
         try:
             with torch.inference_mode():

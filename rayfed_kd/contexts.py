@@ -367,6 +367,7 @@ class ServerContext(Context):
         round: from 1; 0 before the first.
         sizes: [K] training samples of every client.
         local: epochs, batch size and optimiser of the recipe.
+        client_architectures: what `model` and `initial_vector` call the clients' own, each once.
     """
 
     def __init__(
@@ -378,6 +379,7 @@ class ServerContext(Context):
     ) -> None:
         super().__init__(workshop, data, seed, ("server", facts.round))
         self.round, self.sizes, self.local = facts.round, facts.sizes, facts.local
+        self.client_architectures = facts.client_architectures
 
     def initial_vector(self, architecture: str = "model") -> Tensor:
         """As everywhere, but on the CPU: vectors of a server's state lie there, modules on its device."""
@@ -391,8 +393,9 @@ class ServerContext(Context):
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The round, every client's training samples and the recipe's local settings."""
+    """The round, every client's training samples, the recipe's local settings, the clients' architectures."""
 
     round: int
     sizes: Sequence[int]
     local: LocalRecipe
+    client_architectures: Sequence[str] = ("model",)

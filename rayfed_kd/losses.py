@@ -106,6 +106,35 @@ def distillation(teacher_logits: Tensor, student_logits: Tensor, temperature: fl
     return temperature**2 * kl_divergence(teacher / temperature, student_logits / temperature)
 
 
+def weighted_distillation(
+    teacher_logits: Tensor, student_logits: Tensor, weights: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """T^2 sum_c w_c q_c log(q_c / p_c), mean over the batch; q, p: softmaxes at T of teacher and student.
+
+    Distillation with classes weighed, as FedICT has it (Wu et al. 2024, arXiv 2301.00389). Gradient reaches
+    the student only. Unequal weights may make it negative.
+
+    Args:
+        teacher_logits: [batch, classes], float.
+        student_logits: the same shape and device.
+        weights: [classes], w.
+        temperature: T > 0.
+    Returns: scalar.
+    Raises: ValueError if the shapes differ.
+    """
+    _check_rows(student_logits, "student_logits")
+    if teacher_logits.shape != student_logits.shape:
+        raise ValueError(
+            f"teacher {list(teacher_logits.shape)} and student {list(student_logits.shape)} differ"
+        )
+    if weights.shape != student_logits.shape[1:]:
+        raise ValueError(f"weights are {list(weights.shape)}, expected [{student_logits.shape[1]}]")
+    target = F.log_softmax(teacher_logits.detach() / temperature, dim=1)
+    student = F.log_softmax(student_logits / temperature, dim=1)
+    terms = F.kl_div(student, target, reduction="none", log_target=True)
+    return temperature**2 * (weights * terms).sum(dim=1).mean()
+
+
 def one_hot_loss(logits: Tensor) -> Tensor:
     """L_OH = CE(p, argmax p): low where each sample is clearly of one class. FedKF eq. 2.
 

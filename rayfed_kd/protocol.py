@@ -41,6 +41,7 @@ from rayfed_kd.staleness import Lateness, UpdateRule
 if TYPE_CHECKING:
     from rayfed_kd.config import LocalRecipe
     from rayfed_kd.contexts import ClientContext, ServerContext
+    from rayfed_kd.vectors import FlatModule
 
 Kind = Literal[
     "weights", "generator", "discriminator", "logits", "features", "labels", "ids", "counts", "scalars"
@@ -274,6 +275,8 @@ class Architecture:
         name, options: as registered; RECIPE_MODEL is the recipe's model with its options.
         space: what a generator makes and a head takes: images, the model's last feature maps, or its
             features.
+        cut: the method's option `cut`: a classifier takes not images but the output of this layer of the
+            recipe's model.
         classes: outputs, if not one per class of the data.
         conditional: whether the method tells a generator the class.
     """
@@ -282,6 +285,7 @@ class Architecture:
     name: str
     options: Mapping[str, Any]
     space: Literal["images", "maps", "features"] = "images"
+    cut: str | None = None
     classes: int | None = None
     conditional: bool = False
 
@@ -342,6 +346,14 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Completing(Evaluated):
+    """The server's part of a model whose first layers are each client's own: evaluated behind all of them.
+
+    `Method.completed` puts the two together.
+    """
+
+
+@dataclass(frozen=True)
 class Personal:
     """Stands for every client's own model, which `Method.personal` gives."""
 
@@ -371,6 +383,7 @@ class Method(Generic[ServerState, ClientState]):
         server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
         heterogeneous: whether clients may have architectures of their own (`client_models`).
         public: what the method needs of `partition.public`: nothing, its samples, or their labels as well.
+        aligned: whether what clients send is about the same things in the same places, as attacks need it.
     """
 
     options: Any
@@ -382,6 +395,7 @@ class Method(Generic[ServerState, ClientState]):
     up: ClassVar[Declaration] = {}
     heterogeneous: ClassVar[bool] = False
     public: ClassVar[Literal["none", "samples", "labels"]] = "none"
+    aligned: ClassVar[bool] = True
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.options_model()() if options is None else options
@@ -433,7 +447,8 @@ class Method(Generic[ServerState, ClientState]):
         """What to evaluate, by name.
 
         A vector is a shared model; `Evaluated` one of another architecture; PERSONAL all K clients' own
-        models, each on its client's test part (with `partition.test: official` on the official test set).
+        models, each on its client's test part (with `partition.test: official` on the official test set);
+        `Completing` likewise, every client's first layers with the server's part behind them.
         """
         raise _missing(self, "evaluated")
 
@@ -444,6 +459,15 @@ class Method(Generic[ServerState, ClientState]):
         the state. A client that never took part is asked with what `init_client` makes.
         """
         raise _missing(self, "personal")
+
+    def completed(
+        self, client: ClientState, part: FlatModule, ctx: ClientContext
+    ) -> Callable[[Tensor], Tensor]:
+        """Images to logits, by a client's own first layers and the server's part, both in eval mode.
+
+        Asked for under `Completing`, between rounds, as `personal` is.
+        """
+        raise _missing(self, "completed")
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         """What to draw after an evaluated round, by name. Its traffic is no part of the method."""

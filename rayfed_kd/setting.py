@@ -28,7 +28,7 @@ from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make
 from rayfed_kd.devices import Devices, make_devices
 from rayfed_kd.errors import RecipeError, RunError, nearest
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
-from rayfed_kd.models.base import Classifier, last_maps
+from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
 from rayfed_kd.registry import load_object, locate, options_model
 from rayfed_kd.robust import AggregationOptions
@@ -120,6 +120,11 @@ class Setting:
         return "model" if listed is None else _own_name(listed.models[listed.of(client)], self.recipe.model)
 
     @cached_property
+    def client_architectures(self) -> tuple[str, ...]:
+        """The clients' architectures by name, each once."""
+        return tuple(dict.fromkeys(self.model_of(client) for client in range(len(self.partition.train))))
+
+    @cached_property
     def borders(self) -> Mapping[int, int]:
         """Length of an architecture's vector -> how many of its first elements are parameters."""
         workshop, found = self.workshop(), dict[int, int]()
@@ -141,7 +146,8 @@ class Setting:
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """What the server knows in that round."""
-        return ServerFacts(round_index, self.partition.sizes.tolist(), self.recipe.local)
+        sizes = self.partition.sizes.tolist()
+        return ServerFacts(round_index, sizes, self.recipe.local, self.client_architectures)
 
     def check(self) -> None:
         """Builds every module once, tries its generators, and asks the method whether it can run.
@@ -180,6 +186,11 @@ class Setting:
         attack, clients = self.recipe.attack, self.recipe.partition.clients
         if attack is None:
             return
+        if not self.method.aligned:
+            raise RecipeError(
+                f"attack: clients of {self.recipe.method.name} send logits of their own samples, which have "
+                "no mean over clients to start from; expected no attack"
+            )
         attacked_parts(attack, self.method.up, self.recipe.method.name)
         count = attack.count(clients)
         if attack.name == "lie" and count:
@@ -195,15 +206,19 @@ class Setting:
         options = validate(options_model(make), dict(architecture.options), path, architecture.name)
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
         classes = architecture.classes or self.dataset.classes
-        space = architecture.space
+        space, cut = architecture.space, architecture.cut
 
         def build() -> nn.Module:
+            shape = self.spaces[space] if cut is None else self._shape_at(cut)
             try:
-                return _module(make(self.spaces[space], classes, **arguments), f"{path}.name")
+                return _module(make(shape, classes, **arguments), f"{path}.name")
             except RecipeError as error:
+                if cut is not None:
+                    whole = f"{error.message}; the model's layer {cut} gives {_sides(shape)}"
+                    raise RecipeError(whole, f"{path}.name", error.hint) from None
                 if architecture.kind == "classifier":
                     raise RecipeError(error.message, f"{path}.name", error.hint) from None
-                whole = f"{error.message}; this method needs {space} of {_sides(self.spaces[space])}"
+                whole = f"{error.message}; this method needs {space} of {_sides(shape)}"
                 raise RecipeError(whole, error.path) from None
 
         return build
@@ -215,6 +230,10 @@ class Setting:
         Raises: RecipeError from asking for maps or features of a model that has none.
         """
         return _Spaces(self.dataset.shape, self.builders["model"])
+
+    def _shape_at(self, cut: str) -> tuple[int, ...]:
+        with torch.random.fork_rng(devices=[]):
+            return layer_shape(self.builders["model"](), cut, self.dataset.shape, "method.cut")
 
     def _try_generator(self, name: str, architecture: Architecture, workshop: Workshop) -> None:
         path, takes = f"method.{name}.name", ("noise alone", "noise and labels")

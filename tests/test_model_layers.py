@@ -38,6 +38,7 @@ def normed() -> FlatModule:
         ("simple_cnn", ("C1", "C2", "F1", "F2", "F3", "F4", "F5")),
         ("cnn2", ("C1", "C2", "F1", "F2")),
         ("mlp", ("F1", "F2")),
+        ("dense", ("F1", "F2", "F3")),
     ],
 )
 def test_every_classifier_has_named_layers(name, expected):

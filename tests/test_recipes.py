@@ -58,8 +58,10 @@ def test_recipe_runs_one_shortened_round(path, tmp_path):
         shortened += ["method.generator.epochs=1", "method.generator.batches=2"]
     if raw["method"]["name"] == "fedftg":
         shortened.append("method.iterations=1")
-    if "server" in raw["method"]:
+    if "blocks" in raw["method"].get("server", {}):
         shortened.append("method.server.blocks=[1, 1, 1]")
+    if "server_epochs" in raw["method"]:
+        shortened.append("method.server_epochs=1")
     if raw["method"]["name"] == "dafkd":
         shortened.append("method.distill_batches=2")
     result = rayfed_kd.run(path, shortened, local=True)
@@ -197,3 +199,21 @@ def test_baselines_of_fedd2s_have_its_settings(name):
     )
     for key in ("model", "data", "partition", "local", "rounds", "sampling"):
         assert getattr(ours, key) == getattr(theirs, key)
+
+
+def test_fedgkt_has_the_settings_of_fedgems():
+    """Table 13: Adam .001, 1e-4, B 256, 1 client and 20 server epochs, 200 rounds; T 3, alpha 1 its own."""
+    ours, theirs = (load_recipe(ROOT / f"configs/{n}.yaml") for n in ("baselines/fedgkt", "fedgems/cifar10"))
+    for key in ("model", "data", "partition", "local", "rounds", "sampling"):
+        assert getattr(ours, key) == getattr(theirs, key)
+    options = ours.method.options
+    assert (options["server_epochs"], options["temperature"], options["alpha"]) == (20, 3.0, 1.0)
+    assert options["server"] == {"name": "bottleneck_resnet", "blocks": [6, 6, 6], "stem": False}
+
+
+def test_fedict_has_the_settings_of_fedd2s_with_half_the_epochs_on_each_side():
+    ours, theirs = (load_recipe(ROOT / f"configs/{n}.yaml") for n in ("baselines/fedict", "fedd2s/cifar10"))
+    for key in ("model", "data", "partition", "rounds", "sampling"):
+        assert getattr(ours, key) == getattr(theirs, key)
+    assert ours.local == theirs.local.model_copy(update={"epochs": 2})
+    assert theirs.local.epochs == ours.local.epochs + ours.method.options["server_epochs"]

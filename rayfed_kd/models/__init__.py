@@ -9,6 +9,7 @@ CLASSIFIERS = {
     "m1": "rayfed_kd.models.layered:m1",
     "m2": "rayfed_kd.models.layered:m2",
     "mlp": "rayfed_kd.models.mlp:mlp",
+    "dense": "rayfed_kd.models.mlp:dense",
 }
 
 GENERATORS = {

@@ -94,6 +94,32 @@ def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
     return found
 
 
+def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> Shape:
+    """Shape of a layer's output, where the last layer is none to cut at.
+
+    Args:
+        classifier: left as it is.
+        layer: the name of one of its layers.
+        shape: of one input.
+        path: where in the recipe the name stands.
+    Raises: RecipeError if it has no such layer, or none at all.
+    """
+    if not isinstance(classifier, Classifier):
+        raise RecipeError(
+            f"a {type(classifier).__name__} has no layers; expected a rayfed_kd.models.base.Classifier", path
+        )
+    names, training = list(classifier.layers)[:-1], classifier.training
+    if layer not in names:
+        there = ", ".join(names) or "none: the model has a single one"
+        raise RecipeError(f"{layer!r} is no layer before the model's last; there are {there}", path)
+    images = torch.zeros(1, *shape, device=next(classifier.parameters()).device)
+    classifier.eval()
+    with torch.no_grad():
+        hidden = classifier.up_to(classifier.layers[layer], images)
+    classifier.train(training)
+    return tuple(hidden.shape[1:])
+
+
 class Generator(nn.Module):
     """Noise to images.
 

@@ -1,4 +1,4 @@
-"""A perceptron with one hidden layer, for feature vectors and small images."""
+"""Perceptrons, for feature vectors and small images."""
 
 from __future__ import annotations
 
@@ -17,3 +17,23 @@ def mlp(
     """Flatten, fully connected `hidden` with ReLU, fully connected classes. Takes any shape."""
     body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU())
     return Classifier(body, nn.Linear(hidden, classes), hidden)
+
+
+def dense(
+    shape: Shape,
+    classes: int,
+    *,
+    units: Annotated[
+        list[Annotated[int, Field(ge=1)]], Field(min_length=1, description="units of each hidden layer")
+    ] = [32, 16],  # noqa: B006 -- read, never changed
+) -> Classifier:
+    """Flatten, fully connected `units` with ReLU each, fully connected classes. Takes any shape.
+
+    With [32, 16] layers F1 to F3 of `m1`, with [128, 32] those of `m2`.
+    """
+    body: list[nn.Module] = [nn.Flatten()]
+    into = math.prod(shape)
+    for out in units:
+        body += [nn.Linear(into, out), nn.ReLU()]
+        into = out
+    return Classifier(nn.Sequential(*body), nn.Linear(into, classes), into)

@@ -96,17 +96,22 @@ def bottleneck_resnet(
         Field(min_length=3, max_length=3, description="bottlenecks a stage"),
     ] = [1, 1, 1],  # noqa: B006 -- read, never changed
     width: Annotated[int, Field(ge=1, description="stem channels")] = 16,
+    stem: Annotated[
+        bool, Field(description="false: it takes feature maps as another model's stem gives them")
+    ] = True,
 ) -> Classifier:
     """3x3 stem of `width`, three stages of bottlenecks (1, 2, 4 times `width`, times 4 out), average pooling.
 
     For 3x32x32 and 10 classes: 127,642 parameters with blocks [1, 1, 1] (ResNet-11), 220,378 with
-    [2, 2, 2], 405,850 with [4, 4, 4], 591,322 with [6, 6, 6], 1,147,738 with [12, 12, 12].
+    [2, 2, 2], 405,850 with [4, 4, 4], 591,322 with [6, 6, 6], 1,147,738 with [12, 12, 12]; 464 of them the
+    stem's.
     """
-    channels, _, _ = image_shape(shape, "bottleneck_resnet", 5)
-    layers: list[nn.Module] = [
-        nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-    ]
-    into = width
+    into, _, _ = image_shape(shape, "bottleneck_resnet", 5)
+    layers: list[nn.Module] = []
+    if stem:
+        convolution = nn.Conv2d(into, width, 3, padding=1, bias=False)
+        layers.append(nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU()))
+        into = width
     for stage, count in enumerate(blocks):
         inner = width * 2**stage
         for block in range(count):

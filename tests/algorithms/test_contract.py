@@ -58,6 +58,8 @@ RECIPES = {
     "feddf": {"method": {"epochs": 1}, "partition": PUBLIC},
     "cronus": {"method": {"public_samples": 50}, "partition": PUBLIC},
     "dsfl": {"method": {"public_samples": 50}, "partition": PUBLIC},
+    "fedgkt": {"method": {"server": {"name": "mlp"}, "server_epochs": 1}},
+    "fedict": {"method": {"cut": "C2", "server": {"name": "dense"}}},
     "fedgem": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
     "fedgems": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
 }

@@ -18,14 +18,27 @@ from cluster.simulation import Simulation
 from rayfed_kd.experiment import prepare
 
 SERVER = {"server": {"name": "resnet8", "width": 4}, "server_batch_size": 64}
+CUT = {"server": {"name": "bottleneck_resnet", "blocks": [1, 1, 1], "width": 4}, "server_epochs": 1}
 METHODS = {
     "fedmd": {},
     "cronus": {},
     "dsfl": {},
     "fedgem": SERVER,
     "fedgems": {**SERVER, "plateau": {"patience": 0}},
+    "fedgkt": CUT,
+    "fedict": CUT,
 }
-STEPS = {"cronus": {"predict", "update"}, "dsfl": {"update", "distil"}}
+STEPS = {
+    "cronus": {"predict", "update"},
+    "dsfl": {"update", "distil"},
+    "fedgkt": {"train", "keep"},
+    "fedict": {"train", "keep"},
+}
+MODELS = [{"name": "lenet5"}, {"name": "bottleneck_resnet", "width": 4}]
+BEHIND_ONE_CUT = [
+    {"name": "bottleneck_resnet", "width": 4},
+    {"name": "bottleneck_resnet", "width": 4, "blocks": [1, 2, 1]},
+]
 
 
 class Recording(LocalEngine):
@@ -54,10 +67,11 @@ class Silent:
 @pytest.fixture(params=METHODS, scope="module")
 def ran(request):
     torch.set_num_threads(1)
+    models = BEHIND_ONE_CUT if METHODS[request.param] is CUT else MODELS
     recipe = {
         "method": {"name": request.param, **METHODS[request.param]},
-        "model": {"name": "lenet5"},
-        "client_models": {"models": [{"name": "lenet5"}, {"name": "bottleneck_resnet", "width": 4}]},
+        "model": models[0],
+        "client_models": {"models": models},
         "data": {"name": "digits", "fraction": 0.2},
         "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 3, "public": {"fraction": 0.5}},
         "local": {"epochs": 1, "batch_size": 32, "optimizer": {"name": "adam", "lr": 0.01}},

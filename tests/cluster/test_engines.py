@@ -53,6 +53,8 @@ OTHERS = {
     "fedcog": {"name": "fedcog", "images": 20, "steps": 3},
     "fedftg": {"name": "fedftg", "generator": {"width": 4, "latent": 8}, "iterations": 1, "batch_size": 8},
     "fedgen": {"name": "fedgen", "generator": {"hidden": 16, "latent": 4, "steps": 5, "batch_size": 8}},
+    "fedgkt": {"name": "fedgkt", "server": {"name": "mlp"}, "server_epochs": 1},
+    "fedict": {"name": "fedict", "cut": "F1", "server": {"name": "dense"}, "lka": "balance"},
 }
 CHANGES = {
     "kdia": {

@@ -6,7 +6,7 @@ from torch import nn
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
-from rayfed_kd.models.base import Shortcut, last_maps
+from rayfed_kd.models.base import Shortcut, last_maps, layer_shape
 from rayfed_kd.registry import load_object
 from rayfed_kd.vectors import FlatModule
 
@@ -102,6 +102,12 @@ def test_mlp_has_the_parameters_of_its_layers():
     assert count("mlp", (12,), hidden=5) == 125
 
 
+def test_dense_has_the_parameters_of_m1s_and_m2s_full_layers():
+    """32 (512 + 1) + 16 (32 + 1) + 10 (16 + 1); 128 (2,048 + 1) + 32 (128 + 1) + 100 (32 + 1)."""
+    assert count("dense", (512,)) == 16_416 + 528 + 170
+    assert count("dense", (128, 4, 4), 100, units=[128, 32]) == 262_272 + 4_128 + 3_300
+
+
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
@@ -118,7 +124,7 @@ def test_dafl_image_has_the_published_parameters(shape, expected):
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 40, 20)])
-@pytest.mark.parametrize("name", ["lenet5", "resnet8", "cnn2", "m1", "m2", "mlp"])
+@pytest.mark.parametrize("name", ["lenet5", "resnet8", "cnn2", "m1", "m2", "mlp", "dense"])
 def test_classifier_takes_any_size_it_can(name, shape):
     model = make(name, shape, 7)
     images = torch.randn(3, *shape)
@@ -260,6 +266,30 @@ def test_bottleneck_resnet_has_the_published_parameters(blocks, expected):
     w (4 w) 2 + 9 w w + 12 w = 4,544, 17,792, 70,400, 92,736 together. Head 256 x 10 + 10."""
     assert expected == 464 + 124_608 + 2_570 + (blocks[0] - 1) * 92_736
     assert count("bottleneck_resnet", (3, 32, 32), blocks=blocks) == expected
+
+
+def test_bottleneck_resnet_without_its_stem_takes_feature_maps_and_has_464_parameters_less():
+    """3 x 9 x 16 of the convolution and 2 x 16 of its norm; the first bottleneck widens what comes."""
+    assert count("bottleneck_resnet", (16, 32, 32), blocks=[6, 6, 6], stem=False) == 591_322 - 432 - 32
+    torch.manual_seed(0)
+    whole = make("bottleneck_resnet", (3, 32, 32), 10)
+    rest = make("bottleneck_resnet", (16, 32, 32), 10, stem=False)
+    own = {name: value for name, value in whole.state_dict().items() if not name.startswith("body.0.")}
+    rest.load_state_dict(dict(zip(rest.state_dict(), own.values(), strict=True)))
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(rest.eval()(whole.eval().up_to(1, images)), whole(images))
+
+
+def test_layers_before_the_last_have_their_outputs_shape():
+    model = make("m1", (3, 32, 32), 10)
+    shapes = {name: layer_shape(model, name, (3, 32, 32), "method.cut") for name in ("C1", "C3", "F2")}
+    assert shapes == {"C1": (8, 16, 16), "C3": (512,), "F2": (16,)}
+    with pytest.raises(
+        RecipeError, match=r"method\.cut: 'F3' is no layer before the model's last; there are C1"
+    ):
+        layer_shape(model, "F3", (3, 32, 32), "method.cut")
+    with pytest.raises(RecipeError, match=r"method\.cut: a Linear has no layers; expected a .*Classifier"):
+        layer_shape(nn.Linear(3, 2), "F1", (3,), "method.cut")
 
 
 @pytest.mark.parametrize(("channels", "expected"), [(3, 127_899), (1, 127_611)])
