@@ -65,6 +65,8 @@ class Cronus(Method[None, ClientState]):
     paper = "Chang et al. 2019, arXiv 1912.11279"
     down = {"labels": "logits"}
     up = {"probabilities": "logits"}
+    server_keeps = "nothing"
+    client_keeps = "its model"
     heterogeneous = True
     public = "samples"
 

@@ -59,6 +59,8 @@ class DSFL(Method[ServerState, Tensor]):
     paper = "Itahara et al. 2020, arXiv 2008.06180"
     down = {"labels": "logits"}
     up = {"probabilities": "logits"}
+    server_keeps = "its model"
+    client_keeps = "its model"
     heterogeneous = True
     public = "samples"
 

@@ -98,6 +98,8 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     options: TransferOptions
     down: ClassVar[Declaration] = {"knowledge": "logits"}
     up: ClassVar[Declaration] = {"features": "features", "logits": "logits", "labels": "labels"}
+    server_keeps: ClassVar[str] = "its model and optimiser, clients' labels"
+    client_keeps: ClassVar[str] = "its model, the server's logits on its samples"
     heterogeneous: ClassVar[bool] = True
     aligned: ClassVar[bool] = False
 
