@@ -80,6 +80,9 @@ class Evaluator:
             clients.extend(rows)
             metrics.append({**_metrics(rows), "round": round_index, "model": name})
             official, loss_sum = _joined(started.get((name, "official"), []))
+            if (name in completed or isinstance(model, Personal)) and self._own_split == "official":
+                # So that clients' models and a server's stand in one column.
+                metrics[-1]["server_accuracy"] = metrics[-1]["amp"]
             if len(official):
                 metrics[-1]["server_accuracy"] = float(official.mean())
                 metrics[-1]["server_loss"] = loss_sum / len(official)

@@ -174,7 +174,13 @@ class Study(_Strict):
             "folder": str(Path(self.folder) / file_name(name)),
             "runs": [run for run in runs if run.label not in table.without],
             "published": [
-                named.model_copy(update={"where": {**named.where, **table.where}}) for named in self.published
+                named.model_copy(
+                    update={
+                        "where": {**named.where, **table.where},
+                        "rows": [label for label in named.rows if label not in table.without],
+                    }
+                )
+                for named in self.published
             ],
             "tables": {},
         }

@@ -148,9 +148,13 @@ def test_metrics_are_those_of_the_rows():
 def test_official_test_set_is_every_clients():
     simulation, tables = simulated("rounds=1", "partition.test=official")
     rows, test = personal(tables[0]["clients"]), simulation.setting.dataset.test
-    for client in range(5):
-        expected = right(simulation, own_vector(simulation, client), test.images, test.labels)
-        assert (rows[client]["samples"], rows[client]["correct"]) == (len(test.labels), expected)
+    correct = [
+        right(simulation, own_vector(simulation, client), test.images, test.labels) for client in range(5)
+    ]
+    assert [row["samples"] for row in rows.values()] == 5 * [len(test.labels)]
+    assert [row["correct"] for row in rows.values()] == correct
+    found = next(row for row in tables[0]["metrics"] if row["model"] == "personal")
+    assert found["server_accuracy"] == pytest.approx(sum(correct) / 5 / len(test.labels))
 
 
 def test_shared_model_of_another_architecture_is_evaluated_as_such():
