@@ -17,7 +17,7 @@ GOOD = {
 
 BAD = [
     ("method.lamda1=0.5", "method.lamda1 is no option of fedkf. Did you mean method.lambda1?"),
-    ("method.name=fedfk", "method.name: 'fedfk' is not known; there are centralized, dafkd, datafree,"),
+    ("method.name=fedfk", "method.name: 'fedfk' is not known; there are centralized, cronus, dafkd,"),
     ("method.name=fedfk", "Did you mean fedkf?"),
     ("method.gamma=-1", "method.gamma = -1: expected a number of at least 0 (weight of the distillation"),
     ("method.gamma=strong", "method.gamma = 'strong': expected a number (weight of the distillation term"),
