@@ -56,6 +56,8 @@ def test_recipe_runs_one_shortened_round(path, tmp_path):
         shortened.append("method.generator.width=4")
     if raw["method"]["name"] == "kdia":
         shortened += ["method.generator.epochs=1", "method.generator.batches=2"]
+    if raw["method"]["name"] == "feddf":
+        shortened.append("method.steps=2")
     if raw["method"]["name"] == "fedftg":
         shortened.append("method.iterations=1")
     if "blocks" in raw["method"].get("server", {}):
