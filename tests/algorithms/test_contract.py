@@ -9,6 +9,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from small_recipes import small_recipe
 
 from algorithms import METHODS
 from cluster.calls import Held, StepCall, decode_state, encode_state
@@ -22,48 +23,6 @@ from rayfed_kd.experiment import prepare
 from rayfed_kd.protocol import OneExchange, Replies, to_array
 from rayfed_kd.registry import load_object
 
-PUBLIC = {"name": "dirichlet", "alpha": 1.0, "clients": 4, "public": {"fraction": 0.5}}
-RECIPES = {
-    "fedkf": {"method": {"generator": {"name": "dafl_image", "width": 4, "latent": 8}}},
-    "dafkd": {"method": {"generator": {"width": 4, "latent": 8}, "distill_batches": 2}},
-    "fedgen": {"method": {"generator": {"hidden": 16, "latent": 4, "steps": 2, "batch_size": 8}}},
-    "fedftg": {
-        "method": {
-            "generator": {"width": 4, "latent": 8},
-            "iterations": 1,
-            "student_steps": 2,
-            "batch_size": 8,
-        }
-    },
-    "fedcog": {"method": {"images": 20, "steps": 2}},
-    "kdia": {
-        "method": {"generator": {"width": 8, "epochs": 1, "batches": 2}},
-        "model": {"name": "simple_cnn"},
-        "data": {"name": "synthetic", "samples": 100, "classes": 3, "shape": [1, 32, 32]},
-    },
-    "datafree": {
-        "method": {
-            "teacher_rounds": 1,
-            "steps": 1,
-            "generator": {"name": "dafl_image", "width": 4, "latent": 8},
-        },
-        "partition": {"name": "iid", "clients": 1},
-    },
-    "centralized": {"partition": {"name": "iid", "clients": 1}},
-    "fedrep": {"method": {"head_epochs": 1}},
-    "fedrep_plus": {"method": {"head_epochs": 1, "z0": 1}},
-    "fedper_plus": {"method": {"z0": 1}},
-    "fedd2s": {"method": {"z0": 1}},
-    "fedmd": {"method": {"public_samples": 50}, "partition": PUBLIC},
-    "feddf": {"method": {"epochs": 1}, "partition": PUBLIC},
-    "cronus": {"method": {"public_samples": 50}, "partition": PUBLIC},
-    "dsfl": {"method": {"public_samples": 50}, "partition": PUBLIC},
-    "fedgkt": {"method": {"server": {"name": "mlp"}, "server_epochs": 1}},
-    "fedict": {"method": {"cut": "C2", "server": {"name": "dense"}}},
-    "fedgem": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
-    "fedgems": {"method": {"server": {"name": "mlp"}}, "partition": PUBLIC},
-}
-
 
 def one_exchange():
     """The methods whose round is one message down and one reply up."""
@@ -72,7 +31,6 @@ def one_exchange():
 
 def small(name):
     torch.set_num_threads(1)
-    own = RECIPES.get(name, {})
     recipe = {
         "model": {"name": "lenet5"},
         "data": {"name": "digits", "fraction": 0.2},
@@ -80,10 +38,8 @@ def small(name):
         "local": {"epochs": 1, "batch_size": 32},
         "rounds": 2,
         "sampling": {"fraction": 1.0},
-        **own,
-        "method": {"name": name, **own.get("method", {})},
     }
-    return prepare(recipe).setting
+    return prepare(small_recipe(recipe, name)).setting
 
 
 @pytest.fixture(params=one_exchange())

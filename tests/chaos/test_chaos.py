@@ -23,6 +23,7 @@ import psutil
 import pytest
 import yaml
 from safetensors.numpy import load_file
+from small_recipes import DECIDED, assert_same_tables
 
 import rayfed_kd
 from rayfed_kd.results.tables import read_table
@@ -61,7 +62,6 @@ SCHEDULES = {
     "fedasync": {"name": "fedasync"},
 }
 VICTIMS = ["ClientActor", "ClientActor", "all ClientActors", "ServerActor", "driver"]
-TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
 
 
 class Run:
@@ -147,11 +147,7 @@ class Run:
 
 
 def assert_same(folder, expected):
-    for name in ("rounds", "metrics", "clients", "messages"):
-        table, wanted = read_table(folder / "tables", name), expected.tables[name]
-        if name == "rounds":
-            table, wanted = table.drop(TIMES), wanted.drop(TIMES)
-        assert table.equals(wanted), name
+    assert_same_tables({name: read_table(folder / "tables", name) for name in DECIDED}, expected.tables)
     for model in expected.models:
         for source in (folder, expected.folder):
             rayfed_kd.export(source, model, source.parent / f"{source.name}-{model}")

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import ray
+from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
 from cluster.calls import Held, StepCall, StepFacts, StepResult
@@ -26,26 +27,13 @@ RECIPE = {
     "evaluation": {"samples": False},
     "clock": {"name": "lognormal"},
 }
-METHODS = {
-    "fedavg": {"name": "fedavg", "track_oca": True},
-    "fedkf": {"name": "fedkf", "generator": {"width": 4, "latent": 8}},
-    "kdia": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 2}},
-    "dafkd": {"name": "dafkd", "generator": {"width": 4, "latent": 8}, "distill_batches": 2},
-}
+METHODS = ("fedavg", "fedkf", "kdia", "dafkd")
 SCHEDULES = {
     "sync": {"name": "sync"},
     "quorum": {"name": "quorum", "min_fraction": 0.6},
     "next_round": {"name": "quorum", "min_fraction": 0.6, "late": "next_round"},
     "fedbuff": {"name": "fedbuff", "buffer": 2},
     "fedasync": {"name": "fedasync"},
-}
-TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
-
-
-# KDIA's feature maps are 5x5: simple_cnn has them on 32x32 images.
-MAPS = {
-    "model": {"name": "simple_cnn"},
-    "data": {"name": "synthetic", "samples": 100, "classes": 3, "shape": [1, 32, 32]},
 }
 
 
@@ -57,20 +45,10 @@ def small_ray():
     ray.shutdown()
 
 
-def run(folder, *overrides, local=True, **changes):
-    special = MAPS if changes.get("method", {}).get("name") == "kdia" else {}
-    recipe = {**RECIPE, **special, **changes}
+def run(folder, *overrides, local=True, method="fedavg", options=None, **changes):
+    options = options or ({"track_oca": True} if method == "fedavg" else {})
+    recipe = {**small_recipe(RECIPE, method, **options), **changes}
     return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
-
-
-def assert_same(one, other):
-    for name, vector in one.models.items():
-        assert np.array_equal(other.models[name], vector), name
-    for name in ("rounds", "metrics", "clients", "messages"):
-        first, second = (
-            r.tables[name].drop(TIMES) if name == "rounds" else r.tables[name] for r in (one, other)
-        )
-        assert first.equals(second), name
 
 
 class Work:
@@ -168,9 +146,9 @@ def test_full_buffer_of_equal_devices_is_a_synchronous_run(method, tmp_path):
     """buffer = concurrency = cohort, constant weights, and devices that take equally long for everything."""
     equal = {"name": "constant", "seconds_per_sample": 0.0, "latency_s": 1.0}
     buffered = {"name": "buffered", "buffer": 3, "concurrency": 3}
-    sync = run(tmp_path / "sync", "rounds=3", clock=equal, method=METHODS[method])
-    other = run(tmp_path / "other", "rounds=3", clock=equal, schedule=buffered, method=METHODS[method])
-    assert_same(sync, other)
+    sync = run(tmp_path / "sync", "rounds=3", clock=equal, method=method)
+    other = run(tmp_path / "other", "rounds=3", clock=equal, schedule=buffered, method=method)
+    assert_same_run(sync, other)
     assert set(sync.tables["rounds"]["cohort"].to_pylist()) == {3}
 
 
@@ -188,18 +166,18 @@ def test_schedules_differ_from_each_other(tmp_path):
 @pytest.mark.parametrize("schedule", ["next_round", "fedbuff", "fedasync"])
 @pytest.mark.parametrize("method", METHODS)
 def test_stopped_and_resumed_is_uninterrupted_with_replies_in_flight(schedule, method, tmp_path):
-    changes = {"schedule": SCHEDULES[schedule], "method": METHODS[method]}
+    changes = {"schedule": SCHEDULES[schedule], "method": method}
     whole = run(tmp_path / "whole", "rounds=5", **changes)
     run(tmp_path / "cut", "rounds=3", **changes)
     again = rayfed_kd.resume(tmp_path / "cut", ["rounds=5"], local=True)
-    assert_same(whole, again)
+    assert_same_run(whole, again)
 
 
 @pytest.mark.parametrize("schedule", ["quorum", "fedbuff", "fedasync"])
 def test_ray_gives_the_bits_of_the_local_engine(schedule, small_ray, tmp_path):
-    changes = {"schedule": SCHEDULES[schedule], "method": METHODS["fedkf"]}
+    changes = {"schedule": SCHEDULES[schedule], "method": "fedkf"}
     local = run(tmp_path / "local", **changes)
-    assert_same(local, run(tmp_path / "ray", local=False, **changes))
+    assert_same_run(local, run(tmp_path / "ray", local=False, **changes))
 
 
 def test_every_table_has_simulated_seconds(tmp_path):
@@ -228,8 +206,8 @@ def test_simulated_seconds_of_a_round_are_its_slowest_clients(tmp_path):
 
 def test_models_with_batchnorm_stay_finite_when_replies_are_late(tmp_path):
     """DaFKD's generator: differences of running variances would be negative by round 3."""
-    method = {**METHODS["dafkd"], "distill_epochs": 0}
-    found = run(tmp_path / "a", "local.batch_size=16", method=method, schedule=SCHEDULES["fedbuff"])
+    options, schedule = {"distill_epochs": 0}, SCHEDULES["fedbuff"]
+    found = run(tmp_path / "a", "local.batch_size=16", method="dafkd", options=options, schedule=schedule)
     assert max(found.tables["rounds"]["staleness"].to_pylist()) > 0
     assert all(np.isfinite(vector).all() for vector in found.models.values())
 
@@ -265,9 +243,9 @@ def test_real_clock_takes_replies_as_they_come(small_ray, tmp_path):
 
 
 def test_durable_replies_change_nothing(small_ray, tmp_path):
-    local = run(tmp_path / "local", "rounds=3", method=METHODS["fedkf"])
-    ray = run(tmp_path / "ray", "rounds=3", "faults.durable=true", method=METHODS["fedkf"], local=False)
-    assert_same(local, ray)
+    local = run(tmp_path / "local", "rounds=3", method="fedkf")
+    ray = run(tmp_path / "ray", "rounds=3", "faults.durable=true", method="fedkf", local=False)
+    assert_same_run(local, ray)
 
 
 SHAPES = """

@@ -1,10 +1,11 @@
 """One result everywhere: torch.equal, not allclose."""
 
-import numpy as np
 import pytest
 import ray
+from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
+from algorithms import METHODS
 from cluster.placement import Node, plan_hosts
 from rayfed_kd.config import load_recipe
 
@@ -16,69 +17,23 @@ RECIPE = {
     "rounds": 3,
     "sampling": {"fraction": 0.75},
 }
-METHODS = {
-    "fedavg": {"name": "fedavg", "track_oca": True},
-    "fedkf": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
-    "dafkd, local protocol": {
-        "name": "dafkd",
-        "generator": {"width": 4, "latent": 8},
-        "distill_batches": 2,
-        "protocol": "local",
-    },
-    "kdia": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 2}},
-    "fedd2s": {"name": "fedd2s", "z0": 1},
-    "fedgems": {"name": "fedgems", "server": {"name": "resnet8", "width": 4}, "server_batch_size": 64},
+# One of each kind: one exchange or several, questions in the server's loop, layers that stay at home.
+EVERYWHERE = {
+    "fedavg": {"track_oca": True},
+    "fedkf": {},
+    "dafkd": {"protocol": "local"},
+    "kdia": {},
+    "fedd2s": {},
+    "fedgems": {},
 }
-PUBLIC = {
-    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4, "public": {"fraction": 0.5}},
-    "client_models": {"models": [{"name": "lenet5"}, {"name": "mlp", "hidden": 8}]},
-}
-OTHERS = {
-    "dafkd": {"name": "dafkd", "generator": {"width": 4, "latent": 8}, "distill_batches": 2},
-    "fedper": {"name": "fedper"},
-    "fedper_plus": {"name": "fedper_plus", "z0": 1},
-    "fedrep_plus": {"name": "fedrep_plus", "z0": 1, "head_epochs": 1},
-    "pfedsd": {"name": "pfedsd"},
-    "fedmd": {"name": "fedmd", "public_samples": 50},
-    "feddf": {"name": "feddf", "epochs": 1},
-    "cronus": {"name": "cronus", "public_samples": 50},
-    "dsfl": {"name": "dsfl", "public_samples": 50},
-    "fedgem": {"name": "fedgem", "server": {"name": "resnet8", "width": 4}},
-    "fedprox": {"name": "fedprox"},
-    "fedavgm": {"name": "fedavgm"},
-    "moon": {"name": "moon"},
-    "fedgkd": {"name": "fedgkd"},
-    "feddisco": {"name": "feddisco"},
-    "qffl": {"name": "qffl"},
-    "fedcog": {"name": "fedcog", "images": 20, "steps": 3},
-    "fedftg": {"name": "fedftg", "generator": {"width": 4, "latent": 8}, "iterations": 1, "batch_size": 8},
-    "fedgen": {"name": "fedgen", "generator": {"hidden": 16, "latent": 4, "steps": 5, "batch_size": 8}},
-    "fedgkt": {"name": "fedgkt", "server": {"name": "mlp"}, "server_epochs": 1},
-    "fedict": {"name": "fedict", "cut": "F1", "server": {"name": "dense"}, "lka": "balance"},
-}
-CHANGES = {
-    "kdia": {
-        "model": {"name": "simple_cnn"},
-        "data": {"name": "synthetic", "samples": 100, "classes": 3, "shape": [1, 32, 32]},
-    },
-    "feddf": {"partition": PUBLIC["partition"]},
-    "fedmd": PUBLIC,
-    "cronus": PUBLIC,
-    "dsfl": PUBLIC,
-    "fedgem": PUBLIC,
-    "fedgems": PUBLIC,
-}
-PERSONAL = ("fedd2s", "fedper", "fedper_plus", "fedrep_plus", "fedmd")
+HETEROGENEOUS = ("fedmd", "cronus", "dsfl", "fedgem", "fedgems")
 MODELS = {
     "fedavg": {"aca", "oca"},
     "fedkf": {"aca", "oca"},
     "kdia": {"student", "teacher"},
-    "fedgem": {"server"},
+    "fedd2s": set(),
     "fedgems": {"server"},
-    **{name: set() for name in PERSONAL},
 }
-DECIDED = ["rounds", "metrics", "clients", "messages"]
-TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
 
 
 @pytest.fixture(scope="module")
@@ -89,44 +44,35 @@ def small_ray():
     ray.shutdown()
 
 
-def run(method, folder, *overrides, local=False):
-    recipe = {**RECIPE, "method": {**METHODS, **OTHERS}[method], **CHANGES.get(method, {})}
+def run(method, folder, *overrides, local=False, **options):
+    recipe = small_recipe(RECIPE, method, **options)
+    if method in HETEROGENEOUS:
+        recipe["client_models"] = {"models": [{"name": "lenet5"}, {"name": "mlp", "hidden": 8}]}
     return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
 
 
-def assert_same(result, expected):
-    for name, vector in expected.models.items():
-        assert np.array_equal(result.models[name], vector), name
-    for name in DECIDED:
-        table, wanted = result.tables[name], expected.tables[name]
-        if name == "rounds":
-            table, wanted = table.drop(TIMES), wanted.drop(TIMES)
-        assert table.equals(wanted), name
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 def test_any_placement_gives_the_local_engines_bits(method, small_ray, tmp_path):
-    expected = run(method, tmp_path / "local", local=True)
+    expected = run(method, tmp_path / "local", local=True, **EVERYWHERE[method])
     assert set(expected.models) == MODELS.get(method, {"global"})
     for clients_per_actor in (4, 2, 1):
-        result = run(
-            method, tmp_path / f"{clients_per_actor}", f"placement.clients_per_actor={clients_per_actor}"
-        )
-        assert_same(result, expected)
+        placed = f"placement.clients_per_actor={clients_per_actor}"
+        result = run(method, tmp_path / f"{clients_per_actor}", placed, **EVERYWHERE[method])
+        assert_same_run(result, expected)
         # A pinned client that took part shows as a host of its own.
         assert len(set(result.tables["hosts"]["host"].to_pylist())) <= -(-4 // clients_per_actor)
 
 
-@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in EVERYWHERE])
 def test_two_hosts_give_the_local_engines_bits(method, small_ray, tmp_path):
     """The other methods, once each: four clients on two hosts, so that states travel."""
     expected = run(method, tmp_path / "local", "rounds=2", local=True)
     result = run(method, tmp_path / "ray", "rounds=2", "placement.clients_per_actor=2")
-    assert_same(result, expected)
+    assert_same_run(result, expected)
 
 
 def test_placements_of_the_first_test_use_one_two_and_four_hosts():
-    recipe = load_recipe({**RECIPE, "method": METHODS["fedavg"]})
+    recipe = load_recipe(small_recipe(RECIPE, "fedavg"))
     node = [Node(6, 0, 24 * 2**30)]
     hosts = [
         plan_hosts(load_recipe(recipe.model_dump(), [f"placement.clients_per_actor={n}"]), node).num_hosts
@@ -153,7 +99,7 @@ def test_bug_in_a_method_shows_its_own_traceback(small_ray, tmp_path, monkeypatc
 def test_nothing_large_passes_through_the_driver(small_ray, tmp_path):
     """What the driver receives while a run goes are events: numbers by name."""
     events = []
-    recipe = {**RECIPE, "method": METHODS["fedavg"], "results": {"folder": str(tmp_path / "run")}}
+    recipe = {**small_recipe(RECIPE, "fedavg"), "results": {"folder": str(tmp_path / "run")}}
     rayfed_kd.run(recipe, on_event=events.append)
     assert [event["round"] for event in events] == [1, 2, 3]
     assert all(len(str(event)) < 5000 for event in events)

@@ -1,0 +1,79 @@
+"""Small recipes of every method, and what two runs of the same recipe must have in common."""
+
+import numpy as np
+
+from algorithms import METHODS
+from rayfed_kd.registry import load_object
+
+# A method without a line here is small enough as it is.
+OPTIONS = {
+    "fedcog": {"images": 20, "steps": 2},
+    "fedgen": {"generator": {"hidden": 16, "latent": 4, "steps": 2, "batch_size": 8}},
+    "fedftg": {
+        "generator": {"width": 4, "latent": 8},
+        "iterations": 1,
+        "student_steps": 2,
+        "batch_size": 8,
+    },
+    "feddf": {"epochs": 1},
+    "datafree": {
+        "teacher_rounds": 1,
+        "steps": 1,
+        "generator": {"name": "dafl_image", "width": 4, "latent": 8},
+    },
+    "fedkf": {"generator": {"name": "dafl_image", "width": 4, "latent": 8}},
+    "kdia": {"generator": {"width": 8, "epochs": 1, "batches": 2}},
+    "dafkd": {"generator": {"width": 4, "latent": 8}, "distill_batches": 2},
+    "fedd2s": {"z0": 1},
+    "fedper_plus": {"z0": 1},
+    "fedrep": {"head_epochs": 1},
+    "fedrep_plus": {"head_epochs": 1, "z0": 1},
+    "fedmd": {"public_samples": 50},
+    "cronus": {"public_samples": 50},
+    "dsfl": {"public_samples": 50},
+    "fedgkt": {"server": {"name": "mlp"}, "server_epochs": 1},
+    "fedict": {"cut": "C2", "server": {"name": "dense"}},
+    "fedgem": {"server": {"name": "mlp"}},
+    "fedgems": {"server": {"name": "mlp"}, "server_batch_size": 64},
+}
+# KDIA's feature maps are 5x5: simple_cnn has them on 32x32 images.
+MAPS = {
+    "model": {"name": "simple_cnn"},
+    "data": {"name": "synthetic", "samples": 100, "classes": 3, "shape": [1, 32, 32]},
+}
+ALONE = {"partition": {"name": "iid", "clients": 1}, "sampling": {"count": 1}}
+CHANGES = {"kdia": MAPS, "datafree": ALONE, "centralized": ALONE}
+
+DECIDED = ("rounds", "metrics", "clients", "messages")
+TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
+
+
+def small_recipe(base, name, **options):
+    """`base` with the method, small, and what it needs of data and partition; `options` on top."""
+    recipe = {
+        **base,
+        **CHANGES.get(name, {}),
+        "method": {"name": name, **OPTIONS.get(name, {}), **options},
+    }
+    if load_object(METHODS[name], "").public != "none":
+        recipe["partition"] = {**recipe["partition"], "public": {"fraction": 0.5}}
+    return recipe
+
+
+def decided(tables):
+    """The tables without what differs from run to run: real seconds."""
+    return {name: tables[name].drop(TIMES) if name == "rounds" else tables[name] for name in DECIDED}
+
+
+def assert_same_run(result, expected):
+    """Bit for bit: the models and the tables."""
+    assert set(result.models) == set(expected.models)
+    for name, vector in expected.models.items():
+        assert np.array_equal(result.models[name], vector), name
+    assert_same_tables(result.tables, expected.tables)
+
+
+def assert_same_tables(tables, expected):
+    found = decided(tables)
+    for name, wanted in decided(expected).items():
+        assert found[name].equals(wanted), name
