@@ -1,4 +1,4 @@
-"""The report as a browser shows it: headless Chromium, driven over its debugging pipe; nothing else is needed."""
+"""The report as a browser shows it: headless Chromium, driven over its debugging pipe."""
 
 import base64
 import json
@@ -82,9 +82,16 @@ class Browser:
 def browser(folder):
     """Chromium reads commands from descriptor 3 and answers on 4."""
     (read_command, command), (answer, write_answer) = os.pipe(), os.pipe()
-    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
+    words = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--remote-debugging-pipe",
+    ]
     words += ["--no-first-run", f"--user-data-dir={folder / 'profile'}", "about:blank"]
-    script = f"exec 3<&{read_command} 4>&{write_answer}; exec \"$@\""
+    script = f'exec 3<&{read_command} 4>&{write_answer}; exec "$@"'
     process = subprocess.Popen(
         ["bash", "-c", script, "bash", *words],
         pass_fds=(read_command, write_answer),
@@ -118,9 +125,11 @@ def test_page_fits_every_width_and_theme_and_asks_nothing_of_the_net(page, tmp_p
             for scheme in SCHEMES:
                 opened.open(page.as_uri(), width, scheme)
                 opened.screenshot(tmp_path / f"{scheme}-{width}.png")
-                assert opened.value("document.documentElement.scrollWidth") == width
+                assert opened.value("document.documentElement.scrollWidth") <= width
                 # Every picture has an extent, and lines, bars or dots within it.
-                drawn = "[...document.querySelectorAll('figure svg')].map(s => [s.getBoundingClientRect().width,"
+                drawn = (
+                    "[...document.querySelectorAll('figure svg')].map(s => [s.getBoundingClientRect().width,"
+                )
                 drawn += "s.getBBox().height, s.querySelectorAll('path, use').length])"
                 sizes = opened.value(drawn)
                 assert len(sizes) > 10

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.registry import load_object, locate
+from rayfed_kd.registry import load_object
 from rayfed_kd.results.report.parts import Section, Table
 from rayfed_kd.results.report.reading import Run
 
@@ -14,13 +13,12 @@ from rayfed_kd.results.report.reading import Run
 def runs_section(runs: Sequence[Run], methods: Mapping[str, str]) -> Section:
     """What ran, on what, and how it ended: what all runs share, then what tells them apart."""
     facts = {run.label: _facts(run, methods) for run in runs}
-    names = list(dict.fromkeys(name for found in facts.values() for name in found))
-    shared = [name for name in names if len({found.get(name, "") for found in facts.values()}) == 1]
     first = next(iter(facts.values()))
-    apart = [name for name in names if name not in shared]
-    tables = [Table("All runs" if apart else "The run", ("", ""), [(n, first[n]) for n in shared], left=2)]
+    apart = [name for name in first if len({found[name] for found in facts.values()}) > 1]
+    shared = [(name, value) for name, value in first.items() if value and name not in apart]
+    tables = [Table("All runs" if len(runs) > 1 else "The run", ("", ""), shared, left=2)]
     if apart:
-        rows = [(label, *(found.get(name, "") for name in apart)) for label, found in facts.items()]
+        rows = [(label, *(found[name] for name in apart)) for label, found in facts.items()]
         tables.insert(0, Table("Run by run", ("run", *apart), rows, left=len(apart) + 1))
     return Section("Runs" if len(runs) > 1 else "Run", tables=tables)
 
@@ -28,14 +26,15 @@ def runs_section(runs: Sequence[Run], methods: Mapping[str, str]) -> Section:
 def _facts(run: Run, methods: Mapping[str, str]) -> dict[str, str]:
     recipe, environment = run.recipe, run.environment
     packages = {name: version for name, version in environment.get("packages", {}).items() if version}
-    facts = {
-        "method": recipe.method.name,
+    return {
+        "method": _brief(recipe.method.model_dump()),
         "paper": _paper(recipe.method.name, methods),
         "recipe": recipe.header.lstrip("# ").partition("\n")[0],
         "seed": str(recipe.seed),
         "status": run.status,
         "data": _brief(recipe.data.model_dump(include={"name", "fraction", "augment"})),
         "model": _brief(recipe.model.model_dump()),
+        "client models": "" if recipe.client_models is None else _brief(recipe.client_models.model_dump()),
         "partition": _brief(recipe.partition.model_dump(exclude_none=True)),
         "sampling": _brief(recipe.sampling.model_dump(exclude_none=True)),
         "local training": _brief(recipe.local.model_dump()),
@@ -56,14 +55,12 @@ def _facts(run: Run, methods: Mapping[str, str]) -> dict[str, str]:
         ).strip(", "),
         "command": " ".join(environment.get("command", [])),
     }
-    return {name: value for name, value in facts.items() if value}
 
 
 def _paper(method: str, methods: Mapping[str, str]) -> str:
-    try:
-        return str(load_object(locate(method, methods, "method.name"), "method.name").paper)
-    except RecipeError as error:
-        return f"not known here: {error}"
+    if method not in methods:  # a folder that is only read must not say what is imported
+        return "a method of its own"
+    return str(load_object(methods[method], "method.name").paper)
 
 
 def _brief(value: Any) -> str:

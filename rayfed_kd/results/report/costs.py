@@ -22,6 +22,8 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
         sums = run.tables["messages"].group_by(keys).aggregate([("bytes", "sum"), ("client", "count")])
         found = sorted(sums.to_pylist(), key=lambda row: (row["kind"], row["direction"]))
         rounds = max(run.tables["rounds"].num_rows, 1)
+        if found:
+            bars |= {f"{run.label}, {direction}": {} for direction in ("up", "down")}
         for row in found:
             total, look = row["bytes_sum"], looks.setdefault(row["kind"], len(looks))
             shown = (
@@ -31,12 +33,12 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
                 f"{row['client_count']:,}",
             )
             rows.append((run.label, row["kind"], row["direction"], *shown))
-            bars.setdefault(f"{run.label}, {row['direction']}", {})[look] = total / MIB
+            bars[f"{run.label}, {row['direction']}"][look] = total / MIB
     if not rows:
         return None
     header = ("run", "kind", "direction", "bytes", "MiB", "MiB a round", "messages")
     title = "MiB by run and direction, kinds side by side"
-    picture = bars_picture(title, dict(sorted(bars.items())), "MiB", "The table below in bars")
+    picture = bars_picture(title, bars, "MiB", "The table below in bars")
     return Section(
         "Bytes", (), [Table("Bytes by kind and direction", header, rows, left=3)], looks, [picture]
     )
@@ -113,7 +115,7 @@ def faults_section(runs: Sequence[Run]) -> Section:
         resumed = ", ".join(map(str, run.resumed)) or "never"
         mean = f"{np.mean(late) if late else 0.0:.3f}"
         rows.append((run.label, run.status, resumed, *map(str, shown), mean))
-    header = ("run", "status", "resumed after round", "clients asked", "replies dropped", "rounds with drops")
+    header = ("run", "status", "resumed after round", "cohort, sum", "replies dropped", "rounds with drops")
     note = (
         "Dropped: late, too stale, or faulty under faults.bad_replies: drop. A step that ran again because "
         "its host was lost gives the same result, and is not counted in the tables."

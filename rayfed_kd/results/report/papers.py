@@ -53,7 +53,7 @@ def published_section(runs: Sequence[Run]) -> Section | None:
                 for line in lines
             ]
             tables[title] = Table(title, ("system", *metrics), rows)
-    note = "Named by the recipe's header; percent, FM as its real value. Overrides may make a run another setting."
+    note = "Named by the recipe's header; percent, FM as its real value. Overrides may change the setting."
     return Section("Published numbers", [note], list(tables.values())) if tables else None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -30,6 +30,7 @@ SERIES = (*(colour.lower() for colour in COLOURS[:6]), INK)
 DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
 PANEL = (4.6, 2.9)
 FEW = 30
+MOST_LETTERS = 50
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
@@ -53,24 +54,23 @@ class Picture:
         title: what it shows, in a line.
         description: the same for those who do not see it.
         width, height: of the drawing, in CSS pixels.
-        body: the SVG's content, safe to be put into a page.
+        body: the SVG's content; its ids are its own only.
     """
 
     title: str
     description: str
     width: float
     height: float
-    body: Markup
+    body: str
 
     @property
     def wide(self) -> bool:
         """Whether it is to be scrolled rather than made small."""
         return self.width > 1.3 * 72 * PANEL[0]
 
-    def named(self, name: str) -> Picture:
-        """With ids that no other picture of the page has."""
-        body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", self.body)
-        return replace(self, body=Markup(body))
+    def content(self, name: str) -> Markup:
+        """The drawing for a page, with ids that no other picture of the page has."""
+        return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", self.body))
 
 
 @dataclass(frozen=True)
@@ -156,12 +156,13 @@ def bars_picture(title: str, bars: Mapping[str, Mapping[int, float]], unit: str,
         for place, (name, parts) in enumerate(bars.items()):
             left = 0.0
             for look, value in parts.items():
-                axes.barh(place, value, left=left, height=0.45, color=_colour(look), linewidth=0)
+                axes.barh(place, value, left=left, height=0.4, color=_colour(look), linewidth=0)
                 left += value
-            axes.annotate(name, (0, place), (1, 9), textcoords="offset points", fontsize=8.5)
+            shown = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
+            axes.annotate(shown, (0, place), (1, 9), textcoords="offset points", fontsize=8.5)
         axes.set(xlabel=unit, ylim=(len(bars) - 0.5, -0.9), yticks=[])
 
-    return _panel(title, description, draw, height=1.0 + 0.42 * len(bars))
+    return _panel(title, description, draw, height=1.0 + 0.46 * len(bars))
 
 
 def partition_picture(counts: Array, class_names: Sequence[str], title: str) -> Picture:
@@ -194,7 +195,7 @@ def _drawn(figure: Figure, title: str, description: str) -> Picture:
     for place, colour in enumerate(SERIES):
         body = body.replace(colour, "currentColor" if colour == INK else f"var(--s{place})")
     width, height = (72 * float(side) for side in figure.get_size_inches())
-    return Picture(title, description, width, height, Markup(body))
+    return Picture(title, description, width, height, body)
 
 
 def _colour(look: int) -> str:

@@ -119,7 +119,8 @@ def _table(folder: Path, name: str, versions: str) -> pa.Table:
     try:
         table = read_table(folder / "tables", name)
     except (pa.ArrowException, OSError) as error:
-        raise RecipeError(f"{folder}: table {name} cannot be read: {error}; {versions}") from None
+        told = str(error).partition("\n")[0].rstrip(": ")
+        raise RecipeError(f"{folder}: table {name} cannot be read: {told}") from None
     missing = [column for column in SCHEMAS[name].names if column not in table.column_names]
     if missing:
         raise RecipeError(f"{folder}: table {name} has no column {', '.join(missing)}; {versions}")

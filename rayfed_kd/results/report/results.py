@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from rayfed_kd.results.comparison import HEADLINES, TITLES
+from rayfed_kd.results.partition_figures import MOST_CLIENTS
 from rayfed_kd.results.report.parts import Section, Table, looks_of, series
 from rayfed_kd.results.report.pictures import (
     Line,
@@ -45,7 +46,7 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
         "Metrics by round",
         [
             "AMP: accuracy on clients' test parts, weighted by size; FM: its variance over clients (smaller "
-            "is better); WLP: the worst client's; UA: the plain mean. The mean is over the last ten evaluations."
+            "is better); WLP: the worst client's; UA: the plain mean."
         ],
         [Table("Last, best, mean", header, rows, left=3)],
         looks,
@@ -113,28 +114,35 @@ def _client_accuracies(run: Run) -> dict[str, list[float]]:
 
 
 def partition_section(runs: Sequence[Run]) -> Section | None:
-    """Who holds what; a picture and a table per split, however many runs share it."""
-    tables, pictures, images, notes, seen = [], [], {}, [], dict[bytes, str]()
-    for run in runs:
-        path = run.folder / "classes.parquet"
-        drawn = run.folder / "figures" / "partition.png"
-        if path.is_file() or drawn.is_file():
-            content = (path if path.is_file() else drawn).read_bytes()
-            if seen.setdefault(content, run.label) != run.label:
-                notes.append(f"{run.label}: the split of {seen[content]}.")
-                continue
-        if path.is_file():
-            counts, names = _class_counts(path)
-            title = f"Samples that clients hold, {run.label}"
-            pictures.append(partition_picture(counts, names, title))
-            rows = [(str(client), f"{row.sum():,}", *map(str, row)) for client, row in enumerate(counts)]
-            tables.append(Table(f"{title}, by class", ("client", "all", *names), rows))
-        elif drawn.is_file():
-            images[f"Samples that clients hold, {run.label}"] = _base64(drawn)
-            notes.append(f"{run.label}: no classes.parquet, so there is no table of its split.")
+    """Who holds what: a picture and a table per split, however many runs share it."""
+    tables, pictures, images, notes = [], [], dict[str, str](), []
+    for path, labels in _splits(runs):
+        title = f"Samples that clients hold, {labels[0]}"
+        if len(labels) > 1:
+            notes.append(f"{', '.join(labels[1:])}: the split of {labels[0]}.")
+        if path.suffix == ".png":
+            images[title] = _base64(path)
+            notes.append(f"{labels[0]} noted no numbers by class (no classes.parquet), but drew its split.")
+            continue
+        counts, names = _class_counts(path)
+        pictures.append(partition_picture(counts, names, title))
+        rows = [(str(client), f"{row.sum():,}", *map(str, row)) for client, row in enumerate(counts)]
+        hidden = f", the first {MOST_CLIENTS} of {len(rows)} clients" if len(rows) > MOST_CLIENTS else ""
+        tables.append(Table(f"{title}, by class{hidden}", ("client", "all", *names), rows[:MOST_CLIENTS]))
     if not (pictures or images):
         return None
     return Section("Partition", notes, tables, pictures=pictures, images=images)
+
+
+def _splits(runs: Sequence[Run]) -> list[tuple[Path, list[str]]]:
+    """Files that tell of a split, each with the labels of the runs that have it."""
+    found: dict[bytes, tuple[Path, list[str]]] = {}
+    for run in runs:
+        paths = (run.folder / "classes.parquet", run.folder / "figures" / "partition.png")
+        path = next((path for path in paths if path.is_file()), None)
+        if path is not None:
+            found.setdefault(path.read_bytes(), (path, []))[1].append(run.label)
+    return list(found.values())
 
 
 def _class_counts(path: Path) -> tuple[Any, list[str]]:
