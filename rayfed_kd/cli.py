@@ -207,6 +207,21 @@ def _show(comparison: Comparison) -> None:
         click.echo(path)
 
 
+@commands.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FOLDER...")
+@click.option("--to", type=click.Path(path_type=Path), default="report.html", help="Default: report.html.")
+def report(folders: tuple[Path, ...], to: Path) -> None:
+    """Write one HTML page about the runs in FOLDERs, or about a comparison's folder; works offline.
+
+    Its tables lie beside it as Markdown, under the same name with .md.
+    """
+    from algorithms import METHODS
+    from rayfed_kd.results.report import write_report
+
+    for path in write_report(folders, to, METHODS):
+        click.echo(path)
+
+
 def main() -> NoReturn:
     """The entry point: errors become one message and an exit code."""
     terminated: list[int] = []

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from rayfed_kd.errors import RecipeError, nearest
 
@@ -282,6 +283,12 @@ class Recipe(_Strict):
     results: ResultsRecipe = ResultsRecipe()
     deterministic: bool = Field(True, description="on GPU: only kernels that repeat bit for bit")
     seed: int = Field(1, ge=0, description="the run's seed")
+    _header: str = PrivateAttr("")
+
+    @property
+    def header(self) -> str:
+        """The comment at the top of the file that the recipe was read from; kept in a run's config.yaml."""
+        return self._header
 
     @model_validator(mode="after")
     def _cohort_fits(self) -> Recipe:
@@ -334,9 +341,16 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
         for override in overrides:
             raw = _overridden(raw, override)
-        return validate(Recipe, raw)
+        recipe = validate(Recipe, raw)
     except RecipeError as error:
         raise RecipeError(error.message, error.path, error.hint, error.source or name) from None
+    recipe._header = "" if isinstance(source, Mapping) else _top_comment(Path(source))
+    return recipe
+
+
+def _top_comment(path: Path) -> str:
+    lines = path.read_text(encoding="utf8").splitlines()
+    return "\n".join(takewhile(lambda line: line.startswith("#"), lines))
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

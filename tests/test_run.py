@@ -54,6 +54,7 @@ def test_run_leaves_all_that_is_promised(finished):
         "config.yaml",
         "environment.json",
         "partition.parquet",
+        "classes.parquet",
         "summary.json",
         "log.txt",
         "tensorboard",

@@ -5,6 +5,7 @@ Percent as printed, FM as its real value, `mean` null where a paper only bounds 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,3 +57,18 @@ def published_lines(paper: str, table: str, where: Mapping[str, Any]) -> list[di
         line = lines.setdefault(label, {"label": label, "values": {}})
         line["values"][row.get("metric", "value")] = (row.get("mean"), row.get("std"))
     return list(lines.values())
+
+
+def tables_named(header: str) -> list[tuple[str, str]]:
+    """The (paper, table) that a recipe's header names in its first line, as `Table 2 of Atapour et al. 2024`.
+
+    Only what the package has. The first line says what the recipe is; later ones, what options make of it.
+    """
+    named = re.search(r"\bTables? (\w+)(?: and (?:Table )?(\w+))?", header.partition("\n")[0])
+    if named is None:
+        return []
+    for path in sorted(FOLDER.glob("*.yaml")):
+        content = load_yaml(path.read_text("utf8"))
+        if "{authors} {year}".format(**content["paper"]) in header:
+            return [(path.stem, table["id"]) for table in content["tables"] if table["id"] in named.groups()]
+    return []

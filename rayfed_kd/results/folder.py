@@ -12,6 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 from filelock import FileLock, Timeout
 
@@ -29,7 +32,7 @@ PACKAGES = ("rayfed-kd", "torch", "torchvision", "ray", "numpy", "pyarrow", "pyd
 
 @contextmanager
 def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = False) -> Iterator[Path]:
-    """Makes the run's folder with config.yaml, environment.json, partition and devices; locks it.
+    """Makes the run's folder with config.yaml, environment.json, partition, classes, devices; locks it.
 
     `resume`: goes on in the folder as it is; only config.yaml is written, as rounds and placement may change.
 
@@ -46,15 +49,30 @@ def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = 
         if not resume and (folder / "config.yaml").exists():
             raise RecipeError(f"results.folder: {folder} holds a run already; give another folder")
         text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
-        (folder / "config.yaml").write_text(text, encoding="utf8")
+        header = f"{recipe.header}\n" if recipe.header else ""
+        (folder / "config.yaml").write_text(header + text, encoding="utf8")
         if not resume:
             write_json(folder / "environment.json", environment(engine))
             setting.partition.save(folder / "partition.parquet")
+            _save_class_counts(setting, folder / "classes.parquet")
             if setting.devices is not None:
                 setting.devices.save(folder / "devices.parquet")
         yield folder
     finally:
         lock.release()
+
+
+def _save_class_counts(setting: Setting, path: Path) -> None:
+    """A row per client and class: the partition in numbers that can be read without the data."""
+    dataset = setting.dataset
+    counts = setting.partition.counts(np.asarray(dataset.train.labels), dataset.classes)
+    clients, classes = counts.shape
+    columns = {
+        "client": np.repeat(np.arange(clients), classes),
+        "class": list(dataset.class_names) * clients,
+        "samples": counts.ravel(),
+    }
+    pq.write_table(pa.table(columns), path)
 
 
 def _chosen(recipe: Recipe) -> Path:

@@ -1,0 +1,202 @@
+"""A report's pictures: SVG whose ink and colours are the page's, so that they follow light and dark.
+
+Drawn in stand-in colours, which are then exchanged for `currentColor` and the page's variables --s0 to --s6.
+Text stays text. A panel is as wide as a phone, so that it is legible there and three stand side by side on a
+desk.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from rayfed_kd.results.figures import COLOURS
+from rayfed_kd.results.partition_figures import bubble_figure
+
+Array = np.ndarray[Any, Any]
+
+INK = "#010203"  # stands for the page's
+SERIES = (*(colour.lower() for colour in COLOURS[:6]), INK)
+DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
+PANEL = (4.6, 2.9)
+FEW = 30
+MOST_LETTERS = 50
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "report",
+    "text.parse_math": False,  # a label may hold a dollar sign
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.alpha": 0.15,
+    "axes.formatter.useoffset": False,
+} | dict.fromkeys(
+    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), INK
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn picture.
+
+    Attributes:
+        title: what it shows, in a line.
+        description: the same for those who do not see it.
+        width, height: of the drawing, in CSS pixels.
+        body: the SVG's content; its ids are its own only.
+    """
+
+    title: str
+    description: str
+    width: float
+    height: float
+    body: str
+
+    @property
+    def wide(self) -> bool:
+        """Whether it is to be scrolled rather than made small."""
+        return self.width > 1.3 * 72 * PANEL[0]
+
+    def content(self, name: str) -> Markup:
+        """The drawing for a page, with ids that no other picture of the page has."""
+        return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", self.body))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series' points, and the number of its look."""
+
+    look: int
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+def lines_picture(title: str, lines: Sequence[Line], across: str, description: str) -> Picture:
+    """Values by round or by second."""
+
+    def draw(axes: Axes) -> None:
+        for line in lines:
+            dashes = DASHES[line.look // len(SERIES) % len(DASHES)]
+            axes.plot(
+                line.x,
+                line.y,
+                color=_colour(line.look),
+                linestyle=(0, [float(d) for d in dashes.split()]) if dashes else "-",
+                linewidth=1.4,
+                marker="." if len(line.x) < FEW else "",
+            )
+        axes.set(xlabel=across)
+        axes.grid(True)
+        if across == "round":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+    return _panel(title, description, draw)
+
+
+def histogram_picture(title: str, look: int, percents: Sequence[float], highest: int) -> Picture:
+    """How many clients have which accuracy, in steps of five points.
+
+    Args:
+        percents: accuracies in [0, 100].
+        highest: the axis' end, for panels side by side.
+    """
+
+    def draw(axes: Axes) -> None:
+        axes.hist(percents, bins=histogram_edges(), color=_colour(look))
+        axes.set(xlabel="accuracy on the client's own test part (%)", ylabel="clients", ylim=(0, highest))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+    return _panel(title, f"Histogram of {len(percents)} accuracies, 5 points a bar", draw)
+
+
+def histogram_edges() -> list[float]:
+    """Of `histogram_picture`: 0, 5 to 100."""
+    return [float(edge) for edge in range(0, 101, 5)]
+
+
+def phases_picture(title: str, rounds: Sequence[int], phases: Mapping[str, Sequence[float]]) -> Picture:
+    """Seconds of each round, phases stacked; phases have the looks 0, 1, ...
+
+    Args:
+        phases: name -> [rounds].
+    """
+
+    def draw(axes: Axes) -> None:
+        edges = [index - 0.5 for index in rounds] + [rounds[-1] + 0.5]
+        below: Array = np.zeros(len(rounds))
+        for look, seconds in enumerate(phases.values()):
+            above = below + np.asarray(seconds)
+            axes.stairs(above, edges, baseline=below, fill=True, color=_colour(look), linewidth=0)
+            below = above
+        axes.set(xlabel="round", ylabel="seconds")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+    return _panel(title, f"Stacked by round: {', '.join(phases)}", draw)
+
+
+def bars_picture(title: str, bars: Mapping[str, Mapping[int, float]], unit: str, description: str) -> Picture:
+    """Lying bars, one below the other, each of stacked parts.
+
+    Args:
+        bars: name -> look -> value.
+    """
+
+    def draw(axes: Axes) -> None:
+        for place, (name, parts) in enumerate(bars.items()):
+            left = 0.0
+            for look, value in parts.items():
+                axes.barh(place, value, left=left, height=0.4, color=_colour(look), linewidth=0)
+                left += value
+            shown = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
+            axes.annotate(shown, (0, place), (1, 9), textcoords="offset points", fontsize=8.5)
+        axes.set(xlabel=unit, ylim=(len(bars) - 0.5, -0.9), yticks=[])
+
+    return _panel(title, description, draw, height=1.0 + 0.46 * len(bars))
+
+
+def partition_picture(counts: Array, class_names: Sequence[str], title: str) -> Picture:
+    """Clients by classes.
+
+    Args:
+        counts: [clients, classes].
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = bubble_figure(counts, class_names, "")
+        return _drawn(figure, title, "Clients across, classes up; a bubble's area is the number of samples")
+
+
+def _panel(title: str, description: str, draw: Callable[[Axes], None], height: float = PANEL[1]) -> Picture:
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(PANEL[0], height), layout="constrained")
+        draw(figure.add_subplot())
+        return _drawn(figure, title, description)
+
+
+def _drawn(figure: Figure, title: str, description: str) -> Picture:
+    stream = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
+    svg = stream.getvalue()
+    body = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
+    # What is the page's own: metadata, a style for every element, namespaces.
+    body = re.sub(r"<(metadata|style).*?</\1>|<metadata */>", "", body, flags=re.DOTALL)
+    body = body.replace("xlink:href", "href")
+    for place, colour in enumerate(SERIES):
+        body = body.replace(colour, "currentColor" if colour == INK else f"var(--s{place})")
+    width, height = (72 * float(side) for side in figure.get_size_inches())
+    return Picture(title, description, width, height, body)
+
+
+def _colour(look: int) -> str:
+    return SERIES[look % len(SERIES)]
