@@ -228,7 +228,7 @@ class DaFKD(OneExchange[ServerState, ClientState]):
             return super().run_round(server, cohort, ctx)
         replies = cohort.broadcast(self.client_update, self.dispatch(server, ctx))
         weights, theta = self._means(server, replies)
-        seed = int(torch.randint(2**31, (), generator=ctx.stream("samples")))
+        seed = _drawn_seed(ctx)
         answers = cohort.broadcast(self.predict, Message(generator=theta, seed=seed))
         importance = torch.stack(list(answers.vectors("importance")), dim=1).to(ctx.device)
         weighted = torch.stack(list(answers.vectors("weighted"))).sum(0).to(ctx.device)
@@ -242,7 +242,7 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         weights, theta = self._means(server, replies)
         if not self.options.distill_epochs:
             return ServerState(weights, theta, None)
-        seed = int(torch.randint(2**31, (), generator=ctx.stream("samples")))
+        seed = _drawn_seed(ctx)
         samples = self._samples(theta, seed, ctx)
         predicted, log_importance = self._ensemble(replies, weights, samples, ctx)
         alpha = log_importance.softmax(dim=0)  # eq. 7: f / sum f, also where every f underflows
@@ -370,3 +370,8 @@ def _in_chunks(function: Any, inputs: Tensor, dim: int = 0) -> Tensor:
     """`function` over stretches of inputs, without gradient: memory stays that of a stretch."""
     with torch.no_grad():
         return torch.cat([function(part) for part in torch.split(inputs, CHUNK)], dim=dim)
+
+
+def _drawn_seed(ctx: ServerContext) -> int:
+    stream = ctx.stream("samples")
+    return int(torch.randint(2**31, (), generator=stream, device=stream.device))

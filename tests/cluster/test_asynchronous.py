@@ -265,7 +265,7 @@ class Short(FedAvg):
 def test_reply_of_a_wrong_size_is_refused_or_dropped(tmp_path, monkeypatch):
     (tmp_path / "own_shapes.py").write_text(SHAPES)
     monkeypatch.syspath_prepend(str(tmp_path))
-    method = {"name": "own_shapes:Short"}
+    method = "own_shapes:Short"
     everybody = ["sampling.fraction=1.0", "rounds=3"]
     with pytest.raises(
         RunError,

@@ -55,7 +55,7 @@ def small_recipe(base, name, **options):
         **CHANGES.get(name, {}),
         "method": {"name": name, **OPTIONS.get(name, {}), **options},
     }
-    if load_object(METHODS[name], "").public != "none":
+    if load_object(METHODS.get(name, name), "").public != "none":
         recipe["partition"] = {**recipe["partition"], "public": {"fraction": 0.5}}
     return recipe
 
