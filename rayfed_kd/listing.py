@@ -99,7 +99,10 @@ def _options_table(model: type[BaseModel]) -> Text | Table:
     rows = option_rows(model)
     if not rows:
         return Text("  no options")
-    table = Table("option", "default", "takes", "what it is", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("option", no_wrap=True)  # to be copied: never cut or folded
+    for heading in ("default", "takes", "what it is"):
+        table.add_column(heading)
     for row in rows:
         table.add_row(*map(Text, row))
     return table

@@ -175,8 +175,9 @@ class Setting:
     def _check_public(self) -> None:
         needs, asked, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
         if needs != "none" and asked is None:
+            kind = "labelled public" if needs == "labels" else "public"
             raise RecipeError(
-                f"partition.public is missing: {name} needs public samples, "
+                f"partition.public is missing: {name} needs {kind} samples, "
                 "as partition.public={fraction: 0.5}"
             )
         if needs == "labels" and asked is not None and not asked.labels:

@@ -15,6 +15,7 @@ from rayfed_kd.cli import commands
 from rayfed_kd.config import Recipe
 from rayfed_kd.listing import public_data, schedules
 from rayfed_kd.registry import load_object
+from rayfed_kd.studies import Quick, Study, StudyRun, StudyTable, studies_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf8")
@@ -56,6 +57,39 @@ def test_own_method_with_mu_zero_is_fedavg_bit_for_bit(folder, monkeypatch):
         result = rayfed_kd.run(ROOT / "configs/quickstart.yaml", changes, local=True)
         vectors.append(next(iter(result.models.values())))
     assert np.array_equal(*vectors)
+
+
+def test_the_study_file_is_planned_in_the_order_that_is_told(tmp_path):
+    shown = next(b for b in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if b.startswith("title:"))
+    file = tmp_path / "mine.yaml"
+    file.write_text(shown)
+    small = studies_of([str(file)], quick=True)
+    assert [study.folder for study in small] == ["runs/two-methods-quick/alpha-0.1"]
+    assert "5 rounds" in small[0].title
+    told = "the study's overrides, `quick`'s, the table's, the row's own, `quick`'s for that row"
+    assert f"{told}, the table's for it" in " ".join(README.split())
+    words = ("study", "quick", "table", "row", "quick row", "table row")
+    named = {word: [f"results.folder={word}"] for word in words}
+    study = Study(
+        folder="f",
+        base=str(ROOT / "configs/quickstart.yaml"),
+        overrides=named["study"],
+        runs=[StudyRun(label="a", overrides=named["row"])],
+        tables={"t": StudyTable(overrides=named["table"], runs={"a": named["table row"]})},
+        quick=Quick(title="q", overrides=named["quick"], runs={"a": named["quick row"]}),
+    )
+    (one,) = study.shortened().split()
+    order = [*one.overrides, *one.runs[0].overrides]
+    assert order == [change for word in words for change in named[word]]
+
+
+def test_tables_are_read_as_it_is_told(tmp_path):
+    shown = next(b for b in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "group_by" in b)
+    folder = tmp_path / "run"
+    rayfed_kd.run(ROOT / "configs/quickstart.yaml", [*SHORT, f"results.folder={folder}"], local=True)
+    found = {}
+    exec(shown.replace("runs/NAME", str(folder)), found)
+    assert found["messages"].num_rows and found["clients"].num_rows
 
 
 def test_every_command_of_readme_exists():

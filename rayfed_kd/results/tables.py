@@ -172,7 +172,7 @@ class TableWriter:
         _tidy(self._folder / name)
 
 
-def read_table(folder: Path, name: str) -> pa.Table:
+def read_table(folder: str | Path, name: str) -> pa.Table:
     """A table's rows so far, by round and then by client, model and so on; empty if there are none.
 
     May be called while a run writes.
@@ -186,10 +186,10 @@ def read_table(folder: Path, name: str) -> pa.Table:
     schema = _schema(name)
     for _ in range(READ_ATTEMPTS - 1):
         try:
-            return _read_parts(folder / name, schema)
+            return _read_parts(Path(folder, name), schema)
         except FileNotFoundError:  # merged into another part since the folder was listed
             continue
-    return _read_parts(folder / name, schema)
+    return _read_parts(Path(folder, name), schema)
 
 
 def _read_parts(folder: Path, schema: pa.Schema) -> pa.Table:

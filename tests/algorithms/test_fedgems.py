@@ -349,7 +349,7 @@ def test_logits_that_are_not_finite_are_left_out_where_the_recipe_says_so():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["partition.public=null"], r"partition\.public is missing: fedgems needs public samples"),
+        (["partition.public=null"], r"partition\.public is missing: fedgems needs labelled public samples"),
         (
             ["partition.public={count: 9, labels: false}"],
             r"labels = false: fedgems needs the labels of public",
