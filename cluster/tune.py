@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from rayfed_kd.spaces import Coefficients, shown
 from rayfed_kd.tuning import Record, SchedulerName, SearchFolder, Status
 
 VALUE, ROUND = "value", "round"
+OWN = "tune"  # the folder of what Tune writes
 # ASHA (Li et al. 2020): a third goes on from each rung; rungs at rounds / 9 and rounds / 3, evaluated ones.
 REDUCTION, RUNGS = 3, 2
 
@@ -69,41 +71,60 @@ def search(terms: Terms, folder: SearchFolder, proposer: Proposer, simulate: Sim
     Args:
         tell: called with a line when a trial starts and ends.
     """
-    _quieten()
-    own = folder.path / "tune"
+    own = folder.path / OWN
     shutil.rmtree(own, ignore_errors=True)
-    tuner = tune.Tuner(
+    with _tune_as_we_want_it():
+        _tuner(terms, folder, _Proposals(proposer, folder, tell), simulate, _Watch(terms, folder, tell)).fit()
+    shutil.rmtree(own, ignore_errors=True)
+
+
+def _tuner(
+    terms: Terms, folder: SearchFolder, proposals: Searcher, simulate: Simulate, watch: tune.Callback
+) -> Any:
+    return tune.Tuner(
         _trainable(simulate),
         tune_config=tune.TuneConfig(
             metric=VALUE,
             mode="max",
             num_samples=terms.trials,
             max_concurrent_trials=terms.at_a_time,
-            search_alg=_Proposals(proposer, folder, tell),
+            search_alg=proposals,
             scheduler=_scheduler(terms),
             trial_name_creator=_name,
             trial_dirname_creator=_name,
         ),
         run_config=tune.RunConfig(
-            name=own.name,
+            name=OWN,
             storage_path=str(folder.path),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=terms.retries),
-            callbacks=[_Watch(terms, folder, tell)],
+            callbacks=[watch],
         ),
     )
-    tuner.fit()
 
 
-def _quieten() -> None:
-    """Tune without its own tables, loggers and signal handler: Ctrl-C ends a search as it ends a run."""
-    os.environ |= {
+@contextmanager
+def _tune_as_we_want_it() -> Iterator[None]:
+    """No tables, log files and signal handler of its own: Ctrl-C ends a search as it ends a run."""
+    wanted = {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "TUNE_DISABLE_SIGINT_HANDLER": "1",
+        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial may fail before it has a value
         "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
         "RAY_AIR_NEW_OUTPUT": "0",
     }
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # errors are told with their trial
+    logger, before = logging.getLogger("ray.tune"), dict(os.environ)
+    level = logger.level
+    os.environ |= wanted
+    logger.setLevel(logging.CRITICAL)  # errors are told with their trial
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for name in wanted:
+            os.environ.pop(name)
+            if name in before:
+                os.environ[name] = before[name]
 
 
 def _trainable(simulate: Simulate) -> Any:

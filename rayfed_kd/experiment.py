@@ -391,7 +391,7 @@ def tune(
 
     name = prepared.recipe.method.name if isinstance(recipe, Mapping) else Path(recipe).stem
     wanted = Wanted(space, samples, search, scheduler, metric, folder or default_folder(name))
-    ready = ready_search(prepared.setting, wanted, partial(_accept, prepared.recipe))
+    ready = ready_search(prepared.setting, wanted, partial(_accept, prepared))
     try:
         import cluster.tune  # noqa: F401
     except ImportError as error:
@@ -403,17 +403,25 @@ def tune(
     return ready.found()
 
 
-def _accept(recipe: Recipe, coefficients: Coefficients) -> None:
-    """Whether these coefficients go with the recipe, as far as that can be told without data.
+def _accept(prepared: Prepared, coefficients: Coefficients) -> None:
+    """Whether the recipe can be run with these coefficients; data and partition are made again if needed.
 
-    Raises: RecipeError
+    Raises: RecipeError or DataError
     """
+    from cluster.schedules import check_schedule
     from rayfed_kd.setting import check_names, make_method
     from rayfed_kd.spaces import overrides_of
 
-    changed = load_recipe(recipe.model_dump(), overrides_of(coefficients))
-    make_method(method_location(changed), changed.method)
+    setting = prepared.setting
+    changed = load_recipe(prepared.recipe.model_dump(), overrides_of(coefficients))
+    given = ("data", "partition", "clock", "seed")
+    if any(getattr(changed, key) != getattr(prepared.recipe, key) for key in given):
+        _prepared(changed)
+        return
+    method = make_method(method_location(changed), changed.method)
     check_names(changed)
+    replace(setting, recipe=changed, method=method).check()
+    check_schedule(changed, method, setting.devices, setting.partition.sizes.tolist())
 
 
 def _run_trials(ready: Search, concurrent: int | None, address: str | None, tell: Tell) -> None:

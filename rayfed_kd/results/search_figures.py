@@ -103,11 +103,15 @@ def _scatter(axes: Axes, axis: _Axis, rows: Sequence[TrialRow], best: TrialRow |
         axes.scatter(
             [place], [100 * best.best], s=110, facecolors="none", edgecolors=COLOURS[2], label="best"
         )
-    if axis.logarithmic:
-        axes.set_xscale("log")
     if axis.choice is not None:
         axes.set_xticks([place for place, _ in axis.ticks], [text for _, text in axis.ticks])
-        axes.set_xlim(axis.low, axis.high)
+    if axis.logarithmic:
+        axes.set_xscale("log")
+        margin = (axis.high / axis.low) ** 0.04
+        axes.set_xlim(axis.low / margin, axis.high * margin)
+    else:
+        margin = 0.04 * (axis.high - axis.low)
+        axes.set_xlim(axis.low - margin, axis.high + margin)
 
 
 def parallel_figure(rows: Sequence[TrialRow], space: Space, metric: Metric, best: TrialRow | None) -> Figure:

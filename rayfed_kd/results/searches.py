@@ -132,13 +132,12 @@ class Found:
     def rich(self) -> Table:
         """The table for the console, the best first, failed trials last."""
         table = Table(title=f"{self.metric}, {self.how}")
-        for place, name in enumerate(
-            ("trial", *self.space.keys, "best", "round", "last", "rounds", "s", "status")
-        ):
+        keys = [key.removeprefix("method.") for key in self.space.keys]
+        for place, name in enumerate(("trial", *keys, "best", "last", "rounds", "s", "status")):
             table.add_column(name, justify="right" if place else "left", overflow="fold")
         for row in sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial)):
             values = [shown(row.coefficients[key]) for key in self.space.keys]
-            values += [_percent(row.best), str(row.best_round or "-"), _percent(row.last), str(row.rounds)]
+            values += [_percent(row.best), _percent(row.last), str(row.rounds)]
             table.add_row(str(row.trial), *map(Text, values), f"{row.seconds:.1f}", row.status)
         return table
 
@@ -149,6 +148,7 @@ class Found:
     def write(self) -> list[Path]:
         """trials.parquet, best.yaml, pictures, TensorBoard; gives the paths of the files."""
         folder = self.folder
+        folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / "trials.parquet"]
         pq.write_table(self.table(), paths[0])
         text, best = self.best_recipe(), folder / "best.yaml"
