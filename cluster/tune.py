@@ -213,6 +213,9 @@ class _Watch(tune.Callback):
     folder: SearchFolder
     tell: Tell
 
+    def __post_init__(self) -> None:
+        self._over_before = {record.number for record in self.folder.records() if record.over}
+
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         round_index = (trial.last_result or {}).get(ROUND, 0)
         self._over(trial, "finished" if round_index >= self.terms.rounds else "stopped", round_index, None)
@@ -223,6 +226,8 @@ class _Watch(tune.Callback):
 
     def _over(self, trial: Any, status: Status, round_index: int, error: str | None) -> None:
         number = trial.config["number"]
+        if number in self._over_before:  # it has only reported again, for the scheduler and the proposer
+            return
         record = self.folder.record(number)
         assert record is not None
         if not record.over:

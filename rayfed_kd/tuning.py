@@ -66,11 +66,11 @@ def chosen_metric(asked: str | None, evaluated: Mapping[str, Sequence[str]]) -> 
     model = model or last
     if model not in evaluated:
         there = ", ".join(evaluated)
-        raise RecipeError(f"metric {asked!r}: this recipe evaluates {there}", hint=nearest(model, evaluated))
+        raise RecipeError(f"metric {asked!r}: this recipe evaluates {there}.", hint=nearest(model, evaluated))
     name = name or evaluated[model][0]
     if name not in evaluated[model]:
         there = ", ".join(f"{one}/{model}" for one in evaluated[model])
-        raise RecipeError(f"metric {asked!r}: {model} has {there}", hint=nearest(name, evaluated[model]))
+        raise RecipeError(f"metric {asked!r}: {model} has {there}.", hint=nearest(name, evaluated[model]))
     return Metric(name, model)
 
 

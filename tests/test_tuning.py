@@ -81,9 +81,9 @@ def test_metric_is_the_headline_of_the_last_model_unless_said(asked, expected):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ("amp/techer", "this recipe evaluates student, teacher, personal Did you mean teacher?"),
+        ("amp/techer", "this recipe evaluates student, teacher, personal. Did you mean teacher?"),
         ("amp", "metric 'amp': personal has ua/personal"),
-        ("apm/teacher", "teacher has server_accuracy/teacher, amp/teacher Did you mean amp?"),
+        ("apm/teacher", "teacher has server_accuracy/teacher, amp/teacher. Did you mean amp?"),
         ("fm/teacher", "teacher has server_accuracy/teacher, amp/teacher"),
     ],
 )
