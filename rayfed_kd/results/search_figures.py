@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from rayfed_kd.results.figures import COLOURS
-from rayfed_kd.spaces import Choice, Space, shown
+from rayfed_kd.spaces import Choice, RandInt, Space, shown
 
 if TYPE_CHECKING:
     from rayfed_kd.results.searches import TrialRow
@@ -34,16 +35,17 @@ class _Axis:
     high: float
     choice: Choice | None
     logarithmic: bool
+    whole: bool
 
     @classmethod
     def of(cls, key: str, space: Space) -> _Axis:
         values = space.keys[key]
         if isinstance(values, Choice):
             ticks = [(float(place), shown(value)) for place, value in enumerate(values.values)]
-            return cls(key, ticks, -0.3, len(ticks) - 0.7, values, False)
+            return cls(key, ticks, -0.3, len(ticks) - 0.7, values, False, False)
         low, high = (float(value) for value in values.extremes())
         ends = [(end, shown(end)) for end in values.extremes()]
-        return cls(key, ends, low, high, None, values.logarithmic)
+        return cls(key, ends, low, high, None, values.logarithmic, isinstance(values, RandInt))
 
     def place(self, value: Any) -> float:
         """Where the value lies, in the coefficient's own units; a choice's number."""
@@ -110,6 +112,8 @@ def _scatter(axes: Axes, axis: _Axis, rows: Sequence[TrialRow], best: TrialRow |
         margin = (axis.high / axis.low) ** 0.04
         axes.set_xlim(axis.low / margin, axis.high * margin)
     else:
+        if axis.whole:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         margin = 0.04 * (axis.high - axis.low)
         axes.set_xlim(axis.low - margin, axis.high + margin)
 
