@@ -161,7 +161,7 @@ def test_optuna_repeats_and_goes_on_with_more_trials_as_if_asked_at_once(tmp_pat
     same(search(tmp_path, keys, "parts", search="optuna", samples=4, concurrent=1, resume=True), whole)
 
 
-LONG = {"rounds": 60, "model": {"name": "lenet5"}, "data": {"name": "digits"}}
+LONG = {"rounds": 24, "model": {"name": "lenet5"}, "data": {"name": "digits", "fraction": 0.5}}
 
 
 def start(recipe, space, folder, *words):
@@ -185,13 +185,13 @@ def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     recipe, space = write(folder, {LR: {"loguniform": [0.01, 0.5]}}, **LONG)
     process = start(recipe, space, folder / "whole")
-    _, errors = process.communicate(timeout=600)
+    _, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
     return folder, recipe, space
 
 
 def wait_for_rounds(folder, number, count, process):
-    tables, deadline = SearchFolder(folder).trial(number) / "tables", time.monotonic() + 300
+    tables, deadline = SearchFolder(folder).trial(number) / "tables", time.monotonic() + 900
     while time.monotonic() < deadline and process.poll() is None:
         if tables.is_dir() and read_table(tables, "rounds").num_rows >= count:
             return
@@ -209,11 +209,11 @@ def test_search_whose_driver_was_killed_goes_on_to_the_same_table(trial, undistu
     wait_for_rounds(place, trial, 5, process)
     below = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    process.communicate()
+    process.wait()
     psutil.wait_procs(below, timeout=60)
     assert not (place / "trials.parquet").exists()
     process = start(recipe, space, place, "--resume")
-    said, errors = process.communicate(timeout=600)
+    said, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
     assert f"trial {trial}: goes on" in said
     assert table(place).equals(table(folder / "whole"))
@@ -237,7 +237,7 @@ def test_trial_whose_server_was_killed_goes_on_by_itself(undisturbed):
     assert servers
     for pid in servers:
         os.kill(pid, signal.SIGKILL)
-    _, errors = process.communicate(timeout=600)
+    _, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
     assert table(place).equals(table(folder / "whole"))
     log = (SearchFolder(place).trial(0) / "log.txt").read_text()
