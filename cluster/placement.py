@@ -68,6 +68,20 @@ class Plan:
         return next((one.hosts for one in self.classes if client in one.clients), every)
 
 
+def bundles(plan: Plan) -> tuple[list[dict[str, float]], list[int]]:
+    """A placement group for a whole run: its bundles, and where the server and host 0, 1, ... lie.
+
+    A bundle must ask for something: an actor that asks for nothing has the place -1, any bundle.
+    """
+    asked, places = list[dict[str, float]](), list[int]()
+    for actor in (plan.server, *(plan.resources(host) for host in range(plan.num_hosts))):
+        bundle = {"CPU": actor.num_cpus, "GPU": actor.num_gpus}
+        bundle = {name: amount for name, amount in bundle.items() if amount > 0}
+        places.append(len(asked) if bundle else -1)
+        asked += [bundle] if bundle else []
+    return asked, places
+
+
 def plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
     """The hosts for a recipe on these machines.
 

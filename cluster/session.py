@@ -13,9 +13,10 @@ from typing import Any
 
 import psutil
 import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from cluster.actors import ClientActor, ServerActor
-from cluster.placement import Node, plan_hosts
+from cluster.actors import LOST, ClientActor, ServerActor
+from cluster.placement import Node, Plan, bundles, plan_hosts
 from rayfed_kd.config import Recipe, ResourceRecipe
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.setting import Blueprint
@@ -25,6 +26,15 @@ STOP_S = 60.0
 CONNECT_S = 10.0
 
 Event = Mapping[str, Any]
+
+
+class ServerLostError(RunError):
+    """The server's process or machine is gone; nothing is wrong with the run."""
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a process or a machine was lost, so that the run may go on from its checkpoint."""
+    return isinstance(error, (ServerLostError, *LOST))
 
 
 class RaySession:
@@ -124,7 +134,7 @@ def run_together(
         jobs: at a time; None: as many as have room for one client actor each beside their server.
     Raises: what a run raised, once the others are over; KeyboardInterrupt after all were ended.
     """
-    together = min(len(runs), jobs or _rooms(recipe))
+    together = min(len(runs), jobs or rooms(recipe))
     stop = threading.Event()
     with ThreadPoolExecutor(together, "run") as pool:
         waiting = [pool.submit(run, together, stop) for run in runs]
@@ -143,12 +153,17 @@ def run_together(
             future.result()
 
 
-def _rooms(recipe: Recipe) -> int:
+def rooms(recipe: Recipe) -> int:
     """How many runs fit with one client actor and a server each."""
     client, server, nodes = recipe.placement.client, recipe.placement.server, ray_nodes()
     needs = (client.num_cpus + server.num_cpus, client.num_gpus + server.num_gpus)
     has = (sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
     return max(1, min(int(there / need + 1e-9) for there, need in zip(has, needs, strict=True) if need > 0))
+
+
+def share_of_nodes(share: int) -> list[Node]:
+    """One part in `share` of every machine, for one of so many runs at a time."""
+    return [Node(n.cpus / share, n.gpus / share, n.memory_bytes / share) for n in ray_nodes()]
 
 
 def run_on_ray(
@@ -158,6 +173,7 @@ def run_on_ray(
     on_event: Callable[[Event], None],
     *,
     share: int = 1,
+    plan: Plan | None = None,
     stop: threading.Event | None = None,
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
@@ -165,21 +181,24 @@ def run_on_ray(
     """Creates the actors, runs, hands every round's event to `on_event`.
 
     `resume`: from the folder's newest checkpoint; `tell` hears of damaged ones.
-    `share`: this run's part of the cluster, one in so many. `stop`: set by another thread, ends it as Ctrl-C.
+    `share`: this run's part of the cluster, one in so many. `plan`: its hosts, whose `bundles` are the
+    placement group that the calling actor is in; None: made here, for the share. `stop`: set by another
+    thread, ends it as Ctrl-C.
 
     Returns: the summary, and the last evaluated models as arrays.
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
-    nodes = [Node(n.cpus / share, n.gpus / share, n.memory_bytes / share) for n in ray_nodes()]
-    plan = plan_hosts(recipe, nodes)
+    grouped = plan is not None
+    plan = plan or plan_hosts(recipe, share_of_nodes(share))
+    server_options, *host_options = _options(plan, grouped)
     shared = ray.put(blueprint)
     # Restarted for ever: how often a step is tried again is the engine's to count.
     client_actor = ray.remote(ClientActor)
     clients = [
-        client_actor.options(max_restarts=-1, **_resources(plan.resources(host))).remote(shared, host, plan)
-        for host in range(plan.num_hosts)
+        client_actor.options(max_restarts=-1, **options).remote(shared, host, plan)
+        for host, options in enumerate(host_options)
     ]
-    server_actor = ServerActor.options(**_resources(plan.server))  # type: ignore[attr-defined]
+    server_actor = ServerActor.options(**server_options)  # type: ignore[attr-defined]
     server = server_actor.remote(shared, clients, plan, folder, resume)
     running = server.run.remote()
     seen = 0
@@ -203,7 +222,7 @@ def run_on_ray(
         cause = error.cause
         raise cause if isinstance(cause, RayfedError) else error from None
     except ray.exceptions.RayActorError as error:
-        raise RunError(f"the server was lost: {error}") from None
+        raise ServerLostError(f"the server was lost: {error}") from None
 
 
 def _tell(server: Any, seen: int, on_event: Callable[[Event], None]) -> int:
@@ -216,5 +235,17 @@ def _tell(server: Any, seen: int, on_event: Callable[[Event], None]) -> int:
     return seen + len(events)
 
 
-def _resources(asked: ResourceRecipe) -> dict[str, float]:
+def _options(plan: Plan, grouped: bool) -> list[dict[str, Any]]:
+    """Ray's options of the server and of host 0, 1, ...; in a placement group each has its own bundle."""
+    actors = [plan.server, *(plan.resources(host) for host in range(plan.num_hosts))]
+    options: list[dict[str, Any]] = [_resources(actor) for actor in actors]
+    if grouped:
+        group = ray.util.get_current_placement_group()
+        assert group is not None, "a plan of its own belongs to a trial, which is in a placement group"
+        for place, option in zip(bundles(plan)[1], options, strict=True):
+            option["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, place)
+    return options
+
+
+def _resources(asked: ResourceRecipe) -> dict[str, Any]:
     return {"num_cpus": asked.num_cpus, "num_gpus": asked.num_gpus}

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rayfed_kd.experiment import Result, export, prepare, resume, run
+    from rayfed_kd.experiment import Result, export, prepare, resume, run, tune
 
-__all__ = ["Result", "export", "prepare", "resume", "run"]
+__all__ = ["Result", "export", "prepare", "resume", "run", "tune"]
 
 
 def __getattr__(name: str) -> Any:

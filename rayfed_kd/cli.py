@@ -189,6 +189,41 @@ def compare_(
         _show(comparison)
 
 
+@commands.command()
+@RECIPE
+@OVERRIDES
+@click.option("--space", required=True, type=click.Path(), help="YAML: which keys, which values.")
+@click.option("--samples", type=int, help="Trials; default: the space's, else 10.")
+@click.option("--scheduler", type=click.Choice(["asha", "fifo"]), default="asha", show_default=True)
+@click.option(
+    "--search", type=click.Choice(["random", "optuna", "grid"]), default="random", show_default=True
+)
+@click.option("--metric", help="METRIC/MODEL, as amp/oca; default: the space's, else the recipe's headline.")
+@click.option("--concurrent", type=click.IntRange(1), help="Trials at a time; default: as many as have room.")
+@click.option("--folder", help="Where trials and tables go; default: runs/tune- and the recipe's name.")
+@click.option("--resume", "resume_", is_flag=True, help="Go on with the search in the folder.")
+@click.option("--address", help="HOST:PORT of a Ray cluster; default: RAY_ADDRESS, else a private Ray.")
+def tune(recipe: str, overrides: tuple[str, ...], resume_: bool, **options: Any) -> None:
+    """Search the coefficients of RECIPE with Ray Tune: every trial is a run of its own.
+
+    rayfed_kd/spaces.py shows a space. ASHA stops trials that are behind at a ninth and a third of the rounds.
+    The folder gets trials.parquet, best.yaml (a recipe that `run` takes), pictures and TensorBoard with
+    HParams. --resume goes on after an interruption and tries failed trials again; with more --samples it
+    adds trials.
+    """
+    from rich.console import Console
+
+    from rayfed_kd.experiment import tune as search
+
+    found = search(recipe, overrides=overrides, resume=resume_, tell=click.echo, **options)
+    console = Console()
+    console.print(found.rich())
+    for line in found.failures():
+        click.echo(line, err=True)
+    for path in found.write():
+        click.echo(path)
+
+
 def _show(comparison: Comparison) -> None:
     """A comparison's table and what the paper has, on the screen; then its files."""
     from rich.console import Console
@@ -247,6 +282,6 @@ def main() -> NoReturn:
 
 
 def _interrupted(terminated: list[int]) -> int:
-    way_on = "`rayfed-kd resume` with the run's folder, or the same compare again, goes on"
+    way_on = "`rayfed-kd tune --resume`, `resume` with the run's folder, or the same compare again, goes on"
     click.echo(f"interrupted: what was finished is there; {way_on}", err=True)
     return 143 if terminated else 130

@@ -14,7 +14,7 @@ from rayfed_kd.setting import make_method
 from rayfed_kd.studies import read_study, studies_of
 
 ROOT = Path(__file__).parents[1]
-RECIPES = sorted(p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name != "compare")
+RECIPES = sorted(p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name not in ("compare", "tune"))
 STUDIES = sorted(ROOT.glob("configs/compare/*.yaml"))
 BASELINES = sorted(ROOT.glob("configs/baselines/*.yaml"))
 SHAPES = {

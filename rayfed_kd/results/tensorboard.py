@@ -85,6 +85,12 @@ class RunWriter:
         for step, value in zip(steps, values, strict=True):
             self._writer.add_scalar(tag, float(value), int(step))
 
+    def hparams(
+        self, coefficients: Mapping[str, bool | int | float | str], found: Mapping[str, float]
+    ) -> None:
+        """A trial of a search: its coefficients and what it found, for TensorBoard's HParams."""
+        self._writer.add_hparams(dict(coefficients), dict(found), run_name=".")
+
     def close(self) -> None:
         """Writes what is left."""
         self._writer.close()
