@@ -246,7 +246,7 @@ def _show(comparison: Comparison) -> None:
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FOLDER...")
 @click.option("--to", type=click.Path(path_type=Path), default="report.html", help="Default: report.html.")
 def report(folders: tuple[Path, ...], to: Path) -> None:
-    """Write one HTML page about the runs in FOLDERs, or about a comparison's folder; works offline.
+    """Write one HTML page about the runs in FOLDERs, or a comparison's or a search's folder; works offline.
 
     Its tables lie beside it as Markdown, under the same name with .md.
     """

@@ -86,11 +86,8 @@ class Search:
         """
         from rayfed_kd.results.searches import Found, trial_rows
 
-        rows, how = (
-            trial_rows(self.folder, self.trials, self.metric),
-            f"{self.search} search, {self.scheduler}",
-        )
-        found = Found(self.folder.path, rows, self.space, self.metric, self.recipe, how)
+        rows = trial_rows(self.folder, self.trials, self.metric)
+        found = Found(self.folder.path, rows, self.space, self.metric, self.recipe, self.asked.how)
         if found.best is None:
             raise RunError("\n".join(["no trial ended with a value:", *found.failures()]))
         return found

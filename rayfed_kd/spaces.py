@@ -221,12 +221,16 @@ def read_space(path: str | Path) -> Space:
     except yaml.YAMLError as error:
         raise RecipeError(f"not YAML: {error}", source=str(path)) from None
     try:
-        return _space(raw, str(path))
+        return space_of(raw, str(path))
     except RecipeError as error:
         raise RecipeError(error.message, error.path, error.hint, str(path)) from None
 
 
-def _space(raw: Any, source: str) -> Space:
+def space_of(raw: Any, source: str) -> Space:
+    """The space that a file's content describes; what its keys mean is not known here (`Space.check`).
+
+    Raises: RecipeError that names no file.
+    """
     if not isinstance(raw, Mapping) or "space" not in raw:
         raise RecipeError("expected `space:` with recipe keys below it, as method.gamma: {uniform: [0, 2]}")
     file = validate(_SpaceFile, raw, owner="a space file")

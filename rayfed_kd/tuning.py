@@ -33,6 +33,7 @@ Status = Literal["running", "finished", "stopped", "failed"]
 NOT_COMPARED = ("placement", "checkpoint", "faults", "results")
 
 
+SEARCH = "search.yaml"
 FREE_S = 60.0
 
 
@@ -91,6 +92,11 @@ class Asked:
     search: SearchName
     scheduler: SchedulerName
 
+    @property
+    def how(self) -> str:
+        """Who proposed and who stopped, in words."""
+        return f"{self.search} search, {self.scheduler}"
+
     def difference(self, other: Mapping[str, Any]) -> str | None:
         """What is not the same in another one; None if all that matters is."""
         ours = {**_plain(asdict(self)), **{f"recipe.{k}": v for k, v in _plain(dict(self.recipe)).items()}}
@@ -145,9 +151,9 @@ class SearchFolder:
 
         Raises: RecipeError if there is a search and none is to go on, or the other way round, or another one.
         """
-        file = self.path / "search.yaml"
+        file = self.path / SEARCH
         if resume and not file.is_file():
-            raise RecipeError(f"--resume: {self.path} holds no search: there is no search.yaml")
+            raise RecipeError(f"--resume: {self.path} holds no search: there is no {SEARCH}")
         if file.is_file() and not resume:
             raise RecipeError(
                 f"{self.path} holds a search already: --resume goes on, or give another --folder"
@@ -171,6 +177,18 @@ class SearchFolder:
             yield
         finally:
             lock.release()
+
+    def asked(self) -> Asked:
+        """What the search in the folder is.
+
+        Raises: RecipeError if this version cannot read it.
+        """
+        file = self.path / SEARCH
+        raw = load_yaml(file.read_text(encoding="utf8"))
+        try:
+            return Asked(**raw)
+        except TypeError:
+            raise RecipeError(f"{file}: no search that this version of rayfed-kd wrote") from None
 
     def trial(self, number: int) -> Path:
         """A trial's run folder."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ PER_ROW = 4
 
 
 @dataclass(frozen=True)
-class _Axis:
+class CoefficientAxis:
     """A coefficient's axis: a value's position in it, and what stands at which positions."""
 
     key: str
@@ -38,7 +38,7 @@ class _Axis:
     whole: bool
 
     @classmethod
-    def of(cls, key: str, space: Space) -> _Axis:
+    def of(cls, key: str, space: Space) -> CoefficientAxis:
         values = space.keys[key]
         if isinstance(values, Choice):
             ticks = [(float(place), shown(value)) for place, value in enumerate(values.values)]
@@ -73,13 +73,13 @@ def coefficients_figure(
         rows: those with a value.
         best: is ringed.
     """
-    axes_of = [_Axis.of(key, space) for key in space.keys]
+    axes_of = [CoefficientAxis.of(key, space) for key in space.keys]
     columns = min(PER_ROW, len(axes_of))
     lines = -(-len(axes_of) // columns)
     figure = Figure(figsize=(3.4 * columns + 0.6, 3.2 * lines), layout="constrained")
     for number, axis in enumerate(axes_of, start=1):
         axes = figure.add_subplot(lines, columns, number)
-        _scatter(axes, axis, rows, best)
+        draw_scatter(axes, axis, rows, best)
         axes.set_xlabel(axis.key)
         axes.grid(alpha=0.3)
         if number % columns == 1 or columns == 1:
@@ -89,7 +89,8 @@ def coefficients_figure(
     return figure
 
 
-def _scatter(axes: Axes, axis: _Axis, rows: Sequence[TrialRow], best: TrialRow | None) -> None:
+def draw_scatter(axes: Axes, axis: CoefficientAxis, rows: Sequence[TrialRow], best: TrialRow | None) -> None:
+    """Best values (%) against one coefficient: stopped and failed trials hollow, the best ringed."""
     for status, colour, filled in (("finished", 0, True), ("stopped", 0, False), ("failed", 1, False)):
         points = [
             (axis.place(row.coefficients[axis.key]), 100 * row.best)
@@ -124,14 +125,25 @@ def parallel_figure(rows: Sequence[TrialRow], space: Space, metric: Metric, best
     Args:
         rows: those with a value.
     """
-    axes_of = [_Axis.of(key, space) for key in space.keys]
-    values = [100 * row.best for row in rows if row.best is not None]
-    low, high = min(values), max(values)
-    if low == high:
-        low, high = low - 1, high + 1
+    axes_of = [CoefficientAxis.of(key, space) for key in space.keys]
+    low, high = _ends(rows)
     figure = Figure(figsize=(2.0 * len(axes_of) + 3.0, 4.0), layout="constrained")
+    colour = Normalize(low, high)
     axes = figure.add_subplot()
-    colour, last = Normalize(low, high), len(axes_of)
+    draw_parallel(axes, axes_of, rows, best, lambda row: colormaps["viridis"](colour(100 * (row.best or 0))))
+    figure.colorbar(ScalarMappable(colour, "viridis"), ax=axes, label=f"best {metric} (%)")
+    return figure
+
+
+def draw_parallel(
+    axes: Axes,
+    axes_of: Sequence[CoefficientAxis],
+    rows: Sequence[TrialRow],
+    best: TrialRow | None,
+    colour: Callable[[TrialRow], Any],
+) -> None:
+    """A line per trial, the best thick, those that did not finish dashed; the last axis is the metric's."""
+    (low, high), last = _ends(rows), len(axes_of)
     for row in sorted(rows, key=lambda row: row.best or 0.0):
         if row.best is None:
             continue
@@ -140,20 +152,25 @@ def parallel_figure(rows: Sequence[TrialRow], space: Space, metric: Metric, best
         axes.plot(
             range(last + 1),
             heights,
-            color=colormaps["viridis"](colour(100 * row.best)),
+            color=colour(row),
             linewidth=3.0 if row is best else 1.2,
             linestyle="-" if row.status == "finished" else "--",
         )
     for place, axis in enumerate(axes_of):
         _mark(axes, place, [(axis.share(value), text) for value, text in axis.ticks])
     _mark(axes, last, [(0.0, f"{low:.1f}"), (1.0, f"{high:.1f}")])
-    axes.set_xticks(range(last + 1), [*(axis.key for axis in axes_of), f"best {metric} (%)"], fontsize=8)
+    axes.set_xticks(range(last + 1), [*(axis.key for axis in axes_of), "best (%)"], fontsize=8)
     axes.set_yticks([])
     axes.set(xlim=(-0.3, last + 0.4), ylim=(-0.06, 1.06))
     for side in ("left", "right", "top", "bottom"):
         axes.spines[side].set_visible(False)
-    figure.colorbar(ScalarMappable(colour, "viridis"), ax=axes, label=f"best {metric} (%)")
-    return figure
+
+
+def _ends(rows: Sequence[TrialRow]) -> tuple[float, float]:
+    """The ends of the metric's axis, in percent."""
+    values = [100 * row.best for row in rows if row.best is not None]
+    low, high = min(values), max(values)
+    return (low - 1, high + 1) if low == high else (low, high)
 
 
 def _mark(axes: Axes, place: int, ticks: Sequence[tuple[float, str]]) -> None:

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from rayfed_kd.config import Recipe, load_recipe
 from rayfed_kd.results.search_figures import coefficients_figure, parallel_figure
-from rayfed_kd.spaces import Coefficients, Space, overrides_of, shown
-from rayfed_kd.tuning import Metric, SearchFolder, Status
+from rayfed_kd.spaces import Coefficients, Space, overrides_of, shown, space_of
+from rayfed_kd.tuning import SEARCH, Metric, SearchFolder, Status
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TrialRow:
         values: (round, value) of every evaluation that counts.
         rounds: the last round that counts.
         seconds: in rounds, until then.
-        status: finished, stopped or failed.
+        status: finished, stopped, failed, or running when a search is looked at under way.
         error: why it failed.
     """
 
@@ -74,6 +74,20 @@ def trial_rows(folder: SearchFolder, trials: int, metric: Metric) -> list[TrialR
         )
         rows.append(row)
     return rows
+
+
+def read_search(path: Path) -> Found:
+    """What the search in a folder has found so far; trials that still run have the status `running`.
+
+    Raises: RecipeError if this version cannot read it.
+    """
+    folder = SearchFolder(path)
+    asked = folder.asked()
+    name, model = asked.metric.split("/", 1)
+    metric = Metric(name, model)
+    rows = trial_rows(folder, len(folder.records()), metric)
+    space = space_of({"space": asked.space}, str(path / SEARCH))
+    return Found(path, rows, space, metric, load_recipe(asked.recipe), asked.how)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from rayfed_kd.results.report.results import (
     metrics_section,
     partition_section,
 )
+from rayfed_kd.results.report.searches import search_section
 
 # In this order; a section is left out where the runs have nothing for it.
 OF_RUNS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
@@ -41,7 +42,7 @@ def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) 
     """Writes the page and, beside it, its tables as Markdown; gives both paths.
 
     Args:
-        folders: of runs, and of comparisons that `rayfed-kd compare` wrote.
+        folders: of runs, and of what `rayfed-kd compare` and `rayfed-kd tune` wrote.
         to: a file name that ends in .html.
         methods: name -> location, for the methods' papers.
     Raises: RecipeError if a folder holds no run that this version can read, or `to` is no such name.
@@ -67,13 +68,18 @@ def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) 
 def report_sections(sources: Sources, methods: Mapping[str, str]) -> list[Section]:
     """All that there is to say, in order."""
     compared = [comparison_section(path.resolve().name, text) for path, text in sources.comparisons.items()]
+    searched = [search_section(found) for found in sources.searches]
+    if not sources.runs:  # a search none of whose trials has a value
+        return searched
     rest = [section for make in OF_RUNS if (section := make(sources.runs)) is not None]
-    return [runs_section(sources.runs, methods), *compared, *rest]
+    return [*searched, runs_section(sources.runs, methods), *compared, *rest]
 
 
 def _title(sources: Sources) -> str:
     if sources.comparisons:
         return ", ".join(path.resolve().name for path in sources.comparisons)
+    if sources.searches:
+        return ", ".join(found.folder.resolve().name for found in sources.searches)
     if len(sources.runs) > 3:
         return f"{len(sources.runs)} runs"
     return ", ".join(run.label for run in sources.runs)

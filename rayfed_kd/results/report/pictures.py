@@ -101,7 +101,7 @@ def lines_picture(title: str, lines: Sequence[Line], across: str, description: s
         if across == "round":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
-    return _panel(title, description, draw)
+    return panel(title, description, draw)
 
 
 def histogram_picture(title: str, look: int, percents: Sequence[float], highest: int) -> Picture:
@@ -117,7 +117,7 @@ def histogram_picture(title: str, look: int, percents: Sequence[float], highest:
         axes.set(xlabel="accuracy on the client's own test part (%)", ylabel="clients", ylim=(0, highest))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return _panel(title, f"Histogram of {len(percents)} accuracies, 5 points a bar", draw)
+    return panel(title, f"Histogram of {len(percents)} accuracies, 5 points a bar", draw)
 
 
 def histogram_edges() -> list[float]:
@@ -142,7 +142,7 @@ def phases_picture(title: str, rounds: Sequence[int], phases: Mapping[str, Seque
         axes.set(xlabel="round", ylabel="seconds")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
-    return _panel(title, f"Stacked by round: {', '.join(phases)}", draw)
+    return panel(title, f"Stacked by round: {', '.join(phases)}", draw)
 
 
 def bars_picture(title: str, bars: Mapping[str, Mapping[int, float]], unit: str, description: str) -> Picture:
@@ -162,7 +162,7 @@ def bars_picture(title: str, bars: Mapping[str, Mapping[int, float]], unit: str,
             axes.annotate(shown, (0, place), (1, 9), textcoords="offset points", fontsize=8.5)
         axes.set(xlabel=unit, ylim=(len(bars) - 0.5, -0.9), yticks=[])
 
-    return _panel(title, description, draw, height=1.0 + 0.46 * len(bars))
+    return panel(title, description, draw, (PANEL[0], 1.0 + 0.46 * len(bars)))
 
 
 def partition_picture(counts: Array, class_names: Sequence[str], title: str) -> Picture:
@@ -176,9 +176,17 @@ def partition_picture(counts: Array, class_names: Sequence[str], title: str) -> 
         return _drawn(figure, title, "Clients across, classes up; a bubble's area is the number of samples")
 
 
-def _panel(title: str, description: str, draw: Callable[[Axes], None], height: float = PANEL[1]) -> Picture:
+def panel(
+    title: str, description: str, draw: Callable[[Axes], None], size: tuple[float, float] = PANEL
+) -> Picture:
+    """A drawing of one pair of axes.
+
+    Args:
+        draw: draws with the colours of `SERIES`.
+        size: in inches.
+    """
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(PANEL[0], height), layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
         draw(figure.add_subplot())
         return _drawn(figure, title, description)
 

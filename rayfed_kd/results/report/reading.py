@@ -1,4 +1,4 @@
-"""Run and comparison folders as a report reads them: from what lies there alone, never from the data."""
+"""Runs, comparisons and searches as a report reads them: from their folders alone, never from the data."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from rayfed_kd.config import Recipe, load_recipe
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.results.searches import Found, read_search
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import SCHEMAS, read_table
+from rayfed_kd.tuning import SEARCH, SearchFolder
 
 SEED = re.compile(r"-seed\d+(\.running)?$")
 
@@ -52,23 +54,33 @@ class Sources:
     Attributes:
         runs: in the order given, a comparison's by name.
         comparisons: folder -> its comparison.md; "" if it was not written yet.
+        searches: with Ray Tune; of their trials only the best is among the runs.
     """
 
     runs: Sequence[Run]
     comparisons: Mapping[Path, str]
+    searches: Sequence[Found]
 
 
 def read_sources(folders: Sequence[Path]) -> Sources:
-    """Runs, and comparisons with theirs; a folder given twice is read once.
+    """Runs, comparisons with theirs, searches with their best trial; a folder given twice is read once.
 
     Raises: RecipeError if a folder holds no run, or one that this version cannot read.
     """
     runs: dict[Path, Run] = {}
     comparisons: dict[Path, str] = {}
+    searches: dict[Path, Found] = {}
     for folder in folders:
+        if (folder / SEARCH).is_file():
+            found = searches[folder.resolve()] = read_search(folder)
+            if found.best is not None:
+                path = SearchFolder(folder).trial(found.best.trial)
+                name = f"{folder.resolve().name}, trial {found.best.trial} (the best)"
+                runs.setdefault(path.resolve(), replace(_read_run(path, name), label=name))
+            continue
         for path, row in _runs_of(folder, comparisons):
             runs.setdefault(path.resolve(), _read_run(path, row))
-    return Sources(_told_apart(list(runs.values())), comparisons)
+    return Sources(_told_apart(list(runs.values())), comparisons, list(searches.values()))
 
 
 def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path, str]]:
