@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 from cluster.calls import EvaluationCall, EvaluationResult, PersonalCall, StepCall, StepFacts, StepResult
 from cluster.checkpoints import Checkpointer
 from cluster.host import Host
+from cluster.meters import Meters
 from cluster.placement import HostClass, Plan
 from cluster.simulation import Simulation, StoppedError, run_recorded
 from rayfed_kd.config import FaultsRecipe
@@ -37,6 +39,7 @@ LOST = (
     ray.exceptions.ObjectLostError,
 )
 POLL_S, RESTART_S = 0.5, 300.0
+LOGICAL_GPUS = "RAYFED_KD_LOGICAL_GPUS"
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,13 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     """The device that Ray gave this actor; on a GPU its memory is capped to the actor's share."""
     torch.set_num_threads(threads)
     assigned = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-    if not assigned or num_gpus == 0:
+    if not assigned or num_gpus == 0 or os.environ.get(LOGICAL_GPUS) == "1":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise RunError(f"Ray gave this actor GPU {assigned}, but torch sees none")
+        raise RunError(
+            f"Ray gave this actor GPU {assigned}, but torch sees none; {LOGICAL_GPUS}=1 in the environment "
+            "of Ray's machines computes on the CPU all the same, to try a placement"
+        )
     if num_gpus < 1:
         torch.cuda.set_per_process_memory_fraction(num_gpus, 0)
     if deterministic:
@@ -111,6 +117,7 @@ class _Job:
     priority: tuple[float, int]
     call: Any = field(compare=False)
     future: Future[Any] = field(compare=False)
+    lost: int = field(default=0, compare=False)  # how often its host was
 
 
 class RayEngine:
@@ -123,6 +130,8 @@ class RayEngine:
         loop: the event loop that waits for references.
         faults: how often a step whose host was lost is run again, and how long a step may take.
         classes: which actors are for which clients; empty: all for all. Shared models are evaluated anywhere.
+        max_inflight: calls at a time that all actors have together; None: as many as they take.
+        on_load: told how many calls they have whenever that changes.
     """
 
     def __init__(
@@ -134,14 +143,19 @@ class RayEngine:
         faults: FaultsRecipe,
         *,
         classes: Sequence[HostClass] = (),
+        max_inflight: int | None = None,
+        on_load: Callable[[int], None] = lambda calls: None,
     ) -> None:
         self._faults = faults
+        self._max_inflight, self._on_load = max_inflight or math.inf, on_load
         self._actors, self._pinned, self._sizes, self._loop = list(actors), pinned, sizes, loop
         self._every = tuple(range(len(actors)))
         self._hosts = {client: one.hosts for one in classes for client in one.clients}
         self._load = [0] * len(actors)
         self._waiting: list[_Job] = []
         self._open: set[Future[Any]] = set()
+        self._away: set[int] = set()  # lost hosts, until they answer again
+        self._gone: dict[int, str] = {}  # those that never will, and why
         self._cancelled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
@@ -186,6 +200,8 @@ class RayEngine:
 
     def _enqueue(self, job: _Job) -> None:
         bisect.insort(self._waiting, job)
+        if self._gone:
+            self._refuse_hopeless()
         self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
@@ -199,69 +215,99 @@ class RayEngine:
             if job.future.cancelled():  # given up before it began
                 continue
             self._load[host] += 1
-            task = self._loop.create_task(self._run(host, job))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._on_load(sum(self._load))
+            self._spawn(self._run(host, job))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _startable(self) -> tuple[int, int] | None:
         """The place of the first job that can start, and the host for it."""
+        if sum(self._load) >= self._max_inflight:
+            return None
         depth = 2 if len(self._waiting) > len(self._actors) else 1
         full = set()
         for place, job in enumerate(self._waiting):
             client = _whose(job.call)
-            if client is not None and self._pinned:
+            if client is not None and self._pinned and client not in self._away:
                 return place, client  # its state is there
             hosts = self._every if client is None else self._hosts.get(client, self._every)
             if hosts in full:
                 continue
-            host = min(hosts, key=self._load.__getitem__)
-            if self._load[host] < depth:
+            there = [host for host in hosts if host not in self._away]
+            host = min(there, key=self._load.__getitem__) if there else None
+            if host is not None and self._load[host] < depth:
                 return place, host
-            if not self._hosts:
+            if not self._hosts and not self._pinned:
                 return None
             full.add(hosts)
         return None
 
     async def _run(self, host: int, job: _Job) -> None:
         try:
-            result = await self._tried(host, job.call)
+            result = await asyncio.wait_for(self._called(host, job.call), self._faults.step_timeout_s)
             if not job.future.done():
                 job.future.set_result(result)
+        except TimeoutError:
+            ray.kill(self._actors[host], no_restart=False)
+            self._again(
+                host, job, f"took longer than faults.step_timeout_s = {self._faults.step_timeout_s:g}"
+            )
+        except LOST as error:
+            self._again(host, job, _cause(error))
         except Exception as error:  # handed on to the thread that waits, whatever it is
             if not job.future.done():
                 job.future.set_exception(_explained(error))
         finally:
-            self._open.discard(job.future)
+            if job.future.done():
+                self._open.discard(job.future)
             self._load[host] -= 1
+            self._on_load(sum(self._load))
             self._pump()
 
-    async def _tried(self, host: int, call: Any) -> Any:
-        """The call, again while its host is lost: Ray restarts it, and a call brings all that it needs."""
-        for attempt in range(self._faults.max_retries + 1):
-            try:
-                return await asyncio.wait_for(self._called(host, call), self._faults.step_timeout_s)
-            except TimeoutError:
-                ray.kill(self._actors[host], no_restart=False)
-                lost = f"took longer than faults.step_timeout_s = {self._faults.step_timeout_s:g}"
-            except LOST as error:
-                lost = _cause(error)
-            if attempt < self._faults.max_retries:
-                await self._back(host)
-        raise RunError(
-            f"{call}: host {host} was lost {self._faults.max_retries + 1} times (faults.max_retries = "
-            f"{self._faults.max_retries}), at last because it {lost}"
-        )
+    def _again(self, host: int, job: _Job, lost: str) -> None:
+        """A host was lost; Ray restarts it. The call brings all that it needs: another host may take it."""
+        if host not in self._away:
+            self._away.add(host)
+            self._spawn(self._back(host, lost))
+        job.lost += 1
+        if job.lost <= self._faults.max_retries:
+            bisect.insort(self._waiting, job)
+        elif not job.future.done():
+            text = (
+                f"{job.call}: its host was lost {job.lost} times (faults.max_retries = "
+                f"{self._faults.max_retries}), at last host {host}, because it {lost}"
+            )
+            job.future.set_exception(RunError(text))
 
-    async def _back(self, host: int) -> None:
+    async def _back(self, host: int, lost: str) -> None:
         """Waits until a restarted host answers: a call sent to it meanwhile would fail at once."""
         for _ in range(int(RESTART_S / POLL_S)):
             try:
                 await asyncio.wrap_future(self._actors[host].alive.remote().future())
+                self._away.discard(host)
+                self._pump()
                 return
-            except ray.exceptions.ActorUnavailableError:
+            except ray.exceptions.ActorUnavailableError:  # it starts, or no machine has room for it now
                 await asyncio.sleep(POLL_S)
             except ray.exceptions.RayActorError:
-                return  # gone for good: the next call says why
+                break
+        self._gone[host] = lost
+        self._refuse_hopeless()
+
+    def _refuse_hopeless(self) -> None:
+        """Ends the calls for which no host is there, and none may come back."""
+        for job in list(self._waiting):
+            client = _whose(job.call)
+            hosts = self._every if client is None else self._hosts.get(client, self._every)
+            if hosts and all(host in self._gone for host in hosts):
+                self._waiting.remove(job)
+                self._open.discard(job.future)
+                if not job.future.done():
+                    text = f"{job.call}: no host came back for it; host {hosts[-1]} {self._gone[hosts[-1]]}"
+                    job.future.set_exception(RunError(text))
 
     async def _called(self, host: int, call: Any) -> Any:
         actor = self._actors[host]
@@ -328,7 +374,17 @@ class ServerActor:
         loop = asyncio.get_running_loop()
         sizes = self._setting.partition.sizes.tolist()
         recipe, plan = self._setting.recipe, self._plan
-        self._engine = RayEngine(self._clients, plan.pinned, sizes, loop, recipe.faults, classes=plan.classes)
+        meters = Meters(self._folder.name)
+        self._engine = RayEngine(
+            self._clients,
+            plan.pinned,
+            sizes,
+            loop,
+            recipe.faults,
+            classes=plan.classes,
+            max_inflight=recipe.placement.max_inflight,
+            on_load=meters.in_flight,
+        )
         checkpointer = Checkpointer(self._folder, recipe.checkpoint)
         start = None
         if self._resume:
@@ -336,7 +392,7 @@ class ServerActor:
                 checkpointer.latest, self._engine.publish, self._device, self._told.append
             )
         after = None if not self._resume else 0 if start is None else start.round
-        recorder = self._recorder = RunRecorder(self._folder, self._setting, after_round=after)
+        recorder = self._recorder = RunRecorder(self._folder, self._setting, meters.round, after)
         self._simulation = Simulation(self._setting, self._engine, recorder, self._device, checkpointer)
         if self._stopping:
             self._simulation.stop()

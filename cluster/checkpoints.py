@@ -102,7 +102,11 @@ class Checkpointer:
         }
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"
         aside = path.with_name(f".{path.name}")
-        save_file(arrays or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
+        try:
+            save_file(arrays or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
+        except SafetensorError as error:  # the disk's error, in a wrapping of its own
+            aside.unlink(missing_ok=True)
+            raise OSError(f"{path}: {error}") from None
         facts = {"round": snapshot.round, "bytes": aside.stat().st_size, "blake2b": _digest(aside)}
         _commit(aside, path)
         note = path.with_suffix(".json")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from cluster.schedules import make_schedule
 from rayfed_kd.config import Recipe, ResourceRecipe
@@ -12,15 +12,42 @@ from rayfed_kd.errors import RecipeError
 
 # An idle actor that has imported torch takes about 180 MB (Linux, Ray 2.60); with a model and data more.
 HOST_BYTES = 400 * 2**20
+NODE_ID = "ray.io/node-id"
 
 
 @dataclass(frozen=True)
 class Node:
-    """What one machine of a cluster has."""
+    """What one machine of a cluster has.
+
+    Attributes:
+        resources: the cluster's own, by name.
+        labels: what `label_selector` asks about.
+        id: Ray's.
+        sees_folder: whether the run's folder lies there, so that the server may.
+    """
 
     cpus: float
     gpus: float
     memory_bytes: float
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
+    sees_folder: bool = True
+
+    def divided(self, share: int) -> Node:
+        """One part in `share` of it, for one of so many runs at a time."""
+        own = {name: amount / share for name, amount in self.resources.items()}
+        return replace(
+            self,
+            cpus=self.cpus / share,
+            gpus=self.gpus / share,
+            memory_bytes=self.memory_bytes / share,
+            resources=own,
+        )
+
+    def admits(self, asked: ResourceRecipe) -> bool:
+        """Whether its labels are as the selector wants them."""
+        return all(_selects(wanted, self.labels.get(label)) for label, wanted in asked.label_selector.items())
 
 
 @dataclass(frozen=True)
@@ -47,6 +74,8 @@ class Plan:
         keep_states: of how many clients a host keeps the latest state.
         client, server: what an actor asks for.
         classes: where clients ask for different things, which hosts are whose; empty: all are alike.
+        strategy: pack or spread.
+        server_nodes: Ray's ids of the machines that the server may be on; empty: any.
     """
 
     num_hosts: int
@@ -55,6 +84,13 @@ class Plan:
     client: ResourceRecipe
     server: ResourceRecipe
     classes: tuple[HostClass, ...] = ()
+    strategy: str = "pack"
+    server_nodes: tuple[str, ...] = ()
+
+    @property
+    def actors(self) -> tuple[ResourceRecipe, ...]:
+        """What each asks for: the server, then host 0, 1, ..."""
+        return (self.server, *(self.resources(host) for host in range(self.num_hosts)))
 
     def resources(self, host: int) -> ResourceRecipe:
         """What a host's actor asks for."""
@@ -68,18 +104,45 @@ class Plan:
         return next((one.hosts for one in self.classes if client in one.clients), every)
 
 
-def bundles(plan: Plan) -> tuple[list[dict[str, float]], list[int]]:
-    """A placement group for a whole run: its bundles, and where the server and host 0, 1, ... lie.
+@dataclass(frozen=True)
+class Bundles:
+    """A placement group for a whole run.
 
-    A bundle must ask for something: an actor that asks for nothing has the place -1, any bundle.
+    Attributes:
+        asked, selectors: resource -> amount and label -> selector, of each bundle.
+        places: in which bundle the server and host 0, 1, ... lie. A bundle must ask for something: an actor
+            that asks for nothing has the place -1, any bundle.
     """
-    asked, places = list[dict[str, float]](), list[int]()
-    for actor in (plan.server, *(plan.resources(host) for host in range(plan.num_hosts))):
-        bundle = {"CPU": actor.num_cpus, "GPU": actor.num_gpus}
+
+    asked: list[dict[str, float]]
+    selectors: list[dict[str, str]]
+    places: list[int]
+
+
+def bundles(plan: Plan) -> Bundles:
+    """The placement group of a plan's server and hosts."""
+    found = Bundles([], [], [])
+    for place, actor in enumerate(plan.actors):
+        bundle = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
         bundle = {name: amount for name, amount in bundle.items() if amount > 0}
-        places.append(len(asked) if bundle else -1)
-        asked += [bundle] if bundle else []
-    return asked, places
+        found.places.append(len(found.asked) if bundle else -1)
+        if bundle:
+            found.asked.append(bundle)
+            found.selectors.append(_selector(actor, plan.server_nodes if place == 0 else ()))
+    return found
+
+
+def _selector(actor: ResourceRecipe, nodes: Sequence[str]) -> dict[str, str]:
+    on = {NODE_ID: f"in({', '.join(nodes)})"} if nodes else {}
+    return {**actor.label_selector, **on}
+
+
+def _selects(wanted: str, label: str | None) -> bool:
+    """Ray's label selectors: value, !value, in(a, b), !in(a, b). A label that is not there is no value."""
+    positive = not wanted.startswith("!")
+    body = wanted.removeprefix("!")
+    values = body[3:-1].replace(" ", "").split(",") if body.startswith("in(") else [body]
+    return (label in values) == positive
 
 
 def plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
@@ -87,6 +150,12 @@ def plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
 
     Raises: RecipeError, with both numbers, if what is asked for does not fit: Ray would wait for ever.
     """
+    seen = tuple(node.id for node in nodes if node.sees_folder)
+    plan = replace(_plan_hosts(recipe, nodes), strategy=recipe.placement.strategy)
+    return plan if len(seen) == len(nodes) else replace(plan, server_nodes=seen)
+
+
+def _plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
     clients, wanted = recipe.partition.clients, recipe.placement.clients_per_actor
     client, server = recipe.placement.client, recipe.placement.server
     if recipe.placement.overrides:
@@ -150,7 +219,7 @@ def _groups(recipe: Recipe) -> list[tuple[ResourceRecipe, list[int]]]:
     """What is asked for, and by which clients; those without an override last."""
     found: list[tuple[ResourceRecipe, list[int]]] = []
     for override in recipe.placement.overrides:
-        asked = ResourceRecipe(num_cpus=override.num_cpus, num_gpus=override.num_gpus)
+        asked = ResourceRecipe(**override.model_dump(exclude={"clients"}))
         found.append((asked, sorted(override.clients)))
     taken = {client for _, members in found for client in members}
     rest = [client for client in range(recipe.partition.clients) if client not in taken]
@@ -180,7 +249,7 @@ def _fits(
     free = [_Free(node) for node in nodes]
     actors = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
     wanted = sorted(actors, key=lambda asked: (-asked.num_gpus, -asked.num_cpus))
-    if not any(room.take(server, 0) for room in free):
+    if not any(room.take(server, 0) for room in free if room.node.sees_folder):
         return False
     return all(any(room.take(asked, HOST_BYTES) for room in free) for asked in wanted)
 
@@ -189,6 +258,7 @@ class _Free:
     """What is left of a machine, GPU by GPU: a fraction lies on one device."""
 
     def __init__(self, node: Node) -> None:
+        self.node, self._own = node, dict(node.resources)
         self._cpus, self._memory = node.cpus, max(node.memory_bytes, HOST_BYTES)
         whole = math.floor(node.gpus)
         self._gpus = [1.0] * whole + ([node.gpus - whole] if node.gpus > whole else [])
@@ -198,9 +268,12 @@ class _Free:
         devices = math.ceil(asked.num_gpus)
         share = min(asked.num_gpus, 1.0)
         having = [place for place, left in enumerate(self._gpus) if left >= share - 1e-9]
-        fits = self._cpus >= asked.num_cpus - 1e-9 and self._memory >= memory
-        if not fits or len(having) < devices:
+        fits = self._cpus >= asked.num_cpus - 1e-9 and self._memory >= memory and self.node.admits(asked)
+        has = all(self._own.get(name, 0.0) >= amount - 1e-9 for name, amount in asked.resources.items())
+        if not fits or not has or len(having) < devices:
             return False
+        for name, amount in asked.resources.items():
+            self._own[name] -= amount
         self._cpus, self._memory = self._cpus - asked.num_cpus, self._memory - memory
         for place in having[:devices]:
             self._gpus[place] -= share
@@ -228,26 +301,48 @@ def _room(nodes: Sequence[Node], client: ResourceRecipe, server: ResourceRecipe)
 
 def _fit(node: Node, client: ResourceRecipe, server: ResourceRecipe | None) -> int:
     """How many client actors fit on a machine; -1 if the server does not."""
-    cpus = node.cpus - (server.num_cpus if server else 0)
-    gpus = node.gpus - (server.num_gpus if server else 0)
-    if cpus < 0 or gpus < 0:
+    left = _left(node, server)
+    if left is None:
         return -1
-    by_cpu = math.inf if client.num_cpus == 0 else cpus / client.num_cpus
+    if not node.admits(client):
+        return 0
+    by_cpu = math.inf if client.num_cpus == 0 else left.cpus / client.num_cpus
     if client.num_gpus == 0:
         by_gpu = math.inf
     elif client.num_gpus >= 1:
-        by_gpu = gpus // client.num_gpus
+        by_gpu = left.gpus // client.num_gpus
     else:  # a fraction lies on one device: two of 0.6 do not share one
-        by_gpu = math.floor(gpus) * math.floor(1 / client.num_gpus + 1e-9)
-        by_gpu += math.floor((gpus % 1) / client.num_gpus + 1e-9)
+        by_gpu = math.floor(left.gpus) * math.floor(1 / client.num_gpus + 1e-9)
+        by_gpu += math.floor((left.gpus % 1) / client.num_gpus + 1e-9)
+    by_own = [left.resources.get(name, 0.0) / amount for name, amount in client.resources.items()]
     by_memory = max(1, int(node.memory_bytes / HOST_BYTES))
-    return int(min(by_cpu + 1e-9, by_gpu, by_memory))
+    return int(min(by_cpu + 1e-9, by_gpu, by_memory, *(own + 1e-9 for own in by_own)))
+
+
+def _left(node: Node, server: ResourceRecipe | None) -> Node | None:
+    """What the server leaves of a machine; None if it cannot be there."""
+    if server is None:
+        return node
+    own = {name: has - server.resources.get(name, 0.0) for name, has in node.resources.items()}
+    left = replace(node, cpus=node.cpus - server.num_cpus, gpus=node.gpus - server.num_gpus, resources=own)
+    lacks = min(left.cpus, left.gpus, *own.values()) < 0 or set(server.resources) - set(own)
+    return None if lacks or not node.sees_folder or not node.admits(server) else left
 
 
 def _shown(resources: ResourceRecipe) -> str:
-    return f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU"
+    own = "".join(f", {amount:g} {name}" for name, amount in resources.resources.items())
+    labels = ", ".join(f"{label} {wanted}" for label, wanted in resources.label_selector.items())
+    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU{own}"
+    return f"{told} where {labels}" if labels else told
 
 
 def _machines(nodes: Sequence[Node]) -> str:
-    shown = [f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.0f} GiB" for node in nodes]
+    shown = [_machine(node) for node in nodes]
     return f"{len(nodes)} machine(s) ({'; '.join(shown[:4])}{'; ...' if len(shown) > 4 else ''})"
+
+
+def _machine(node: Node) -> str:
+    own = "".join(f", {amount:g} {name}" for name, amount in node.resources.items())
+    labels = "".join(f", {label} {value}" for label, value in node.labels.items() if label != NODE_ID)
+    unseen = "" if node.sees_folder else ", does not see the run's folder"
+    return f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.0f} GiB{own}{labels}{unseen}"

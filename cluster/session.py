@@ -7,15 +7,19 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
 import ray
+from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors import LOST, ClientActor, ServerActor
+from cluster.machines import prepare_machines, ray_nodes
 from cluster.placement import Node, Plan, bundles, plan_hosts
 from rayfed_kd.config import Recipe, ResourceRecipe
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
@@ -24,6 +28,7 @@ from rayfed_kd.setting import Blueprint
 POLL_S = 0.1
 STOP_S = 60.0
 CONNECT_S = 10.0
+NOTICE_S, ROOM_S = 10.0, 600.0  # of waiting for room on a busy cluster
 
 Event = Mapping[str, Any]
 
@@ -92,7 +97,11 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is not None:
         _probe(address)
-        ray.init(address=address, **quiet)
+        try:
+            ray.init(address=address, **quiet)
+        except (RuntimeError, ConnectionError, ValueError) as error:
+            # Another Ray or Python version, no token, a cluster that just ends.
+            raise RecipeError(f"--address {address}: {error}") from None
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # private, on loopback, gone with this process
     # The server sleeps while clients train: its share comes on top of the machine's cores.
@@ -111,16 +120,6 @@ def _probe(address: str) -> None:
         raise RecipeError(
             f"--address {address}: no Ray answers there ({error}); expected HOST:PORT"
         ) from None
-
-
-def ray_nodes() -> list[Node]:
-    """The machines of the Ray that this process is connected to."""
-    found = []
-    for node in ray.nodes():  # type: ignore[no-untyped-call]
-        if node["Alive"]:
-            has = node["Resources"]
-            found.append(Node(has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0)))
-    return found
 
 
 def run_together(
@@ -163,7 +162,7 @@ def rooms(recipe: Recipe) -> int:
 
 def share_of_nodes(share: int) -> list[Node]:
     """One part in `share` of every machine, for one of so many runs at a time."""
-    return [Node(n.cpus / share, n.gpus / share, n.memory_bytes / share) for n in ray_nodes()]
+    return [node.divided(share) for node in ray_nodes()]
 
 
 def run_on_ray(
@@ -178,9 +177,9 @@ def run_on_ray(
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Creates the actors, runs, hands every round's event to `on_event`.
+    """Creates the actors in a placement group, runs, hands every round's event to `on_event`.
 
-    `resume`: from the folder's newest checkpoint; `tell` hears of damaged ones.
+    `resume`: from the folder's newest checkpoint. `tell` hears of damaged ones, of waiting for room.
     `share`: this run's part of the cluster, one in so many. `plan`: its hosts, whose `bundles` are the
     placement group that the calling actor is in; None: made here, for the share. `stop`: set by another
     thread, ends it as Ctrl-C.
@@ -188,9 +187,62 @@ def run_on_ray(
     Returns: the summary, and the last evaluated models as arrays.
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
-    grouped = plan is not None
-    plan = plan or plan_hosts(recipe, share_of_nodes(share))
-    server_options, *host_options = _options(plan, grouped)
+    if plan is not None:
+        group = ray.util.get_current_placement_group()
+        assert group is not None, "a plan of its own belongs to a trial, which is in a placement group"
+        server, _kept = _actors(group, plan, blueprint, folder, resume)
+        return _watched(server, on_event, stop, tell)
+    blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
+    plan = plan_hosts(recipe, [node.divided(share) for node in nodes])
+    with _placed(plan, stop, tell) as group:
+        server, _kept = _actors(group, plan, blueprint, folder, resume)
+        return _watched(server, on_event, stop, tell)
+
+
+@contextmanager
+def _placed(plan: Plan, stop: threading.Event | None, tell: Callable[[str], None]) -> Iterator[Any]:
+    """A placement group for the plan, as soon as there is room; None if its actors ask for nothing.
+
+    Raises: RunError if there is none for too long.
+    """
+    found = bundles(plan)
+    if not found.asked:
+        yield None
+        return
+    group = placement_group(
+        found.asked, strategy=plan.strategy.upper(), bundle_label_selector=found.selectors
+    )
+    try:
+        began, told = time.monotonic(), ""
+        while not group.wait(1):
+            waited = time.monotonic() - began
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
+            if waited > NOTICE_S and not told:
+                told = (
+                    f"there is no room for {_summed(found.asked)}: others use the cluster, {_free()} are free"
+                )
+                tell(f"waiting up to {ROOM_S / 60:.0f} minutes: {told}")
+            if waited > ROOM_S:
+                raise RunError(told)
+        yield group
+    finally:
+        remove_placement_group(group)
+
+
+def _free() -> str:
+    there = ray.available_resources()  # type: ignore[no-untyped-call]
+    return ", ".join(f"{there.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU"))
+
+
+def _summed(asked: Sequence[Mapping[str, float]]) -> str:
+    names = dict.fromkeys(name for bundle in asked for name in bundle)
+    return ", ".join(f"{sum(bundle.get(name, 0.0) for bundle in asked):g} {name}" for name in names)
+
+
+def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:
+    """The server, and what the caller must keep while it runs: a host that restarts needs it."""
+    server_options, *host_options = _options(plan, group)
     shared = ray.put(blueprint)
     # Restarted for ever: how often a step is tried again is the engine's to count.
     client_actor = ray.remote(ClientActor)
@@ -199,7 +251,16 @@ def run_on_ray(
         for host, options in enumerate(host_options)
     ]
     server_actor = ServerActor.options(**server_options)  # type: ignore[attr-defined]
-    server = server_actor.remote(shared, clients, plan, folder, resume)
+    return server_actor.remote(shared, clients, plan, folder, resume), [shared, *clients]
+
+
+def _watched(
+    server: Any,
+    on_event: Callable[[Event], None],
+    stop: threading.Event | None,
+    tell: Callable[[str], None],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Runs it, and hands on what it says."""
     running = server.run.remote()
     seen = 0
     try:
@@ -235,17 +296,19 @@ def _tell(server: Any, seen: int, on_event: Callable[[Event], None]) -> int:
     return seen + len(events)
 
 
-def _options(plan: Plan, grouped: bool) -> list[dict[str, Any]]:
-    """Ray's options of the server and of host 0, 1, ...; in a placement group each has its own bundle."""
-    actors = [plan.server, *(plan.resources(host) for host in range(plan.num_hosts))]
-    options: list[dict[str, Any]] = [_resources(actor) for actor in actors]
-    if grouped:
-        group = ray.util.get_current_placement_group()
-        assert group is not None, "a plan of its own belongs to a trial, which is in a placement group"
-        for place, option in zip(bundles(plan)[1], options, strict=True):
+def _options(plan: Plan, group: Any) -> list[dict[str, Any]]:
+    """Ray's options of the server and of host 0, 1, ...: each in its own bundle, if it has one."""
+    options = []
+    for actor, place in zip(plan.actors, bundles(plan).places, strict=True):
+        option: dict[str, Any] = _resources(actor)
+        if place < 0:
+            option["label_selector"] = dict(actor.label_selector)
+        else:
             option["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, place)
+        options.append(option)
     return options
 
 
 def _resources(asked: ResourceRecipe) -> dict[str, Any]:
-    return {"num_cpus": asked.num_cpus, "num_gpus": asked.num_gpus}
+    own = dict(asked.resources)
+    return {"num_cpus": asked.num_cpus, "num_gpus": asked.num_gpus, "resources": own}

@@ -20,7 +20,7 @@ from cluster.poisoning import Poisoning
 from cluster.records import Records
 from cluster.schedules import make_schedule
 from rayfed_kd.contexts import ServerContext
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.protocol import Evaluable, Shown
 from rayfed_kd.setting import Setting
 
@@ -237,10 +237,20 @@ def run_recorded(simulation: Simulation, recorder: Recorder, start: Snapshot | N
     """
     status = "failed"
     try:
-        simulation.run(start)
-        status = "finished"
-    except (StoppedError, KeyboardInterrupt):
-        status = "interrupted"
-    finally:
-        summary = recorder.close(status)
+        try:
+            simulation.run(start)
+            status = "finished"
+        except (StoppedError, KeyboardInterrupt):
+            status = "interrupted"
+        finally:
+            summary = recorder.close(status)
+    except OSError as error:
+        raise RunError(_unwritten(error)) from error
     return summary
+
+
+def _unwritten(error: OSError) -> str:
+    """A full disk, a share that is gone: what, and what the run had failed with before, if it had."""
+    before = error.__context__
+    first = f"{before}\nThen: " if isinstance(before, RayfedError) else ""
+    return f"{first}the run's folder cannot be written ({error}); what was written before is there"

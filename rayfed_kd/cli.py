@@ -40,7 +40,9 @@ def run(recipe: str, overrides: tuple[str, ...], local: bool, address: str | Non
     console = RunConsole()
     console.start(f"{recipe}{' ' if overrides else ''}{' '.join(overrides)}")
     try:
-        result = run_recipe(recipe, overrides, local=local, address=address, on_event=console.round)
+        result = run_recipe(
+            recipe, overrides, local=local, address=address, on_event=console.round, tell=console.message
+        )
     finally:
         console.stop()
     console.finish(result.summary, result.folder, time.perf_counter() - started)

@@ -18,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from rayfed_kd.errors import RecipeError, nearest
 
+_LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
+SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.2's floats: PyYAML reads 1e-4, which has no dot, as text."""
@@ -158,6 +161,21 @@ class ResourceRecipe(_Strict):
 
     num_cpus: float = Field(1.0, ge=0, description="CPU cores, also a fraction")
     num_gpus: float = Field(0.0, ge=0, description="GPUs; a fraction below 1, or a whole number")
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="the cluster's own resources, by name"
+    )
+    label_selector: dict[str, str] = Field(
+        {}, description="labels that its machine must have: value, !value, in(a, b) or !in(a, b)"
+    )
+
+    @model_validator(mode="after")
+    def _selectors_are_sayable(self) -> ResourceRecipe:
+        for label, wanted in self.label_selector.items():
+            if not SELECTOR.fullmatch(wanted):
+                raise ValueError(
+                    f"label_selector.{label} = {wanted!r}: expected a value, !value, in(a, b) or !in(a, b)"
+                )
+        return self
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> ResourceRecipe:
@@ -224,6 +242,17 @@ class PlacementRecipe(_Strict):
     client: ResourceRecipe = ResourceRecipe()
     server: ResourceRecipe = ResourceRecipe()
     overrides: list[ClientResourceRecipe] = Field([], description="more, or less, for some clients' actors")
+    strategy: Literal["pack", "spread"] = Field(
+        "pack", description="actors on as few machines as possible, or over as many"
+    )
+    max_inflight: int | None = Field(
+        None, ge=1, description="calls at a time that client actors have; null: two each while more wait"
+    )
+    data: Literal["auto", "shared", "ship"] = Field(
+        "auto",
+        description="how machines get the decoded data: from the path where it was decoded (shared), through "
+        "Ray's object store into their own caches (ship), or that where some do not see the path (auto)",
+    )
     threads: int = Field(1, ge=1, description="torch threads per actor; part of what makes bits equal")
 
 

@@ -18,7 +18,7 @@ def report_lines(address: str | None) -> Iterator[str]:
     yield f"packages      {', '.join(f'{name} {version}' for name, version in found['packages'].items())}"
     yield from _torch_lines()
     yield from _data_lines()
-    yield from _ray_lines(address)
+    yield from _ray_lines(address or os.environ.get("RAY_ADDRESS"))
 
 
 def _torch_lines() -> Iterator[str]:
@@ -50,8 +50,18 @@ def _data_lines() -> Iterator[str]:
 def _ray_lines(address: str | None) -> Iterator[str]:
     from rayfed_kd.experiment import ray_machines
 
-    for index, node in enumerate(ray_machines(address)):
+    for index, machine in enumerate(ray_machines(address)):
+        node = machine.node
+        own = "".join(f", {amount:g} {name}" for name, amount in node.resources.items())
+        # On a private Ray the server's share comes on top of the machine's cores.
+        share = "" if address else " (one for the server, which sleeps while clients train)"
         yield (
-            f"ray machine {index} {node.cpus:g} CPU (the server's share included), {node.gpus:g} GPU, "
-            f"{node.memory_bytes / 2**30:.1f} GiB"
+            f"ray machine {index} {machine.machine} at {machine.address}: {node.cpus:g} CPU{share}, "
+            f"{node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB{own}"
+        )
+        gpus, code = ", ".join(machine.gpus) or "none", machine.difference or "as here"
+        yield f"              GPUs: {gpus}; code: {code}"
+        yield (
+            f"              64 MiB into its object store {machine.put_mb_s:,.0f} MB/s, "
+            f"out of another's {machine.get_mb_s:,.0f} MB/s"
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.table import Table
 
+    from cluster.machines import Surveyed
     from cluster.placement import Node, Plan
     from rayfed_kd.compare import Planned
     from rayfed_kd.results.searches import Found
@@ -67,6 +68,7 @@ def run(
     local: bool = False,
     address: str | None = None,
     on_event: Callable[[Event], None] = _silent,
+    tell: Tell = lambda line: None,
 ) -> Result:
     """Runs a recipe.
 
@@ -76,6 +78,7 @@ def run(
         local: in this process, without Ray.
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
         on_event: called after each round with what happened.
+        tell: called with a line about what a user should know.
     Raises: RecipeError or DataError before the first round; RunError after it.
     """
     with naming(recipe):
@@ -88,7 +91,7 @@ def run(
         with RaySession(resolved, address or os.environ.get("RAY_ADDRESS")) as session:
             prepared = _prepared(resolved)
             session.ready()
-            return _run_ray(prepared, on_event)
+            return _run_ray(prepared, on_event, tell=tell)
 
 
 def resume(
@@ -651,13 +654,17 @@ def _run_ray(
     return Result(folder, summary, _tables(folder), models)
 
 
-def ray_machines(address: str | None = None) -> list[Node]:
-    """The machines of a Ray cluster, or of a private Ray that is started and ended for the question."""
-    from cluster.session import RaySession, ray_nodes
+def ray_machines(address: str | None = None) -> list[Surveyed]:
+    """The machines of a Ray cluster, or of a private Ray that is started and ended for the question.
+
+    Raises: RecipeError if nothing answers at the address; RunError if a machine cannot be asked.
+    """
+    from cluster.machines import survey
+    from cluster.session import RaySession
 
     with RaySession(Recipe(method=Named(name="fedavg")), address) as session:
         session.ready()
-        return ray_nodes()
+        return survey()
 
 
 def draw_partition(source: RecipeSource, overrides: Sequence[str], out: Path) -> tuple[Table, list[Path]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ from rayfed_kd.config import Named, PartitionRecipe, PublicRecipe, Recipe, valid
 from rayfed_kd.contexts import DeviceData, PublicShare, ServerContext, ServerFacts
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS, check_augmentation
+from rayfed_kd.data.cache import located
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.loading import load_dataset, open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make_partition
 from rayfed_kd.devices import Devices, make_devices
 from rayfed_kd.errors import RecipeError, RunError, nearest
+from rayfed_kd.identity import check_identity, identity
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
@@ -50,10 +52,12 @@ class Blueprint:
     Attributes:
         recipe: the resolved recipe as nested mappings.
         method: the method's location, `package.module:Object`.
-        dataset_folder: the decoded cache entry to map.
+        dataset_folder: the decoded cache entry to map; only its name where every machine has it in its own
+            cache folder.
         partition: who holds what.
         devices: the clients' devices in simulated time; None without it.
         import_paths: where a user's own modules are found.
+        identity: of the code that made it.
     """
 
     recipe: Mapping[str, Any]
@@ -62,15 +66,20 @@ class Blueprint:
     partition: Partition
     devices: Devices | None = None
     import_paths: tuple[str, ...] = ()
+    identity: Mapping[str, str] = field(default_factory=identity)
 
     def build(self) -> Setting:
-        """The setting, in this process."""
+        """The setting, in this process.
+
+        Raises: RunError if this process runs other code than the one that made the blueprint.
+        """
+        check_identity(self.identity)
         for path in self.import_paths:
             if path not in sys.path:
                 sys.path.append(path)
         recipe = Recipe.model_validate(dict(self.recipe))
         method = make_method(self.method, recipe.method)
-        dataset = open_dataset(Path(self.dataset_folder))
+        dataset = open_dataset(located(Path(self.dataset_folder)))
         if recipe.data.pixels == "symmetric":
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)

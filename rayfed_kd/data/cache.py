@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 def cache_folder() -> Path:
     """$RAYFED_KD_CACHE, else rayfed-kd in the user's cache folder."""
     if chosen := os.environ.get("RAYFED_KD_CACHE"):
-        return Path(chosen)
+        return Path(chosen).expanduser().absolute()
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "rayfed-kd"
 
@@ -46,11 +46,40 @@ def cached(name: str, source: Source, fraction: float) -> Dataset:
     key = _key(name, source, fraction, folder)
     entry = folder / f"{name.rpartition(':')[2]}-{key}"
     with FileLock(folder / f".{key}.lock"):
-        if not _whole(entry):
+        if not is_whole(entry):
             raw = _reduced(source.decode(), fraction)
             _check(name, raw)
             _write(entry, name, raw)
     return opened(entry)
+
+
+def packed(entry: Path) -> dict[str, Array]:
+    """An entry's files as bytes, to send to another machine."""
+    files = sorted(file for file in entry.iterdir() if file.is_file())
+    return {file.name: np.fromfile(file, np.uint8) for file in files}
+
+
+def unpack(entry: Path, files: Mapping[str, Array]) -> None:
+    """Writes an entry that was sent, if it is not there; two processes that do so at once write it once.
+
+    Raises: DataError if the disk does not take it.
+    """
+    folder = _writable(entry.parent)
+    with FileLock(folder / f".{entry.name.rpartition('-')[2]}.lock"):
+        if is_whole(entry):
+            return
+        aside = entry.with_name(f".making-{entry.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            aside.mkdir()
+            for name, content in files.items():
+                content.tofile(aside / name)
+            shutil.rmtree(entry, ignore_errors=True)
+            aside.rename(entry)
+        except OSError as error:
+            raise DataError(f"cache entry {entry} cannot be written ({error}); {ELSEWHERE}") from None
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _writable(folder: Path) -> Path:
@@ -72,7 +101,7 @@ def opened(entry: Path) -> Dataset:
 
     Raises: DataError if it is not whole.
     """
-    if not _whole(entry):
+    if not is_whole(entry):
         raise DataError(f"{entry}: no whole cache entry; the run must be started anew to decode the data")
     meta = json.loads((entry / "meta.json").read_text(encoding="utf8"))
 
@@ -98,7 +127,12 @@ def opened(entry: Path) -> Dataset:
     )
 
 
-def _whole(entry: Path) -> bool:
+def located(entry: Path) -> Path:
+    """An entry's place: as it is if it names one, else in this machine's own cache folder."""
+    return entry if entry.is_absolute() else cache_folder() / entry
+
+
+def is_whole(entry: Path) -> bool:
     """Whether every file has the size that was written; meta.json comes last."""
     try:
         meta = json.loads((entry / "meta.json").read_text(encoding="utf8"))

@@ -39,27 +39,38 @@ def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = 
     Raises: RecipeError if another run lies or works there: two runs are never mixed.
     """
     folder = _chosen(recipe)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
         lock.acquire(timeout=0)
     except Timeout:
         raise RecipeError(f"results.folder: another process is running in {folder}") from None
+    except OSError as error:
+        raise RecipeError(f"results.folder: {folder} cannot be written ({error})") from None
     try:
         if not resume and (folder / "config.yaml").exists():
             raise RecipeError(f"results.folder: {folder} holds a run already; give another folder")
-        text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
-        header = f"{recipe.header}\n" if recipe.header else ""
-        (folder / "config.yaml").write_text(header + text, encoding="utf8")
-        if not resume:
-            write_json(folder / "environment.json", environment(engine))
-            setting.partition.save(folder / "partition.parquet")
-            _save_class_counts(setting, folder / "classes.parquet")
-            if setting.devices is not None:
-                setting.devices.save(folder / "devices.parquet")
+        try:
+            _describe(folder, recipe, setting, engine, begun=resume)
+        except OSError as error:
+            raise RecipeError(f"results.folder: {folder} cannot be written ({error})") from None
         yield folder
     finally:
         lock.release()
+
+
+def _describe(folder: Path, recipe: Recipe, setting: Setting, engine: str, *, begun: bool) -> None:
+    """Writes what is known before the first round; of a run that was begun only the recipe."""
+    text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
+    header = f"{recipe.header}\n" if recipe.header else ""
+    (folder / "config.yaml").write_text(header + text, encoding="utf8")
+    if begun:
+        return
+    write_json(folder / "environment.json", environment(engine))
+    setting.partition.save(folder / "partition.parquet")
+    _save_class_counts(setting, folder / "classes.parquet")
+    if setting.devices is not None:
+        setting.devices.save(folder / "devices.parquet")
 
 
 def _save_class_counts(setting: Setting, path: Path) -> None:

@@ -130,7 +130,8 @@ class RunRecorder:
     def _scalars(self, record: Any) -> None:
         assert self._writer is not None
         row = record.tables["rounds"][0]
-        self._writer.round(record.round, row, record.tables.get("metrics", []), row["losses"], row["sim_s"])
+        metrics, hosts = (record.tables.get(name, []) for name in ("metrics", "hosts"))
+        self._writer.round(record.round, row, metrics, row["losses"], row["sim_s"], hosts)
         for model, accuracies in _by_model(record.tables.get("clients", [])).items():
             self._writer.histogram(f"client_accuracy/{model}", accuracies, record.round)
 

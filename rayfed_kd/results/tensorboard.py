@@ -21,6 +21,8 @@ SHOWN = {
     "wall_s": "time/wall_s",
 }
 
+FEW_HOSTS = 16
+
 
 class RunWriter:
     """The one writer of a run's event file.
@@ -44,17 +46,20 @@ class RunWriter:
         metrics: Sequence[Mapping[str, Any]],
         losses: Mapping[str, float],
         sim_s: float | None,
+        hosts: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Scalars of a round: times, bytes, losses, metrics; a value that is None is left out.
+        """Scalars of a round: times, bytes, losses, metrics, hosts; a value that is None is left out.
 
         Args:
             row: the round's row of the table `rounds`.
             metrics: its rows of the table `metrics`, one a model.
             losses: mean by name.
             sim_s: simulated seconds since the start, None without a clock; a step is a whole second.
+            hosts: its rows of the table `hosts`: of many, only the extremes are shown.
         """
         scalars = {tag: row.get(column) for column, tag in SHOWN.items()}
         scalars |= {f"loss/{name}": value for name, value in losses.items()}
+        scalars |= _host_scalars(hosts)
         for metric in metrics:
             values = {k: v for k, v in metric.items() if k not in ("round", "model")}
             scalars |= {f"{name}/{metric['model']}": value for name, value in values.items()}
@@ -94,3 +99,16 @@ class RunWriter:
     def close(self) -> None:
         """Writes what is left."""
         self._writer.close()
+
+
+def _host_scalars(hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Each host's memory and busy seconds, so that idle and leaking ones are seen; of many, the extremes."""
+    found: dict[str, float] = {}
+    for column in ("rss_mb", "gpu_mb", "busy_s"):
+        values = {row["host"]: float(row[column]) for row in hosts}
+        if not values:
+            continue
+        found |= {f"hosts/{column}/least": min(values.values()), f"hosts/{column}/most": max(values.values())}
+        if len(values) <= FEW_HOSTS:
+            found |= {f"hosts/{column}/{host}": value for host, value in values.items()}
+    return found

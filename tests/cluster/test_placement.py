@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.placement import Node, plan_hosts
+from cluster.placement import Node, bundles, plan_hosts
 from rayfed_kd.config import load_recipe
 from rayfed_kd.errors import RecipeError
 
@@ -118,3 +118,63 @@ def test_client_with_two_overrides_is_refused():
             RecipeError, match=r"placement.overrides: client (4|20): expected each of 0 to 19"
         ):
             plan([Node(64, 0, 256 * GIB)], f"placement.overrides={clients}")
+
+
+def test_labels_decide_where_clients_fit():
+    """Room for three on every machine, but only the two large ones are labelled so."""
+    nodes = [Node(4, 0, 64 * GIB, labels={"kind": kind}) for kind in ("small", "large", "large")]
+    server = "placement.server.num_cpus=1"
+    wide = "sampling.fraction=1.0"
+    assert plan(nodes, server, wide, "placement.client.label_selector={kind: large}").num_hosts == 8
+    assert plan(nodes, server, wide, "placement.client.label_selector={kind: '!large'}").num_hosts == 4
+    both = "placement.client.label_selector={kind: 'in(small, large)'}"
+    assert plan(nodes, server, wide, both).num_hosts == 11
+
+
+def test_label_that_is_not_there_is_no_value():
+    unlabelled = [Node(4, 0, 64 * GIB)]
+    assert plan(unlabelled, "placement.client.label_selector={kind: '!in(a, b)'}").num_hosts == 3
+    with pytest.raises(RecipeError, match="where kind a do not fit"):
+        plan(unlabelled, "placement.client.label_selector={kind: a}")
+
+
+def test_own_resources_bound_the_hosts():
+    """Five of them on a machine that the server takes one from: two actors of two."""
+    nodes = [Node(64, 0, 256 * GIB, resources={"licence": 5})]
+    asked = ["placement.client.resources={licence: 2}", "placement.server.resources={licence: 1}"]
+    assert plan(nodes, *asked).num_hosts == 2
+    with pytest.raises(RecipeError, match=r"1 CPU and 0 GPU, 6 licence do not fit .* 5 licence\)"):
+        plan(nodes, "placement.client.resources={licence: 6}")
+
+
+def test_server_lies_where_the_runs_folder_is_seen():
+    nodes = [Node(4, 0, 64 * GIB, id="far", sees_folder=False), Node(4, 0, 64 * GIB, id="near")]
+    found = plan(nodes)
+    assert found.server_nodes == ("near",)
+    first, *others = bundles(found).selectors
+    assert first == {"ray.io/node-id": "in(near)"}
+    assert others == [{}] * found.num_hosts
+    assert plan([Node(4, 0, 64 * GIB, id="near")]).server_nodes == ()
+    with pytest.raises(RecipeError, match="does not see the run's folder"):
+        plan(nodes[:1])
+
+
+def test_bundles_are_the_server_and_every_host_by_hand():
+    asked = [
+        "placement.client={num_cpus: 1, num_gpus: 0.5, resources: {big: 1}}",
+        "placement.server.num_cpus=0",
+    ]
+    found = bundles(plan([Node(4, 1, 64 * GIB, resources={"big": 9})], *asked))
+    assert found.asked == [{"CPU": 1, "GPU": 0.5, "big": 1}] * 2
+    assert found.places == [-1, 0, 1]  # a server that asks for nothing has no bundle
+
+
+def test_share_of_a_machine_is_a_part_of_everything():
+    node = Node(8, 2, 64 * GIB, {"big": 4}, {"kind": "x"}, "id", sees_folder=False).divided(2)
+    assert node == Node(4, 1, 32 * GIB, {"big": 2}, {"kind": "x"}, "id", sees_folder=False)
+
+
+@pytest.mark.parametrize("selector", ["", "!", "in()", "a b", "in(a", "-a"])
+def test_selector_that_ray_would_not_take_is_refused(selector):
+    with pytest.raises(RecipeError, match=r"label_selector.kind = .*: expected a value, !value, in\(a, b\)"):
+        plan([Node(4, 0, 64 * GIB)], f"placement.client.label_selector={{kind: '{selector}'}}")

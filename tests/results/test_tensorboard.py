@@ -99,3 +99,25 @@ def test_configuration_is_told_as_text(writer, tmp_path):
 
 def test_module_loads_without_torch_being_asked_for():
     assert "torch" not in sys.modules["rayfed_kd.results.tensorboard"].__dict__
+
+
+def hosts(count):
+    return [{"host": h, "rss_mb": 100.0 + h, "gpu_mb": 0.0, "busy_s": 2.0 * h} for h in range(count)]
+
+
+def test_few_hosts_are_shown_each(writer, tmp_path):
+    writer.round(7, ROW, METRICS, {}, None, hosts(3))
+    writer.close()
+    found = events(tmp_path)
+    assert [points(found, f"hosts/busy_s/{h}") for h in range(3)] == [[(7, 0.0)], [(7, 2.0)], [(7, 4.0)]]
+    assert points(found, "hosts/rss_mb/least") == [(7, 100.0)]
+    assert points(found, "hosts/rss_mb/most") == [(7, 102.0)]
+
+
+def test_of_many_hosts_only_the_extremes_are_shown(writer, tmp_path):
+    writer.round(7, ROW, METRICS, {}, None, hosts(100))
+    writer.close()
+    tags = [tag for tag in events(tmp_path).Tags()["scalars"] if tag.startswith("hosts/")]
+    columns = ("busy_s", "gpu_mb", "rss_mb")
+    assert sorted(tags) == [f"hosts/{column}/{end}" for column in columns for end in ("least", "most")]
+    assert points(events(tmp_path), "hosts/busy_s/most") == [(7, 198.0)]

@@ -1,0 +1,69 @@
+"""Which code a process runs: versions, and a hash of the three packages' sources.
+
+A simulation runs in many processes, perhaps on many machines. One that runs other code than the rest
+would spoil the result silently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from rayfed_kd.errors import RunError
+
+PACKAGES = ("rayfed_kd", "algorithms", "cluster")
+VERSIONS = ("torch", "numpy", "ray")
+
+
+@cache
+def identity() -> Mapping[str, str]:
+    """Of this process: what -> which."""
+    return {
+        "Python": platform.python_version(),
+        **{name: _version(name) for name in VERSIONS},
+        "rayfed-kd's source": source_hash(),
+    }
+
+
+def source_hash() -> str:
+    """A hash of all Python files of the three packages, wherever they lie."""
+    digest = hashlib.blake2b(digest_size=8)
+    for package in PACKAGES:
+        spec = find_spec(package)
+        assert spec is not None and spec.submodule_search_locations
+        root = Path(next(iter(spec.submodule_search_locations)))
+        for file in sorted(root.rglob("*.py")):
+            digest.update(f"{package}/{file.relative_to(root).as_posix()}\0".encode())
+            digest.update(hashlib.blake2b(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def check_identity(expected: Mapping[str, str]) -> None:
+    """Raises RunError that names this machine if this process runs other code than `expected` says."""
+    difference = differences(expected, identity())
+    if difference:
+        raise RunError(f"machine {platform.node()}: {difference}; {REMEDY}")
+
+
+REMEDY = "install the same everywhere, or submit the project with `ray job submit --working-dir`"
+
+
+def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
+    """What is not the same, with both; empty if all is."""
+    return ", ".join(
+        f"{name} {found.get(name, 'unknown')} there, {value} here"
+        for name, value in expected.items()
+        if found.get(name) != value
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,245 @@
+"""Three machines (Ray's own test cluster, all on this one): the same bits, packing, lost machines."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from small_recipes import assert_same_run, small_recipe
+
+import rayfed_kd
+from rayfed_kd.doctor import report_lines
+from rayfed_kd.errors import RecipeError, RunError
+
+ROOT = Path(__file__).parents[2]
+RECIPE = {
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4},
+    "local": {"epochs": 1, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
+    "rounds": 3,
+    "sampling": {"fraction": 1.0},
+    "evaluation": {"samples": False},
+}
+SITES = ("a", "b", "b")
+# Tells where each client's step ran: machine and GPU, as Ray says.
+WHERE = """
+import json, os
+from pathlib import Path
+
+import ray
+
+from algorithms.fedavg import FedAvg
+
+
+class Telling(FedAvg):
+    def client_update(self, client, message, ctx):
+        context = ray.get_runtime_context()
+        where = [context.get_node_id(), *context.get_accelerator_ids().get("GPU", [])]
+        Path("FOLDER", f"{ctx.client}.json").write_text(json.dumps(where))
+        return super().client_update(client, message, ctx)
+"""
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    """Three machines of two cores and a logical GPU, each with a data cache of its own."""
+    folder = tmp_path_factory.mktemp("machines")
+    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAYFED_KD_LOGICAL_GPUS")}
+    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAYFED_KD_LOGICAL_GPUS": "1"}
+    cluster = Cluster()
+    for place, site in enumerate(SITES):
+        cluster.add_node(**machine(folder / f"cache{place}", site))
+    ray.init(address=cluster.address, log_to_driver=False)
+    cluster.wait_for_nodes()
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+    for name, value in before.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
+
+
+def machine(cache, site, **environment):
+    return {
+        "num_cpus": 2,
+        "num_gpus": 1,
+        "labels": {"site": site},
+        "resources": {"scratch": 2},
+        "object_store_memory": 80 * 2**20,
+        "env_vars": {"RAYFED_KD_CACHE": str(cache), **environment},
+    }
+
+
+def caches(cluster):
+    return [Path(node._ray_params.env_vars["RAYFED_KD_CACHE"]) for node in cluster.list_all_nodes()]
+
+
+def run(folder, *overrides, method="fedavg", local=False, **options):
+    recipe = small_recipe(RECIPE, method)
+    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local, **options)
+
+
+@pytest.fixture
+def telling(tmp_path, monkeypatch):
+    (tmp_path / "own_telling.py").write_text(WHERE.replace("FOLDER", str(tmp_path)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_telling", raising=False)
+
+    def found():
+        return [json.loads((tmp_path / f"{client}.json").read_text()) for client in range(4)]
+
+    return found
+
+
+def ids(site):
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Labels"].get("site") == site}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedkf"])
+def test_three_machines_give_the_local_engines_bits(method, machines, tmp_path):
+    """Data shipped into each machine's own cache; a method without and one with client state."""
+    expected = run(tmp_path / "local", method=method, local=True)
+    spread = ["placement.strategy=spread", "placement.clients_per_actor=1", "placement.data=ship"]
+    assert_same_run(run(tmp_path / "ray", *spread, method=method), expected)
+    (entry,) = {path.name for cache in caches(machines) for path in cache.glob("digits-*")}
+    assert all((cache / entry / "meta.json").is_file() for cache in caches(machines))
+
+
+def test_fractions_pack_on_one_gpu_when_pack_is_asked(machines, telling, tmp_path):
+    quarter = "placement.client={num_cpus: 0.25, num_gpus: 0.25}"
+    placed = [quarter, "placement.clients_per_actor=1", "placement.server={num_cpus: 0.5}", "rounds=1"]
+    run(tmp_path / "run", *placed, "method={name: own_telling:Telling}")
+    assert len({tuple(where) for where in telling()}) == 1
+    assert len(telling()[0]) == 2  # machine and GPU
+
+
+def test_spread_uses_every_machine(machines, telling, tmp_path):
+    placed = ["placement.clients_per_actor=1", "placement.strategy=spread", "rounds=1"]
+    run(tmp_path / "run", *placed, "method={name: own_telling:Telling}")
+    assert len({where[0] for where in telling()}) == 3
+
+
+def test_labels_and_own_resources_say_where_clients_are(machines, telling, tmp_path):
+    client = "placement.client={num_cpus: 1, resources: {scratch: 1}, label_selector: {site: '!b'}}"
+    placed = [
+        client,
+        "placement.clients_per_actor=4",
+        "rounds=1",
+        "placement.server={label_selector: {site: b}}",
+    ]
+    run(tmp_path / "run", *placed, "method={name: own_telling:Telling}")
+    assert {where[0] for where in telling()} == ids("a")
+
+
+@pytest.mark.parametrize(
+    ("client", "message"),
+    [
+        (
+            "{label_selector: {site: c}}",
+            r"a client actor of 1 CPU and 0 GPU where site c do not fit on 3 machine",
+        ),
+        ("{resources: {scratch: 3}}", r"a client actor of 1 CPU and 0 GPU, 3 scratch do not fit"),
+        ("{num_gpus: 2}", r"a client actor of 1 CPU and 2 GPU do not fit on 3 machine\(s\) \(2 CPU, 1 GPU"),
+    ],
+)
+def test_what_no_machine_has_is_refused_with_both(client, message, machines, tmp_path):
+    with pytest.raises(RecipeError, match=message):
+        run(tmp_path / "run", f"placement.client={client}")
+
+
+def test_machine_with_other_sources_is_refused(machines, tmp_path):
+    for package in ("rayfed_kd", "algorithms", "cluster"):
+        shutil.copytree(ROOT / package, tmp_path / "old" / package)
+    with (tmp_path / "old" / "algorithms" / "fedavg.py").open("a") as stream:
+        stream.write("\n# changed\n")
+    other = machines.add_node(**machine(tmp_path / "cache", "z", PYTHONPATH=str(tmp_path / "old")))
+    try:
+        with pytest.raises(
+            RunError, match=r"machine .*: rayfed-kd's source \w+ there, \w+ here; install the same"
+        ):
+            run(tmp_path / "run")
+    finally:
+        machines.remove_node(other)
+
+
+def test_doctor_shows_every_machine_and_what_passes_between_them(machines, monkeypatch):
+    lines = "\n".join(report_lines(machines.address))
+    assert lines.count("2 CPU, 1 GPU") == 3
+    assert lines.count("code: as here") == 3
+    assert lines.count("64 MiB into its object store") == 3
+
+
+def test_rounds_and_bytes_are_served_to_prometheus(machines, tmp_path):
+    result = run(tmp_path / "metered", "rounds=2")
+    sent = {way: sum(result.tables["rounds"][f"bytes_{way}"].to_pylist()) for way in ("up", "down")}
+    expected = {"rounds": 2.0, "bytes up": float(sent["up"]), "bytes down": float(sent["down"])}
+    deadline, found = time.monotonic() + 60, {}
+    while time.monotonic() < deadline and found != expected:
+        time.sleep(1)
+        found = metered(served())
+    assert found == expected
+
+
+def metered(lines):
+    """Of the run of that name: what -> value."""
+    found = {}
+    for line in lines:
+        told = re.match(r"ray_rayfed_kd_(rounds|bytes)(?:_total)?{(.*)} (\S+)$", line)
+        if told and 'run="metered"' in told[2]:
+            way = re.search(r'direction="(\w+)"', told[2])
+            found[f"{told[1]} {way[1]}" if way else told[1]] = float(told[3])
+    return found
+
+
+def served():
+    """The lines of every machine's metrics port."""
+    for node in ray.nodes():
+        if node["Alive"]:
+            url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                yield from answer.read().decode().splitlines()
+
+
+def test_busy_cluster_is_waited_for(machines, tmp_path, monkeypatch):
+    """Another job has all cores for a while: the run says so, and begins when there is room."""
+    monkeypatch.setattr("cluster.session.NOTICE_S", 1.0)
+    group = ray.util.placement_group([{"CPU": 2}] * 3)
+    assert group.wait(30)
+    told = []
+    threading.Timer(8, ray.util.remove_placement_group, [group]).start()
+    result = run(tmp_path / "run", "rounds=1", tell=told.append)
+    assert result.summary["status"] == "finished"
+    assert any("waiting up to 10 minutes: there is no room for" in line for line in told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpus", [1, 1.5], ids=["room elsewhere", "no room elsewhere"])
+def test_lost_machine_changes_nothing(cpus, machines, tmp_path):
+    """A machine goes in round 2: its host starts elsewhere or, without room for it, others do its work."""
+    expected = run(tmp_path / "local", method="fedkf", local=True)
+    extra = machines.add_node(**machine(tmp_path / "cache", "c"))
+    lost = []
+
+    def on_event(event):
+        if event["round"] == 1:
+            lost.append(event)
+            machines.remove_node(extra, allow_graceful=False)
+
+    placed = ["placement.clients_per_actor=1", "placement.strategy=spread", "faults.durable=true"]
+    placed += [
+        "placement.server={num_cpus: 0.5, label_selector: {site: a}}",
+        f"placement.client.num_cpus={cpus}",
+    ]
+    result = run(tmp_path / "ray", *placed, method="fedkf", on_event=on_event)
+    assert lost
+    assert_same_run(result, expected)
