@@ -92,6 +92,7 @@ def look(blueprint: Blueprint, folder: str) -> Seen:
     """This machine, as this process finds it."""
     import torch
 
+    blueprint.find_modules()
     try:
         load_object(blueprint.method, "method.name")
         method = ""

@@ -74,9 +74,7 @@ class Blueprint:
         Raises: RunError if this process runs other code than the one that made the blueprint.
         """
         check_identity(self.identity)
-        for path in self.import_paths:
-            if path not in sys.path:
-                sys.path.append(path)
+        self.find_modules()
         recipe = Recipe.model_validate(dict(self.recipe))
         method = make_method(self.method, recipe.method)
         dataset = open_dataset(located(Path(self.dataset_folder)))
@@ -84,6 +82,12 @@ class Blueprint:
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)
         return Setting(recipe, method, dataset, self.partition, self.devices)
+
+    def find_modules(self) -> None:
+        """Makes a user's own modules importable in this process, if it sees their folders."""
+        for path in self.import_paths:
+            if path not in sys.path:
+                sys.path.append(path)
 
 
 @dataclass(frozen=True)

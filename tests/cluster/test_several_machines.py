@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import sys
 import threading
 import time
@@ -19,7 +18,6 @@ import rayfed_kd
 from rayfed_kd.doctor import report_lines
 from rayfed_kd.errors import RecipeError, RunError
 
-ROOT = Path(__file__).parents[2]
 RECIPE = {
     "model": {"name": "lenet5"},
     "data": {"name": "digits", "fraction": 0.2},
@@ -157,16 +155,20 @@ def test_what_no_machine_has_is_refused_with_both(client, message, machines, tmp
         run(tmp_path / "run", f"placement.client={client}")
 
 
-def test_machine_with_other_sources_is_refused(machines, tmp_path):
-    for package in ("rayfed_kd", "algorithms", "cluster"):
-        shutil.copytree(ROOT / package, tmp_path / "old" / package)
-    with (tmp_path / "old" / "algorithms" / "fedavg.py").open("a") as stream:
-        stream.write("\n# changed\n")
-    other = machines.add_node(**machine(tmp_path / "cache", "z", PYTHONPATH=str(tmp_path / "old")))
+# What a machine with another numpy would report, from its very start.
+OTHER_NUMPY = """
+from importlib import metadata
+
+known = metadata.version
+metadata.version = lambda name: "0.0" if name == "numpy" else known(name)
+"""
+
+
+def test_machine_with_another_version_is_refused(machines, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(OTHER_NUMPY)
+    other = machines.add_node(**machine(tmp_path / "cache", "z", PYTHONPATH=str(tmp_path)))
     try:
-        with pytest.raises(
-            RunError, match=r"machine .*: rayfed-kd's source \w+ there, \w+ here; install the same"
-        ):
+        with pytest.raises(RunError, match=r"machine .*: numpy 0\.0 there, [\d.]+ here; install the same"):
             run(tmp_path / "run")
     finally:
         machines.remove_node(other)
@@ -180,6 +182,8 @@ def test_doctor_shows_every_machine_and_what_passes_between_them(machines, monke
 
 
 def test_rounds_and_bytes_are_served_to_prometheus(machines, tmp_path):
+    if any(node["MetricsExportPort"] < 0 for node in ray.nodes()):
+        pytest.skip("no metrics port: Ray's agent is not there without ray[default]")
     result = run(tmp_path / "metered", "rounds=2")
     sent = {way: sum(result.tables["rounds"][f"bytes_{way}"].to_pylist()) for way in ("up", "down")}
     expected = {"rounds": 2.0, "bytes up": float(sent["up"]), "bytes down": float(sent["down"])}
@@ -243,3 +247,5 @@ def test_lost_machine_changes_nothing(cpus, machines, tmp_path):
     result = run(tmp_path / "ray", *placed, method="fedkf", on_event=on_event)
     assert lost
     assert_same_run(result, expected)
+    while sum(node["Alive"] for node in ray.nodes()) > len(SITES):  # the next test must not find it
+        time.sleep(0.5)
