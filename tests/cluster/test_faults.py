@@ -97,8 +97,7 @@ def test_host_that_dies_again_and_again_ends_the_run_with_call_and_way_to_go_on(
     with pytest.raises(RunError) as caught:
         run(tmp_path / "a", "faults.max_retries=1", "checkpoint.every=1", method="Dying")
     message = str(caught.value)
-    assert "round 2, client 1, client_update: host" in message
-    assert "was lost 2 times (faults.max_retries = 1)" in message
+    assert "round 2, client 1, client_update: its host was lost 2 times (faults.max_retries = 1)" in message
     assert f"rayfed-kd resume {tmp_path / 'a'}" in message
 
 
