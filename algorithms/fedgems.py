@@ -59,7 +59,7 @@ LEAST_ENTROPY = 1e-8
 class ServerOptimizer(OptimizerRecipe):
     """The server's optimiser; what is not given is Table 13's."""
 
-    name: Literal["sgd", "adam"] = Field("adam", description="stochastic gradient descent, or Adam")
+    name: Literal["sgd", "adam"] = Field("adam", description="the optimiser")
     lr: float = Field(0.001, gt=0, description="learning rate")
     weight_decay: float = Field(1e-4, ge=0, description="L2 weight decay")
 

@@ -12,14 +12,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rayfed_kd.experiment import Result, export, prepare, resume, run, tune
+    from rayfed_kd.experiment import Result, export, resume, run
+    from rayfed_kd.preparation import prepare
+    from rayfed_kd.trials import tune
 
+_MODULES = {
+    "Result": "experiment",
+    "export": "experiment",
+    "prepare": "preparation",
+    "resume": "experiment",
+    "run": "experiment",
+    "tune": "trials",
+}
 __all__ = ["Result", "export", "prepare", "resume", "run", "tune"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from rayfed_kd import experiment
+    if name in _MODULES:
+        from importlib import import_module
 
-        return getattr(experiment, name)
+        return getattr(import_module(f"rayfed_kd.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'rayfed_kd' has no attribute {name!r}")

@@ -124,8 +124,8 @@ def methods(name: str | None) -> None:
     from rich.console import Console
 
     from algorithms import METHODS
-    from rayfed_kd.experiment import find_own_modules
     from rayfed_kd.listing import method_facts, methods_overview, page_width
+    from rayfed_kd.preparation import find_own_modules
 
     find_own_modules()
     shown = [methods_overview(METHODS)] if name is None else method_facts(name, METHODS)
@@ -215,7 +215,7 @@ def tune(recipe: str, overrides: tuple[str, ...], resume_: bool, **options: Any)
     """
     from rich.console import Console
 
-    from rayfed_kd.experiment import tune as search
+    from rayfed_kd.trials import tune as search
 
     found = search(recipe, overrides=overrides, resume=resume_, tell=click.echo, **options)
     console = Console()

@@ -120,7 +120,7 @@ class ClientModelsRecipe(_Strict):
 class OptimizerRecipe(_Strict):
     """A client's optimiser; made afresh in each round unless the method says otherwise."""
 
-    name: Literal["sgd", "adam"] = Field("sgd", description="stochastic gradient descent, or Adam")
+    name: Literal["sgd", "adam"] = Field("sgd", description="the optimiser")
     lr: float = Field(0.01, gt=0, description="learning rate")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum (sgd)")
     nesterov: bool = Field(False, description="Nesterov's form of momentum (sgd)")

@@ -1,4 +1,4 @@
-"""A recipe made runnable, and run: in this process or on Ray.
+"""A recipe run: in this process or on Ray.
 
 result = rayfed_kd.run("configs/quickstart.yaml", ["rounds=3"])
 result.tables["metrics"].to_pandas()
@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.config import Named, Recipe, RecipeSource, load_recipe
-from rayfed_kd.errors import RayfedError, RecipeError, RunError
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.preparation import Prepared, find_own_modules, make_ready, method_location, naming, prepare
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,13 +27,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cluster.machines import Surveyed
-    from cluster.placement import Node, Plan
+    from cluster.placement import Plan
     from rayfed_kd.compare import Planned
-    from rayfed_kd.results.searches import Found
-    from rayfed_kd.search import Search
-    from rayfed_kd.setting import Blueprint, Setting
-    from rayfed_kd.spaces import Coefficients
-    from rayfed_kd.tuning import Metric, SchedulerName, SearchFolder, SearchName
+    from rayfed_kd.setting import Setting
 
 Event = Mapping[str, Any]
 Tell = Callable[[str], None]
@@ -84,14 +80,14 @@ def run(
     with naming(recipe):
         resolved = load_recipe(recipe, overrides)
         if local:
-            return _run_local(_prepared(resolved), on_event)
+            return _run_local(make_ready(resolved), on_event)
         method_location(resolved)  # the cheapest question first: nobody waits for Ray to learn of a typo
         from cluster.session import RaySession
 
         with RaySession(resolved, address or os.environ.get("RAY_ADDRESS")) as session:
-            prepared = _prepared(resolved)
+            prepared = make_ready(resolved)
             session.ready()
-            return _run_ray(prepared, on_event, tell=tell)
+            return run_prepared_on_ray(prepared, on_event, tell=tell)
 
 
 def resume(
@@ -116,7 +112,7 @@ def resume(
     """
     folder = Path(folder).resolve()
     recipe = _resumed_recipe(folder, overrides, anyway=anyway)
-    tables, summary = _tables(folder), _summary(folder)
+    tables, summary = _tables(folder), read_summary(folder)
     if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
         return Result(folder, summary, tables, {})
@@ -125,16 +121,16 @@ def resume(
             f"rounds = {recipe.rounds}: {folder} has {tables['rounds'].num_rows} rounds already"
         )
     if local:
-        prepared = _prepared(recipe)
+        prepared = make_ready(recipe)
         _check_given(prepared, folder)
         return _run_local(prepared, on_event, resume=True, tell=tell)
     from cluster.session import RaySession
 
     with RaySession(recipe, address or os.environ.get("RAY_ADDRESS")) as session:
-        prepared = _prepared(recipe)
+        prepared = make_ready(recipe)
         _check_given(prepared, folder)
         session.ready()
-        return _run_ray(prepared, on_event, resume=True, tell=tell)
+        return run_prepared_on_ray(prepared, on_event, resume=True, tell=tell)
 
 
 def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> Recipe:
@@ -174,7 +170,7 @@ def _check_given(prepared: Prepared, folder: Path) -> None:
         raise RecipeError(f"{folder}: its devices are others than its recipe and clock.file give now")
 
 
-def _summary(folder: Path) -> dict[str, Any]:
+def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / "summary.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
     return found
@@ -240,83 +236,6 @@ def _exported_client(model: str, client: int | None, setting: Setting) -> int:
     return client
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A recipe that passed every check.
-
-    Attributes:
-        recipe: resolved.
-        blueprint: what other processes build the setting from.
-        setting: the same in this process.
-    """
-
-    recipe: Recipe
-    blueprint: Blueprint
-    setting: Setting
-
-
-def prepare(source: RecipeSource, overrides: Sequence[str] = ()) -> Prepared:
-    """Everything that can be refused before a run is refused here.
-
-    Raises: RecipeError or DataError.
-    """
-    with naming(source):
-        return _prepared(load_recipe(source, overrides))
-
-
-@contextmanager
-def naming(source: RecipeSource) -> Iterator[None]:
-    """Recipe errors raised within name the recipe's file, if it came from one."""
-    try:
-        yield
-    except RecipeError as error:
-        name = None if isinstance(source, Mapping) else str(source)
-        raise RecipeError(error.message, error.path, error.hint, error.source or name) from None
-
-
-def method_location(recipe: Recipe) -> str:
-    """Where the recipe's method is.
-
-    Raises: RecipeError if its name is unknown.
-    """
-    from algorithms import METHODS
-    from rayfed_kd.registry import locate
-
-    return locate(recipe.method.name, METHODS, "method.name")
-
-
-def _prepared(recipe: Recipe) -> Prepared:
-    location = method_location(recipe)
-    find_own_modules()
-    from cluster.schedules import check_schedule
-    from rayfed_kd.setting import (
-        Blueprint,
-        check_names,
-        load_data,
-        load_devices,
-        load_partition,
-        make_method,
-    )
-
-    method = make_method(location, recipe.method)
-    check_names(recipe)
-    devices = load_devices(recipe)
-    dataset = load_data(recipe)
-    partition = load_partition(recipe, dataset)
-    blueprint = Blueprint(
-        recipe=recipe.model_dump(),
-        method=location,
-        dataset_folder=str(dataset.folder),
-        partition=partition,
-        devices=devices,
-        import_paths=(str(Path.cwd()),),
-    )
-    setting = blueprint.build()
-    setting.check()
-    check_schedule(recipe, method, devices, partition.sizes.tolist())
-    return Prepared(recipe, blueprint, setting)
-
-
 def _tables(folder: Path) -> dict[str, Any]:
     from rayfed_kd.results.tables import SCHEMAS, read_table
 
@@ -340,7 +259,7 @@ def run_each(
         plan.label: plan for plan in planned
     }.values():  # a row's seeds differ in nothing that can fail
         with naming(plan.source):
-            _prepared(load_recipe(plan.source, plan.overrides))
+            make_ready(load_recipe(plan.source, plan.overrides))
     if local:
         for plan in planned:
             _run_planned(plan, tell, lambda p: _run_local(_planned(p), _silent, resume=_begun(p), tell=tell))
@@ -349,7 +268,7 @@ def run_each(
 
     def on_ray(plan: Planned, share: int, stop: threading.Event) -> None:
         def work(plan: Planned) -> Result:
-            return _run_ray(_planned(plan), _silent, share, stop, resume=_begun(plan), tell=tell)
+            return run_prepared_on_ray(_planned(plan), _silent, share, stop, resume=_begun(plan), tell=tell)
 
         _run_planned(plan, tell, work)
 
@@ -357,186 +276,6 @@ def run_each(
     with RaySession(first, address or os.environ.get("RAY_ADDRESS"), jobs or len(planned)) as session:
         session.ready()
         run_together([partial(on_ray, plan) for plan in planned], first, jobs)
-
-
-def tune(
-    recipe: RecipeSource,
-    space: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    samples: int | None = None,
-    search: SearchName = "random",
-    scheduler: SchedulerName = "asha",
-    metric: str | None = None,
-    concurrent: int | None = None,
-    folder: str | Path | None = None,
-    resume: bool = False,
-    address: str | None = None,
-    tell: Tell = lambda line: None,
-) -> Found:
-    """Searches a recipe's coefficients with Ray Tune; each trial is a run, all with the recipe's seed.
-
-    Args:
-        recipe, overrides: what every trial starts from.
-        space, samples, search, scheduler, metric: as in rayfed_kd.search.Wanted.
-        concurrent: trials at a time; None: as many as have room for a client actor and a server each.
-        folder: where everything goes; None: runs/tune- and the recipe's name.
-        resume: goes on with the search there.
-        address: of a Ray cluster.
-        tell: called with a line when a trial starts and ends.
-    Raises: RecipeError or DataError before the first trial; RunError if no trial has a value.
-    """
-    asked = next((change for change in overrides if change.startswith("results.")), None)
-    if asked is not None:
-        raise RecipeError(f"override {asked!r}: a search gives each trial its folder; expected --folder")
-    prepared = prepare(recipe, overrides)
-    from rayfed_kd.search import Wanted, default_folder, ready_search
-
-    name = prepared.recipe.method.name if isinstance(recipe, Mapping) else Path(recipe).stem
-    wanted = Wanted(space, samples, search, scheduler, metric, folder or default_folder(name))
-    ready = ready_search(prepared.setting, wanted, partial(_accept, prepared))
-    try:
-        import cluster.tune  # noqa: F401
-    except ImportError as error:
-        raise RecipeError(
-            f"tune: Ray Tune cannot be imported ({error}); pip install 'rayfed-kd[tune]' brings what it needs"
-        ) from None
-    with ready.folder.claimed(ready.asked, resume=resume):
-        _run_trials(ready, concurrent, address or os.environ.get("RAY_ADDRESS"), tell)
-    return ready.found()
-
-
-def _accept(prepared: Prepared, coefficients: Coefficients) -> None:
-    """Whether the recipe can be run with these coefficients; data and partition are made again if needed.
-
-    Raises: RecipeError or DataError
-    """
-    from cluster.schedules import check_schedule
-    from rayfed_kd.setting import check_names, make_method
-    from rayfed_kd.spaces import overrides_of
-
-    setting = prepared.setting
-    changed = load_recipe(prepared.recipe.model_dump(), overrides_of(coefficients))
-    given = ("data", "partition", "clock", "seed")
-    if any(getattr(changed, key) != getattr(prepared.recipe, key) for key in given):
-        _prepared(changed)
-        return
-    method = make_method(method_location(changed), changed.method)
-    check_names(changed)
-    replace(setting, recipe=changed, method=method).check()
-    check_schedule(changed, method, setting.devices, setting.partition.sizes.tolist())
-
-
-def _run_trials(ready: Search, concurrent: int | None, address: str | None, tell: Tell) -> None:
-    from cluster.placement import plan_hosts
-    from cluster.session import RaySession, rooms, share_of_nodes
-    from cluster.tune import Terms, search
-
-    recipe, proposer = ready.recipe, ready.proposer()
-    with RaySession(recipe, address, concurrent or ready.trials) as session:
-        session.ready()
-        at_a_time = min(ready.trials, concurrent or rooms(recipe))
-        nodes = tuple(share_of_nodes(at_a_time))
-        plan_hosts(recipe, nodes)
-        terms = Terms(
-            ready.trials,
-            at_a_time,
-            recipe.rounds,
-            recipe.evaluation.every,
-            ready.scheduler,
-            recipe.faults.max_retries,
-        )
-        here, command = str(Path.cwd()), tuple(sys.argv)
-        trial = _Trial(recipe.model_dump(), ready.folder, ready.metric, nodes, here, command)
-        search(terms, ready.folder, proposer, trial, tell)
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """A trial's simulation, in the process that Ray Tune gives it.
-
-    Attributes:
-        recipe: what every trial starts from.
-        folder: the search's.
-        metric: what is reported.
-        nodes: a trial's share of the cluster.
-        here, command: where and as what the search was started.
-    """
-
-    recipe: Mapping[str, Any]
-    folder: SearchFolder
-    metric: Metric
-    nodes: tuple[Node, ...]
-    here: str
-    command: tuple[str, ...]
-
-    def plan(self, number: int, coefficients: Coefficients) -> Plan | None:
-        """Its hosts; None if it is over, or cannot run, which `run` then says."""
-        from cluster.placement import plan_hosts
-
-        record = self.folder.record(number)
-        if record is not None and record.over:
-            return None
-        try:
-            return plan_hosts(self._resolved(number, coefficients), self.nodes)
-        except RecipeError:
-            return None
-
-    def run(self, number: int, coefficients: Coefficients, report: Callable[[int, float], None]) -> None:
-        """Runs it, or goes on with it; whatever was evaluated before is reported first.
-
-        A trial that fails by itself leaves that in its record. Raised is only the loss of a process, after
-        which Ray Tune runs it again.
-        """
-        from cluster.session import is_lost
-
-        record = self.folder.record(number)
-        assert record is not None
-        known = self.folder.values(number, self.metric)
-        if record.over:
-            for point in known:
-                if point[0] <= record.round:
-                    report(*point)
-            return
-        # The last value only when the run has closed its books.
-        due = [point for point in known if point[0] < self.recipe["rounds"]]
-        for point in due:
-            report(*point)
-        reported = due[-1][0] if due else 0
-
-        def on_event(event: Event) -> None:
-            value = self.metric.value(event["metrics"])
-            if value is not None and reported < event["round"] < self.recipe["rounds"]:
-                report(event["round"], value)
-
-        try:
-            self._simulate(number, coefficients, on_event)
-        except Exception as error:
-            if is_lost(error):
-                raise
-            known = self.folder.values(number, self.metric)
-            said = str(error) if isinstance(error, RayfedError) else f"{type(error).__name__}: {error}"
-            last = known[-1][0] if known else 0
-            self.folder.write(replace(record, status="failed", round=last, error=said))
-            return
-        report(*self.folder.values(number, self.metric)[-1])
-
-    def _simulate(self, number: int, coefficients: Coefficients, on_event: Callable[[Event], None]) -> None:
-        os.chdir(self.here)  # Ray Tune changes it; a recipe's paths are meant from there
-        sys.argv[:] = self.command
-        folder = self.folder.trial(number)
-        self.folder.free(number)
-        if _summary(folder).get("status") == "finished":
-            return
-        recipe = self._resolved(number, coefficients)
-        begun, plan = (folder / "config.yaml").is_file(), self.plan(number, coefficients)
-        _run_ray(_prepared(recipe), on_event, plan=plan, resume=begun)
-
-    def _resolved(self, number: int, coefficients: Coefficients) -> Recipe:
-        from rayfed_kd.spaces import overrides_of
-
-        folder = json.dumps(str(self.folder.trial(number)))
-        return load_recipe(self.recipe, [*overrides_of(coefficients), f"results.folder={folder}"])
 
 
 def _run_planned(plan: Planned, tell: Tell, work: Callable[[Planned], Result]) -> None:
@@ -623,7 +362,7 @@ def _run_local(
     return Result(folder, summary, _tables(folder), models)
 
 
-def _run_ray(
+def run_prepared_on_ray(
     prepared: Prepared,
     on_event: Callable[[Event], None],
     share: int = 1,
@@ -688,10 +427,3 @@ def draw_partition(source: RecipeSource, overrides: Sequence[str], out: Path) ->
     labels = np.asarray(dataset.train.labels)
     pictures = partition_pictures(partition, labels, dataset.class_names, out)
     return partition_table(partition, labels, dataset.classes), [*pictures, out / "partition.parquet"]
-
-
-def find_own_modules() -> None:
-    """The command's folder on the import path, so that `my_method:MyMethod` is found there."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)

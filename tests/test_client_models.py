@@ -9,7 +9,7 @@ import rayfed_kd
 from cluster.host import Host
 from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 
 OWN = '''
 import torch

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rayfed_kd.experiment import prepare
 from rayfed_kd.generation import LabelPool
 from rayfed_kd.losses import diversity_loss
+from rayfed_kd.preparation import prepare
 
 
 def context():

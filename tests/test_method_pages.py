@@ -14,8 +14,8 @@ from algorithms import METHODS
 from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
-from rayfed_kd.experiment import prepare
 from rayfed_kd.listing import option_rows
+from rayfed_kd.preparation import prepare
 from rayfed_kd.registry import load_object
 
 ROOT = Path(__file__).parents[1]

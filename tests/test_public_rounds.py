@@ -5,7 +5,7 @@ import torch
 
 from rayfed_kd.contexts import ClientContext, ClientData, DispatchFacts, ServerContext
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.public import PublicOptions, drawn_seed, paired_batches
 
 RECIPE = {

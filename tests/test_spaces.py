@@ -9,8 +9,9 @@ import yaml
 
 from rayfed_kd.config import load_recipe
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import _accept, prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.spaces import overrides_of, read_space
+from rayfed_kd.trials import accept_coefficients
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["data.fraction=0.2", "method.generator.width=4"]
@@ -29,7 +30,7 @@ def space(folder, keys, **more):
 
 
 def check(found, *overrides):
-    found.check(partial(_accept, prepare(ROOT / "configs/quickstart.yaml", [*SMALL, *overrides])))
+    found.check(partial(accept_coefficients, prepare(ROOT / "configs/quickstart.yaml", [*SMALL, *overrides])))
 
 
 def test_every_draw_lies_in_its_range_and_every_end_is_reached(tmp_path):
@@ -203,5 +204,5 @@ def test_spaces_of_configs_go_with_the_recipe_that_they_name(path):
     found = read_space(path)
     recipe = load_recipe(ROOT / words[0], made_up(ROOT / words[0]))
     assert path.stem in (recipe.method.name, "quickstart")
-    found.check(partial(_accept, prepare(recipe.model_dump())))
+    found.check(partial(accept_coefficients, prepare(recipe.model_dump())))
     assert json.loads(json.dumps(dict(found.raw))) == found.raw

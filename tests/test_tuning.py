@@ -13,11 +13,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import rayfed_kd
 from rayfed_kd.config import Recipe, load_recipe
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.experiment import _accept, prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.proposers import Learning
 from rayfed_kd.results.searches import Found, TrialRow
 from rayfed_kd.search import Wanted, evaluated_metrics, ready_search
 from rayfed_kd.spaces import read_space
+from rayfed_kd.trials import accept_coefficients
 from rayfed_kd.tuning import Asked, Metric, Record, SearchFolder, chosen_metric
 
 RECIPE = {
@@ -46,7 +47,7 @@ def space_file(folder, keys=KEYS, **more):
 def ready(folder, *overrides, keys=KEYS, search="random", samples=None, metric=None, **more):
     prepared = prepare(RECIPE, overrides)
     wanted = Wanted(space_file(folder, keys, **more), samples, search, "asha", metric, folder / "search")
-    return ready_search(prepared.setting, wanted, partial(_accept, prepared))
+    return ready_search(prepared.setting, wanted, partial(accept_coefficients, prepared))
 
 
 @pytest.mark.parametrize(

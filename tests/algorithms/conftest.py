@@ -13,7 +13,7 @@ from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.contexts import ClientContext, ClientData, DispatchFacts, ServerContext
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import Replies, Reply
 
 SMALL = {

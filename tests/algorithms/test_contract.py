@@ -19,7 +19,7 @@ from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.errors import RunError
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import OneExchange, Replies, to_array
 from rayfed_kd.registry import load_object
 

@@ -15,7 +15,7 @@ from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import Message, Replies, Reply
 from rayfed_kd.vectors import weighted_mean
 

@@ -12,8 +12,8 @@ from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
 from rayfed_kd.losses import adversarial_loss, target_divergence
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import Replies, Reply
 from rayfed_kd.vectors import weighted_mean
 

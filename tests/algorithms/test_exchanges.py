@@ -15,7 +15,7 @@ from cluster.checkpoints import Decoder, encode
 from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 
 SERVER = {"server": {"name": "resnet8", "width": 4}, "server_batch_size": 64}
 CUT = {"server": {"name": "bottleneck_resnet", "blocks": [1, 1, 1], "width": 4}, "server_epochs": 1}

@@ -5,7 +5,7 @@ import torch
 
 from algorithms.fedavgm import FedAvgM, Options, ServerState
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.vectors import weighted_mean
 
 

@@ -11,8 +11,8 @@ from algorithms.feddf import Best, FedDF, Options, Validation
 from rayfed_kd.averaging import GlobalModel
 from rayfed_kd.contexts import PublicBatch
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
 from rayfed_kd.losses import target_divergence
+from rayfed_kd.preparation import prepare
 from rayfed_kd.vectors import weighted_mean
 
 LENET5 = 21_386  # parameters for 8x8 digits

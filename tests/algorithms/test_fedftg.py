@@ -7,9 +7,9 @@ from torch.nn import functional as F
 
 from algorithms.fedftg import FedFTG, Options
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
 from rayfed_kd.label_counts import class_shares
 from rayfed_kd.losses import target_divergence
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import Samples
 from rayfed_kd.vectors import weighted_mean
 

@@ -24,9 +24,9 @@ from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.experiment import prepare
 from rayfed_kd.losses import blended_loss
 from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import Message
 
 SMALL = {

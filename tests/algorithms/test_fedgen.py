@@ -7,7 +7,7 @@ import torch
 from algorithms.fedgen import FedGen, Options
 from rayfed_kd.contexts import Context
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.vectors import weighted_mean
 
 GENERATOR = {"hidden": 16, "latent": 4, "steps": 3, "batch_size": 8}

@@ -16,8 +16,8 @@ from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.contexts import DeviceData, DispatchFacts
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
 from rayfed_kd.knowledge_transfer import _loss
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import Message, Replies
 
 SMALL = {

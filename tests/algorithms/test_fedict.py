@@ -9,8 +9,8 @@ from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
 from rayfed_kd.losses import distillation, weighted_distillation
+from rayfed_kd.preparation import prepare
 
 SMALL = {
     "method": {"name": "fedict", "cut": "C2", "server": {"name": "dense", "units": [8]}},

@@ -14,8 +14,8 @@ from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
 from rayfed_kd.frequencies import combined
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import Replies, Reply
 from rayfed_kd.slots import Slots
 from rayfed_kd.training import train_generator_on_labels

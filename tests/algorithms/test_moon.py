@@ -5,8 +5,8 @@ import torch
 
 from algorithms.moon import Options
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import prepare
 from rayfed_kd.losses import contrastive_loss
+from rayfed_kd.preparation import prepare
 from rayfed_kd.vectors import FlatModule
 
 Z = torch.tensor([[1.0, 0.0]], dtype=torch.float64)

@@ -25,7 +25,7 @@ from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.config import CheckpointRecipe
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 
 RECIPE: dict[str, Any] = {
     "model": {"name": "lenet5"},

@@ -22,7 +22,6 @@ from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.config import OptimizerRecipe
-from rayfed_kd.experiment import prepare
 from rayfed_kd.losses import (
     activation_loss,
     cross_entropy,
@@ -31,6 +30,7 @@ from rayfed_kd.losses import (
     one_hot_loss,
 )
 from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.preparation import prepare
 
 REPEATS = 30
 

@@ -32,9 +32,9 @@ from cluster.session import RaySession
 from cluster.simulation import Simulation
 from rayfed_kd.config import OptimizerRecipe, ResourceRecipe
 from rayfed_kd.contexts import ClientContext
-from rayfed_kd.experiment import prepare
 from rayfed_kd.losses import distillation
 from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import Message, Method, Reply
 from rayfed_kd.training import public_logits
 

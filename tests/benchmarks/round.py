@@ -37,7 +37,7 @@ from cluster.schedules import make_schedule
 from cluster.session import RaySession
 from cluster.simulation import Simulation
 from rayfed_kd.config import ResourceRecipe
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.vectors import FlatModule
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -25,9 +25,9 @@ from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.simulation import Simulation
 from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.experiment import prepare
 from rayfed_kd.losses import cross_entropy, diversity_loss
 from rayfed_kd.optimizers import Optimizer
+from rayfed_kd.preparation import prepare
 from rayfed_kd.vectors import FlatModule
 
 KDIA: dict[str, Any] = {

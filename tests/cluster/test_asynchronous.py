@@ -14,7 +14,7 @@ from cluster.flights import Flights, Order
 from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.devices import Devices
 from rayfed_kd.errors import RunError
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 
 RECIPE = {
     "method": {"name": "fedavg"},

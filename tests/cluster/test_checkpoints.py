@@ -22,7 +22,8 @@ from cluster.records import ClientRecord
 from rayfed_kd.compare import compare, plan
 from rayfed_kd.config import CheckpointRecipe
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.experiment import prepare, run_each
+from rayfed_kd.experiment import run_each
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import PartRef
 from rayfed_kd.slots import Slots
 from rayfed_kd.studies import Study

@@ -11,8 +11,8 @@ from cluster.machines import Seen, check_seen, look, to_be_sent
 from rayfed_kd.data.cache import located, packed, unpack
 from rayfed_kd.data.loading import load_dataset, open_dataset
 from rayfed_kd.errors import DataError, RunError
-from rayfed_kd.experiment import prepare
 from rayfed_kd.identity import differences, identity
+from rayfed_kd.preparation import prepare
 
 RECIPE = {
     "method": {"name": "fedavg"},

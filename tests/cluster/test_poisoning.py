@@ -17,7 +17,7 @@ from cluster.simulation import Simulation
 from rayfed_kd.attacks import attackers
 from rayfed_kd.config import AttackRecipe, load_recipe
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 from rayfed_kd.protocol import Message, Method, Reply
 
 RECIPE = {

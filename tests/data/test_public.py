@@ -8,7 +8,7 @@ from cluster.host import Host
 from rayfed_kd.contexts import DispatchFacts, ServerContext
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import DataError, RecipeError, RunError
-from rayfed_kd.experiment import prepare
+from rayfed_kd.preparation import prepare
 
 RECIPE = {
     "method": {"name": "fedavg"},

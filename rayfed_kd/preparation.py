@@ -1,0 +1,104 @@
+"""From a recipe to what can be run: everything that can be refused before a run is refused here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rayfed_kd.config import Recipe, RecipeSource, load_recipe
+from rayfed_kd.errors import RecipeError
+
+if TYPE_CHECKING:
+    from rayfed_kd.setting import Blueprint, Setting
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe that passed every check.
+
+    Attributes:
+        recipe: resolved.
+        blueprint: what other processes build the setting from.
+        setting: the same in this process.
+    """
+
+    recipe: Recipe
+    blueprint: Blueprint
+    setting: Setting
+
+
+def prepare(source: RecipeSource, overrides: Sequence[str] = ()) -> Prepared:
+    """Everything that can be refused before a run is refused here.
+
+    Raises: RecipeError or DataError.
+    """
+    with naming(source):
+        return make_ready(load_recipe(source, overrides))
+
+
+@contextmanager
+def naming(source: RecipeSource) -> Iterator[None]:
+    """Recipe errors raised within name the recipe's file, if it came from one."""
+    try:
+        yield
+    except RecipeError as error:
+        name = None if isinstance(source, Mapping) else str(source)
+        raise RecipeError(error.message, error.path, error.hint, error.source or name) from None
+
+
+def method_location(recipe: Recipe) -> str:
+    """Where the recipe's method is.
+
+    Raises: RecipeError if its name is unknown.
+    """
+    from algorithms import METHODS
+    from rayfed_kd.registry import locate
+
+    return locate(recipe.method.name, METHODS, "method.name")
+
+
+def make_ready(recipe: Recipe) -> Prepared:
+    """`prepare` of a resolved recipe.
+
+    Raises: RecipeError or DataError.
+    """
+    location = method_location(recipe)
+    find_own_modules()
+    from cluster.schedules import check_schedule
+    from rayfed_kd.setting import (
+        Blueprint,
+        check_names,
+        load_data,
+        load_devices,
+        load_partition,
+        make_method,
+    )
+
+    method = make_method(location, recipe.method)
+    check_names(recipe)
+    devices = load_devices(recipe)
+    dataset = load_data(recipe)
+    partition = load_partition(recipe, dataset)
+    blueprint = Blueprint(
+        recipe=recipe.model_dump(),
+        method=location,
+        dataset_folder=str(dataset.folder),
+        partition=partition,
+        devices=devices,
+        import_paths=(str(Path.cwd()),),
+    )
+    setting = blueprint.build()
+    setting.check()
+    check_schedule(recipe, method, devices, partition.sizes.tolist())
+    return Prepared(recipe, blueprint, setting)
+
+
+def find_own_modules() -> None:
+    """The command's folder on the import path, so that `my_method:MyMethod` is found there."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
