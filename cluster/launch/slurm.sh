@@ -25,7 +25,8 @@ set -euo pipefail
 # Four ports a job: above those of Ray's workers (10002 to 19999), below the system's own (32768 and up).
 port=$((20000 + SLURM_JOB_ID % 3000 * 4))
 # This script runs on the first node. If node names mean 127.x there, take: head=$(hostname -I | cut -d' ' -f1)
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${nodes%%$'\n'*}
 # On each node's own disk; short, for Ray's sockets below it take 107 characters at most. Not --temp-dir:
 # symmetric-run itself looks for the cluster here.
 export RAY_TMPDIR=/tmp/rayfed-kd-$SLURM_JOB_ID
@@ -33,27 +34,27 @@ export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 # Ray's 30 s are short for Pyt
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export RAY_AUTH_TOKEN
 
-export RAYFED_KD_PID=$RAY_TMPDIR/command.pid
 mkdir -p "$RAY_TMPDIR"
 trap 'srun --export=ALL --ntasks-per-node=1 rm -rf "$RAY_TMPDIR"' EXIT
 srun --export=ALL --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpu-bind=none \
     ray symmetric-run --address "$head:$port" --min-nodes "$SLURM_JOB_NUM_NODES" \
     --dashboard-port=$((port + 1)) --ray-client-server-port=$((port + 2)) \
     --dashboard-agent-listen-port=$((port + 3)) \
-    -- bash -c 'echo $$ >"$RAYFED_KD_PID"; exec python -m rayfed_kd "$@"' rayfed-kd \
+    -- bash -c 'python -m rayfed_kd "$@" &
+        echo $! >"$RAY_TMPDIR/pid"; wait $!; echo $? >"$RAY_TMPDIR/status"' rayfed-kd \
     "$@" --address "$head:$port" &
 step=$!
 
 on_term() {
     echo "SIGTERM: ends with a checkpoint; go on with: sbatch cluster/launch/slurm.sh resume FOLDER" >&2
-    kill -TERM "$(cat "$RAYFED_KD_PID" 2>/dev/null || echo "$step")" || true
+    kill -TERM "$(cat "$RAY_TMPDIR/pid" 2>/dev/null || echo "$step")" || true
 }
 trap on_term TERM
-while true; do # a signal ends `wait`, not the step
-    status=0
-    wait "$step" || status=$?
-    kill -0 "$step" 2>/dev/null || break
-done
-# symmetric-run says 0 where Ray did not start.
-[ -s "$RAYFED_KD_PID" ] || { echo "Ray did not start on $head: see above" >&2; exit 1; }
-exit "$status"
+until [ -s "$RAY_TMPDIR/status" ] || ! kill -0 "$step" 2>/dev/null; do sleep 2; done
+
+# The other nodes would wait minutes for the head to come back; srun passes the signal on to all.
+kill -TERM "$step" 2>/dev/null || true
+timeout 60 tail --pid="$step" -f /dev/null || true
+# symmetric-run's own exit code is 0 where Ray did not start.
+[ -s "$RAY_TMPDIR/status" ] || { echo "Ray did not start on $head: see above" >&2; exit 1; }
+exit "$(cat "$RAY_TMPDIR/status")"
