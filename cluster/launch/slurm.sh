@@ -24,9 +24,10 @@ set -euo pipefail
 
 # Four ports a job: above those of Ray's workers (10002 to 19999), below the system's own (32768 and up).
 port=$((20000 + SLURM_JOB_ID % 3000 * 4))
-# This script runs on the first node. If node names mean 127.x there, take: head=$(hostname -I | cut -d' ' -f1)
+# This script runs on the first node, where its own name may mean 127.x.
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
-head=${nodes%%$'\n'*}
+read -r head _ < <(getent ahostsv4 "${nodes%%$'\n'*}")
+[[ $head != 127.* ]] || read -r head _ < <(hostname -I)
 # On each node's own disk; short, for Ray's sockets below it take 107 characters at most. Not --temp-dir:
 # symmetric-run itself looks for the cluster here.
 export RAY_TMPDIR=/tmp/rayfed-kd-$SLURM_JOB_ID
@@ -36,13 +37,23 @@ export RAY_AUTH_TOKEN
 
 mkdir -p "$RAY_TMPDIR"
 trap 'srun --export=ALL --ntasks-per-node=1 rm -rf "$RAY_TMPDIR"' EXIT
+export head port
+# Each node's task. symmetric-run runs the command on the head, and ends with 0 where Ray did not start; on the
+# others it gives up after seconds if nothing listens at the head.
+task='
+    if [ "$SLURM_NODEID" != 0 ]; then
+        for _ in {1..300}; do (: <"/dev/tcp/$head/$port") 2>/dev/null && break; sleep 1; done
+        exec ray symmetric-run "$@"
+    fi
+    ray symmetric-run "$@" || true
+    [ -s "$RAY_TMPDIR/status" ] || { echo "Ray did not start on $head: see above" >&2; echo 1 >"$RAY_TMPDIR/status"; }
+'
+command='python -m rayfed_kd "$@" & echo $! >"$RAY_TMPDIR/pid"; wait $!; echo $? >"$RAY_TMPDIR/status"'
 srun --export=ALL --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpu-bind=none \
-    ray symmetric-run --address "$head:$port" --min-nodes "$SLURM_JOB_NUM_NODES" \
+    bash -c "$task" task --address "$head:$port" --min-nodes "$SLURM_JOB_NUM_NODES" \
     --dashboard-port=$((port + 1)) --ray-client-server-port=$((port + 2)) \
     --dashboard-agent-listen-port=$((port + 3)) \
-    -- bash -c 'python -m rayfed_kd "$@" &
-        echo $! >"$RAY_TMPDIR/pid"; wait $!; echo $? >"$RAY_TMPDIR/status"' rayfed-kd \
-    "$@" --address "$head:$port" &
+    -- bash -c "$command" rayfed-kd "$@" --address "$head:$port" &
 step=$!
 
 on_term() {
@@ -55,6 +66,4 @@ until [ -s "$RAY_TMPDIR/status" ] || ! kill -0 "$step" 2>/dev/null; do sleep 2; 
 # The other nodes would wait minutes for the head to come back; srun passes the signal on to all.
 kill -TERM "$step" 2>/dev/null || true
 timeout 60 tail --pid="$step" -f /dev/null || true
-# symmetric-run's own exit code is 0 where Ray did not start.
-[ -s "$RAY_TMPDIR/status" ] || { echo "Ray did not start on $head: see above" >&2; exit 1; }
-exit "$(cat "$RAY_TMPDIR/status")"
+exit "$(cat "$RAY_TMPDIR/status" 2>/dev/null || echo 1)"

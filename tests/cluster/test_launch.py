@@ -14,8 +14,6 @@ import subprocess
 import sys
 import time
 import tomllib
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,9 +42,11 @@ def recipe_of(command: str) -> None:
 
 SHIMS = {
     "scontrol": 'test "$*" = "show hostnames node[1-2]" && printf "node1\\nnode2\\n"',
+    "getent": 'test "$*" = "ahostsv4 node1" && printf "%s STREAM node1\\n" "${NODE1:-10.0.0.1}"',
+    "hostname": 'test "$*" = -I && echo "10.0.0.9 172.17.0.1"',
     # One task, on this machine; its options and its environment are kept.
     "srun": 'printf "%s\\n" "$@" >"$SEEN/srun-$(ls "$SEEN" | wc -l)"\n'
-    'env >"$SEEN/env"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"',
+    'env >"$SEEN/env"\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_NODEID=0 exec "$@"',
     "ray": 'printf "%s\\n" "$@" >"$SEEN/ray"\ntest -n "$NO_RAY" && exit 0\n'
     'until [[ $1 == -- ]]; do shift; done\nshift\n"$@"\nsleep 100 & trap "kill $!" TERM; wait',
     "python": 'printf "%s\\n" "$@" >"$SEEN/python"\ntrap "exit 143" TERM\n'
@@ -97,7 +97,7 @@ def ray_words(slurm: Slurm) -> tuple[dict[str, str], list[str]]:
     """What symmetric-run was given: address and number of nodes, and the options of `ray start`."""
     words = slurm.words("ray")
     words = words[: words.index("--")]
-    assert words[:5:2] == ["symmetric-run", "node1:" + words[2].split(":")[1], words[4]]
+    assert words[:5:2] == ["symmetric-run", "10.0.0.1:" + words[2].split(":")[1], words[4]]
     return dict(zip(words[1:5:2], words[2:6:2], strict=True)), words[5:]
 
 
@@ -111,6 +111,11 @@ def test_slurm_script_runs_the_command_on_all_nodes_and_gives_its_exit_code(slur
     assert slurm.words("python") == command
     assert {"--export=ALL", "--nodes=2", "--ntasks-per-node=1"} <= set(slurm.words("srun-0"))
     assert not Path("/tmp/rayfed-kd-7000001").exists()
+
+
+def test_first_node_that_calls_itself_127_is_taken_by_its_real_address(slurm: Slurm) -> None:
+    slurm.start(7000008, "run", "x.yaml", CODE="0", NODE1="127.0.1.1").communicate(timeout=60)
+    assert slurm.words("python")[-1].split(":")[0] == "10.0.0.9"
 
 
 def test_slurm_script_sets_one_token_the_mode_and_no_old_address(slurm: Slurm) -> None:
@@ -188,7 +193,7 @@ def test_slurm_script_fails_where_ray_did_not_start(slurm: Slurm) -> None:
     script = slurm.start(7000006, "run", "x.yaml", NO_RAY="1")
     _, errors = script.communicate(timeout=60)
     assert script.returncode == 1
-    assert "Ray did not start on node1" in errors
+    assert "Ray did not start on 10.0.0.1" in errors
 
 
 def test_slurm_script_without_a_command_says_what_it_takes(slurm: Slurm) -> None:
@@ -222,7 +227,9 @@ def launcher() -> dict[str, Any]:
 
 @pytest.fixture
 def ray_util() -> Any:
-    return pytest.importorskip("ray.autoscaler._private.util", reason="Ray's validator has moved: it is private")
+    return pytest.importorskip(
+        "ray.autoscaler._private.util", reason="Ray's validator has moved: it is private"
+    )
 
 
 def test_launcher_file_is_valid_to_ray(ray_util: Any) -> None:
@@ -261,10 +268,6 @@ def test_launchers_commands_are_rays_and_its_files_are_there() -> None:
 
 
 # --- Kubernetes
-
-
-def only(*kinds: type) -> tuple[type, ...]:
-    return kinds
 
 
 STRINGS = {str: str}
@@ -450,36 +453,32 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, 
     environment |= {
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_JOB_STOP_WAIT_TIME_S": "120",
         "RAY_TMPDIR": str(folder),
         "RAYFED_KD_CACHE": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    del folder
     environment.pop("PYTHONPATH", None)  # the job's own copy is to be imported
     address = f"http://127.0.0.1:{(dashboard := free_port())}"
     options = [f"--port={free_port()}", f"--dashboard-port={dashboard}", "--num-cpus=2"]
     options += [f"--dashboard-agent-listen-port={free_port()}", f"--ray-client-server-port={free_port()}"]
     process = subprocess.Popen([*RAY, "start", "--head", "--block", *options], env=environment)
     try:
-        wait_for_jobs(address, process)
-        yield address, Path(environment["RAY_TMPDIR"]), environment
+        wait_for_jobs(address, environment, process)
+        yield address, folder, environment
     finally:
         process.send_signal(signal.SIGTERM)  # to this one alone: it ends the others
         process.wait(timeout=120)
 
 
-def wait_for_jobs(address: str, process: "subprocess.Popen[bytes]") -> None:
-    """Until the job server answers."""
-    deadline = time.monotonic() + 180
-    while True:
-        try:
-            urllib.request.urlopen(f"{address}/api/jobs/", timeout=5).close()
-            return
-        except (urllib.error.URLError, OSError):
-            assert process.poll() is None, "the head has ended"
-            assert time.monotonic() < deadline, "no job server"
-            time.sleep(1)
+def wait_for_jobs(address: str, environment: Mapping[str, str], process: "subprocess.Popen[bytes]") -> None:
+    """Until a job runs: the server refuses them for a while after it has begun to answer."""
+    deadline = time.monotonic() + 240
+    while run_ray(environment, "job", "submit", "--address", address, "--", "true").returncode:
+        assert process.poll() is None, "the head has ended"
+        assert time.monotonic() < deadline, "no job server"
+        time.sleep(1)
 
 
 @pytest.mark.slow
@@ -498,11 +497,36 @@ def test_submitted_job_runs_the_recipe_in_a_copy_of_the_clone(head: Any, tmp_pat
 
 
 @pytest.mark.slow
+def test_stopped_job_leaves_a_checkpoint_from_which_another_job_goes_on(head: Any, tmp_path: Path) -> None:
+    address, _, environment = head
+    folder = tmp_path / "run"
+    submit = ["job", "submit", "--address", address, "--working-dir", ".", "--submission-id", "long"]
+    command = ["python", "-m", "rayfed_kd", "run", "configs/quickstart.yaml", "rounds=1000"]
+    changes = ["data.fraction=0.2", "local.epochs=1", "checkpoint.every=1000", f"results.folder={folder}"]
+    done = run_ray(environment, *submit, "--no-wait", "--", *command, *changes)
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 240
+    while not list(folder.glob("tables/rounds/*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    stopped = run_ray(environment, "job", "stop", "--address", address, "long")
+    assert "was stopped" in stopped.stdout + stopped.stderr
+    rounds = json.loads((folder / "summary.json").read_text())["rounds"]
+    assert 0 < rounds < 1000
+    submit = ["job", "submit", "--address", address, "--working-dir", ".", "--"]
+    command = ["python", "-m", "rayfed_kd", "resume", str(folder), f"rounds={rounds + 1}"]
+    done = run_ray(environment, *submit, *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("finished", rounds + 1)
+
+
+@pytest.mark.slow
 def test_submitted_job_with_a_bad_recipe_fails_with_its_one_line(head: Any) -> None:
     address, _, environment = head
     command = ["python", "-m", "rayfed_kd", "run", "configs/quickstart.yaml", "rounds=0"]
     done = run_ray(environment, "job", "submit", "--address", address, "--working-dir", ".", "--", *command)
     assert done.returncode == 1
-    (line,) = [line for line in done.stdout.split("\n") if line.startswith("error:")]
+    (line,) = {line for line in done.stdout.split("\n") if line.startswith("error:")}  # told twice by Ray
     assert "rounds" in line
     assert "Traceback" not in done.stdout
