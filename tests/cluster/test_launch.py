@@ -1,7 +1,7 @@
 """The files of cluster/launch: what Slurm, Ray's launcher and Kubernetes are told; a job on a local head.
 
-Slurm, KubeRay and an image's build are not at hand: commands of Slurm are stood in for by shell scripts, fields
-of manifests are held against a list of the documented ones.
+Slurm, KubeRay and an image's build are not at hand: commands of Slurm are stood in for by shell scripts, and
+fields of manifests are held against a list of the documented ones.
 """
 
 import json
