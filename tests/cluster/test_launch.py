@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cluster.session import STOP_S
 from rayfed_kd.config import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +127,7 @@ def test_slurm_script_sets_one_token_the_mode_and_no_old_address(slurm: Slurm) -
         assert found["RAY_AUTH_MODE"] == "token"
         assert re.fullmatch("[0-9a-f]{64}", found["RAY_AUTH_TOKEN"])
         assert found["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert int(found["RAY_JOB_STOP_WAIT_TIME_S"]) > STOP_S
         assert found["RAYFED_KD_DATA"] == "/mine"
         assert found["RAYFED_KD_CACHE"]
         assert "RAY_ADDRESS" not in found
@@ -391,6 +393,7 @@ def test_pods_have_rays_version_the_token_shared_folders_and_room_for_the_object
         mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
         settings = {variable["name"]: variable["value"] for variable in container["env"]}
         assert settings["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert int(settings["RAY_JOB_STOP_WAIT_TIME_S"]) > STOP_S
         for name in ("RAYFED_KD_DATA", "RAYFED_KD_CACHE"):
             assert settings[name].startswith("/shared/")
         assert "persistentVolumeClaim" in mounts["/shared"]
