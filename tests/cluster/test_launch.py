@@ -45,7 +45,7 @@ SHIMS = {
     "scontrol": 'test "$*" = "show hostnames node[1-2]" && printf "node1\\nnode2\\n"',
     "getent": 'test "$*" = "ahostsv4 node1" && printf "%s STREAM node1\\n" "${NODE1:-10.0.0.1}"',
     "hostname": 'test "$*" = -I && echo "10.0.0.9 172.17.0.1"',
-    # One task, on this machine; its words and its environment are kept. A signal goes to all of its processes.
+    # One task, on this machine; its words and its environment are kept. A signal goes to all its processes.
     "srun": 'printf "%s\\n" "$@" >"$SEEN/srun-$(ls "$SEEN" | wc -l)"\nenv >"$SEEN/env"\n'
     'while [[ $1 == --* ]]; do shift; done\nset -m\nSLURM_NODEID=0 "$@" & task=$!\n'
     'trap "kill -TERM -- -$task" TERM\nwhile kill -0 $task 2>/dev/null; do wait $task; done',
