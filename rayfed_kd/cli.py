@@ -264,6 +264,7 @@ def main() -> NoReturn:
     terminated: list[int] = []
 
     def on_term(number: int, frame: FrameType | None) -> None:
+        signal.alarm(0)  # Ray's own handler, which came first, would abort the process after 3 s
         terminated.append(number)
         raise KeyboardInterrupt
 
