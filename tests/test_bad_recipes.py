@@ -54,7 +54,10 @@ BAD = [
     ("partition.file=nothing.parquet", "nothing.parquet"),
     ("local.epoch=3", "local.epoch is no key of local. Did you mean local.epochs?"),
     ("local.batch_size=0", "local.batch_size = 0: expected a number of at least 1 (batch size, B)."),
-    ("local.optimizer.name=rmsprop", "local.optimizer.name = 'rmsprop': expected 'sgd' or 'adam' (the optimiser)."),
+    (
+        "local.optimizer.name=rmsprop",
+        "local.optimizer.name = 'rmsprop': expected 'sgd' or 'adam' (the optimiser).",
+    ),
     ("local.optimizer={name: adam, momentum: 0.9}", "local.optimizer: momentum and nesterov belong to sgd"),
     ("round=3", "round is no key of a recipe. Did you mean rounds?"),
     ("rounds=ten", "rounds = 'ten': expected a whole number (rounds, T)."),
