@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from cluster.machines import Seen, check_seen, look, to_be_sent
+from cluster.session import RaySession
+from rayfed_kd.config import load_recipe
 from rayfed_kd.data.cache import located, packed, unpack
 from rayfed_kd.data.loading import load_dataset, open_dataset
-from rayfed_kd.errors import DataError, RunError
+from rayfed_kd.errors import DataError, RecipeError, RunError
 from rayfed_kd.identity import differences, identity
 from rayfed_kd.preparation import prepare
 
@@ -102,3 +104,20 @@ def test_sent_data_without_room_says_so(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"cache folder .* cannot be made"):
         unpack(tmp_path / "file" / "entry", {"a": np.zeros(1, np.uint8)})
+
+
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("Version mismatch: the cluster has Ray: 2.1"), ConnectionError("no")]
+)
+def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, monkeypatch):
+    """As `ray.init` says it for another Ray or Python version, or a token that is missing."""
+
+    def refuses(**given):
+        raise fault
+
+    monkeypatch.setattr("ray.init", refuses)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("cluster.session._probe", lambda address: None)
+    recipe = load_recipe(RECIPE)
+    with RaySession(recipe, "far:6379") as session, pytest.raises(RecipeError, match="--address far:6379: "):
+        session.ready()

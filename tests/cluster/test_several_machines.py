@@ -247,5 +247,31 @@ def test_lost_machine_changes_nothing(cpus, machines, tmp_path):
     result = run(tmp_path / "ray", *placed, method="fedkf", on_event=on_event)
     assert lost
     assert_same_run(result, expected)
-    while sum(node["Alive"] for node in ray.nodes()) > len(SITES):  # the next test must not find it
+    wait_until_gone()
+
+
+@pytest.mark.slow
+def test_lost_machine_without_second_copies_ends_equal_or_says_how_to_go_on(machines, tmp_path):
+    expected = run(tmp_path / "local", method="fedkf", local=True)
+    extra = machines.add_node(**machine(tmp_path / "cache", "c"))
+
+    def on_event(event):
+        if event["round"] == 1:
+            machines.remove_node(extra, allow_graceful=False)
+
+    placed = ["placement.clients_per_actor=1", "placement.strategy=spread", "checkpoint.every=1"]
+    placed += ["placement.server={num_cpus: 0.5, label_selector: {site: a}}"]
+    folder = tmp_path / "ray"
+    try:
+        result = run(folder, *placed, method="fedkf", on_event=on_event)
+    except RunError as error:
+        assert f"rayfed-kd resume {folder}" in str(error)
+        result = rayfed_kd.resume(folder)
+    assert_same_run(result, expected)
+    wait_until_gone()
+
+
+def wait_until_gone():
+    """Until Ray knows that the machine is lost: the next test must not find it."""
+    while sum(node["Alive"] for node in ray.nodes()) > len(SITES):
         time.sleep(0.5)
