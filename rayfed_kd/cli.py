@@ -215,11 +215,11 @@ def tune(recipe: str, overrides: tuple[str, ...], resume_: bool, **options: Any)
     """
     from rich.console import Console
 
+    from rayfed_kd.listing import page_width
     from rayfed_kd.trials import tune as search
 
     found = search(recipe, overrides=overrides, resume=resume_, tell=click.echo, **options)
-    console = Console()
-    console.print(found.rich())
+    page_width(Console()).print(found.rich())
     for line in found.failures():
         click.echo(line, err=True)
     for path in found.write():

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from rayfed_kd.results.figures import COLOURS
 from rayfed_kd.spaces import Choice, RandInt, Space, shown
@@ -110,6 +110,8 @@ def draw_scatter(axes: Axes, axis: CoefficientAxis, rows: Sequence[TrialRow], be
         axes.set_xticks([place for place, _ in axis.ticks], [text for _, text in axis.ticks])
     if axis.logarithmic:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         margin = (axis.high / axis.low) ** 0.04
         axes.set_xlim(axis.low / margin, axis.high * margin)
     else:

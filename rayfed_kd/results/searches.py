@@ -151,8 +151,10 @@ class Found:
         """The table for the console, the best first, failed trials last."""
         table = Table(title=f"{self.metric}, {self.how}")
         keys = [key.removeprefix("method.") for key in self.space.keys]
-        for place, name in enumerate(("trial", *keys, "best", "last", "rounds", "s", "status")):
-            table.add_column(name, justify="right" if place else "left", overflow="fold")
+        for place, name in enumerate(("trial", *keys, "best %", "last %", "rounds", "s", "status")):
+            table.add_column(
+                name, justify="right" if place else "left", overflow="fold", no_wrap=name == "status"
+            )
         for row in sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial)):
             values = [shown(row.coefficients[key]) for key in self.space.keys]
             values += [_percent(row.best), _percent(row.last), str(row.rounds)]
@@ -219,4 +221,4 @@ def _plain(value: Any) -> bool | int | float | str:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
+    return "-" if value is None else f"{100 * value:.2f}"

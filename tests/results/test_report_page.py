@@ -11,7 +11,10 @@ import pytest
 
 import rayfed_kd
 from algorithms import METHODS
+from rayfed_kd.config import load_recipe
 from rayfed_kd.results.report import write_report
+from rayfed_kd.spaces import overrides_of
+from rayfed_kd.tuning import Asked, Record, SearchFolder
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -114,7 +117,22 @@ def page(tmp_path_factory):
     for name, method in (("fedkf", RECIPE["method"]), (LONG, {"name": "fedavg"})):
         changed = {**RECIPE, "method": method, "results": {"folder": str(folder / name)}}
         rayfed_kd.run(changed, local=True)
-    return write_report([folder / "fedkf", folder / LONG], folder / "report.html", METHODS)[0]
+    folders = [folder / "fedkf", folder / LONG, searched(folder / "tune")]
+    return write_report(folders, folder / "report.html", METHODS)[0]
+
+
+def searched(folder):
+    """A search of three trials, as `tune` leaves it: two ran, one failed."""
+    space = {"method.gamma": {"loguniform": [0.01, 10.0]}, "local.epochs": {"choice": [1, 2]}}
+    recipe, search = load_recipe(RECIPE).model_dump(), SearchFolder(folder)
+    with search.claimed(Asked(recipe, space, "amp/oca", "random", "asha"), resume=False):
+        for number, gamma in enumerate((0.1, 1.0)):
+            drawn = {"method.gamma": gamma, "local.epochs": 1}
+            changes = [*overrides_of(drawn), f"results.folder={search.trial(number)}"]
+            rayfed_kd.run(recipe, changes, local=True)
+            search.write(Record(number, drawn, "finished", 2))
+        search.write(Record(2, {"method.gamma": 10.0, "local.epochs": 2}, "failed", 0, "no such thing"))
+    return folder
 
 
 @needs_browser
@@ -134,6 +152,11 @@ def test_page_fits_every_width_and_theme_and_asks_nothing_of_the_net(page, tmp_p
                 sizes = opened.value(drawn)
                 assert len(sizes) > 10
                 assert all(across > 150 and height > 100 and marks > 3 for across, height, marks in sizes)
+                # No formula's source where a number should stand.
+                texts = (
+                    "[...document.querySelectorAll('figure text')].every(t => !t.textContent.includes('$'))"
+                )
+                assert opened.value(texts)
                 assert opened.value("[...document.images].every(i => i.naturalWidth > 100)")
                 ink = opened.value("getComputedStyle(document.querySelector('figure text')).fill")
                 paper = opened.value("getComputedStyle(document.body).backgroundColor")

@@ -30,7 +30,7 @@ def search_section(found: Found) -> Section:
         f"Search {found.folder.resolve().name}",
         notes,
         [_space(found), _trials(found), *_failures(found)],
-        legend={"trials": TRIALS, "failed": FAILED, "the best": BEST},
+        legend={"trials": TRIALS} | ({"failed": FAILED} if _failures(found) else {}) | {"the best": BEST},
         pictures=_pictures(found),
         folded=folded,
     )
