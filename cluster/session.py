@@ -114,9 +114,11 @@ def _probe(address: str) -> None:
     if address == "auto" or "://" in address:
         return
     host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise RecipeError(f"--address {address}: expected HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise RecipeError(
             f"--address {address}: no Ray answers there ({error}); expected HOST:PORT"
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def run(recipe: str, overrides: tuple[str, ...], local: bool, address: str | Non
 
     started = time.perf_counter()
     console = RunConsole()
-    console.start(f"{recipe}{' ' if overrides else ''}{' '.join(overrides)}")
+    console.start(shlex.join((recipe, *overrides)))
     try:
         result = run_recipe(
             recipe, overrides, local=local, address=address, on_event=console.round, tell=console.message
@@ -66,7 +67,7 @@ def resume(folder: str, overrides: tuple[str, ...], local: bool, address: str | 
 
     started = time.perf_counter()
     console = RunConsole()
-    console.start(f"resume {folder}{' ' if overrides else ''}{' '.join(overrides)}")
+    console.start(shlex.join(("resume", folder, *overrides)))
     try:
         result = resume_run(
             folder,
@@ -271,10 +272,10 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, on_term)
     try:
         code: Any = commands.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = _interrupted(terminated)
-    except KeyboardInterrupt:
-        code = _interrupted(terminated)
+    except click.exceptions.Abort as stop:  # click's name for a KeyboardInterrupt
+        code = _interrupted(terminated, *map(str, stop.__cause__.args if stop.__cause__ else ()))
+    except KeyboardInterrupt as stop:
+        code = _interrupted(terminated, *map(str, stop.args))
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -284,7 +285,8 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _interrupted(terminated: list[int]) -> int:
-    way_on = "`rayfed-kd tune --resume`, `resume` with the run's folder, or the same compare again, goes on"
-    click.echo(f"interrupted: what was finished is there; {way_on}", err=True)
+def _interrupted(terminated: list[int], way_on: str = "") -> int:
+    ways = "`rayfed-kd tune --resume`, `resume` with the run's folder, or the same compare again, goes on"
+    goes_on = f"`{way_on}` goes on" if way_on else ways
+    click.echo(f"interrupted: what was finished is there; {goes_on}", err=True)
     return 143 if terminated else 130

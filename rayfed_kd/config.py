@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
@@ -524,8 +524,8 @@ def _field_at(model: type[BaseModel], steps: Sequence[str]) -> tuple[type[BaseMo
         if owner is None or step not in owner.model_fields:
             return None, None
         field = owner.model_fields[step]
-        inner = field.annotation
-        owner = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+        kinds = (field.annotation, *get_args(field.annotation))  # also of what may be null
+        owner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
     return owner, field
 
 

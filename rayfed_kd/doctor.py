@@ -50,7 +50,9 @@ def _data_lines() -> Iterator[str]:
 def _ray_lines(address: str | None) -> Iterator[str]:
     from rayfed_kd.experiment import ray_machines
 
-    for index, machine in enumerate(ray_machines(address)):
+    machines = ray_machines(address)
+    out = "out of another's" if len(machines) > 1 else "out of it"
+    for index, machine in enumerate(machines):
         node = machine.node
         own = "".join(f", {amount:g} {name}" for name, amount in node.resources.items())
         # On a private Ray the server's share comes on top of the machine's cores.
@@ -63,5 +65,5 @@ def _ray_lines(address: str | None) -> Iterator[str]:
         yield f"              GPUs: {gpus}; code: {code}"
         yield (
             f"              64 MiB into its object store {machine.put_mb_s:,.0f} MB/s, "
-            f"out of another's {machine.get_mb_s:,.0f} MB/s"
+            f"{out} {machine.get_mb_s:,.0f} MB/s"
         )

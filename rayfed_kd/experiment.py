@@ -187,6 +187,7 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
     Raises: RecipeError if there is no checkpoint or no such model.
     """
     import torch
+    import yaml
     from safetensors.torch import save_file
 
     from cluster.calls import PersonalCall
@@ -223,7 +224,12 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
     paths[0].parent.mkdir(parents=True, exist_ok=True)
     save_file(state, paths[0], metadata={"model": model, "round": str(snapshot.round)})
     torch.save(state, paths[1])
-    paths[2].write_text((folder / "config.yaml").read_text(encoding="utf8"), encoding="utf8")
+    whom = model if client is None else f"{model}, client {client}"
+    kind, options = setting.described(found.architecture)
+    told = {"weights": f"{whom}, round {snapshot.round}", "architecture": {"name": kind, **options}}
+    header = "".join(f"# {line}\n" for line in yaml.safe_dump(told, sort_keys=False).splitlines())
+    recipe = (folder / "config.yaml").read_text(encoding="utf8")
+    paths[2].write_text(f"{header}# of the run with this recipe:\n{recipe}", encoding="utf8")
     return paths
 
 
@@ -319,9 +325,11 @@ def _resumable(folder: Path) -> Iterator[None]:
     """A failed run's message says how to go on, if it can."""
     try:
         yield
-    except RunError as error:
+    except (RunError, KeyboardInterrupt) as error:
         if list((folder / "checkpoints").glob("round-*.json")):
-            error.args = (f"{error}\nTo go on from the last checkpoint: rayfed-kd resume {folder}",)
+            way_on = f"rayfed-kd resume {folder}"
+            said = f"{error}\nTo go on from the last checkpoint: {way_on}"
+            error.args = (said,) if isinstance(error, RunError) else (way_on,)
         raise
 
 
@@ -354,10 +362,10 @@ def _run_local(
             recorder = RunRecorder(folder, setting, on_event, after)
             simulation = Simulation(setting, engine, recorder, checkpointer=checkpointer)
             summary = run_recorded(simulation, recorder, start)
+            if summary["status"] == "interrupted":
+                raise KeyboardInterrupt
     finally:
         torch.set_num_threads(threads)
-    if summary["status"] == "interrupted":
-        raise KeyboardInterrupt
     models = {name: vector.numpy() for name, vector in shared_vectors(simulation.models).items()}
     return Result(folder, summary, _tables(folder), models)
 

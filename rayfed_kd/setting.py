@@ -106,6 +106,11 @@ class Setting:
 
         Raises: RecipeError if a name or an option is unknown.
         """
+        return {name: self._builder(*entry) for name, entry in self._architectures.items()}
+
+    @cached_property
+    def _architectures(self) -> dict[str, tuple[Architecture, str]]:
+        """Architecture name -> what it is, and where the recipe says so."""
         model = Architecture("classifier", self.recipe.model.name, self.recipe.model.options)
         wanted = {"model": (model, "model")}
         for name, architecture in self.method.architectures().items():
@@ -114,7 +119,12 @@ class Setting:
                 named = replace(architecture, name=model.name, options=model.options)
             wanted[name] = (named, f"method.{name}")
         wanted |= self._own_models
-        return {name: self._builder(*entry) for name, entry in wanted.items()}
+        return wanted
+
+    def described(self, name: str) -> tuple[str, Mapping[str, Any]]:
+        """What an architecture's name stands for: registered name or location, and the options given."""
+        architecture, _ = self._architectures[name]
+        return architecture.name, architecture.options
 
     @cached_property
     def _own_models(self) -> dict[str, tuple[Architecture, str]]:

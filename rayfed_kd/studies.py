@@ -231,6 +231,7 @@ def studies_of(
         runs = [{"label": name, "base": source} for name, source in zip(names, sources, strict=True)]
         study = Study.model_validate({"runs": runs, "folder": f"runs/compare-{'-'.join(names)}"})
     if quick:
+        study.split()  # a name that is wrong in a table which is left out is wrong, too
         study = study.shortened()
     changes: dict[str, Any] = {} if seeds is None else {"seeds": list(range(1, seeds + 1))}
     return study.model_copy(update=changes | ({} if folder is None else {"folder": folder})).split()

@@ -7,6 +7,7 @@ import torch
 
 import rayfed_kd
 from cluster.host import Host
+from rayfed_kd.config import load_recipe
 from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.preparation import prepare
@@ -134,6 +135,12 @@ def test_export_gives_a_clients_own_architecture(tmp_path):
     paths = [rayfed_kd.export(tmp_path / "a", "personal", tmp_path / f"{k}.pt", client=k) for k in (0, 1)]
     states = [torch.load(path[1]) for path in paths]
     assert [sum(v.numel() for v in state.values()) for state in states] == [size(4), size(8)]
+    # The recipe beside says whose they are, and of what kind; it is still a recipe.
+    text = paths[1][2].read_text()
+    assert text.startswith(
+        "# weights: personal, client 1, round 2\n# architecture:\n#   name: mlp\n#   hidden: 8\n"
+    )
+    assert load_recipe(paths[1][2]).model_dump() == load_recipe(tmp_path / "a" / "config.yaml").model_dump()
 
 
 def test_ray_gives_the_local_engines_bits(tmp_path):

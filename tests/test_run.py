@@ -16,6 +16,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rayfed_kd
+from rayfed_kd.config import load_recipe
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.tables import SCHEMAS, read_table
 
@@ -53,6 +54,7 @@ def test_run_leaves_all_that_is_promised(finished):
     assert names == {
         "config.yaml",
         "environment.json",
+        "options.yaml",
         "partition.parquet",
         "classes.parquet",
         "summary.json",
@@ -62,6 +64,16 @@ def test_run_leaves_all_that_is_promised(finished):
         "checkpoints",
         "tables",
     }
+
+
+def test_options_are_kept_with_all_defaults(finished):
+    """config.yaml says what was asked; a default may change one day."""
+    kept = yaml.safe_load((finished.folder / "options.yaml").read_text())
+    config = load_recipe(finished.folder / "config.yaml")
+    assert kept["method"]["name"] == config.method.name
+    assert kept["method"]["gamma"] == 1.0
+    assert kept["method"]["generator"]["lr"] == 0.001
+    assert "attackers" not in kept
 
 
 def test_every_table_has_rows_of_every_round(finished):
@@ -208,7 +220,7 @@ def test_ctrl_c_leaves_readable_tables_and_no_actor(words, tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to the whole group
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130
-    assert errors.endswith("with the run's folder, or the same compare again, goes on\n")
+    assert errors.endswith(f"`rayfed-kd resume {tmp_path / 'run'}` goes on\n")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert read_table(tmp_path / "run" / "tables", "rounds").num_rows == summary["rounds"] >= 2
@@ -289,4 +301,5 @@ def test_doctor_tells_of_ray_torch_torchvision_and_data(tmp_path):
     assert re.search(r"torchvision +\d", done.stdout)
     assert re.search(r"digits +found, 1 file", done.stdout)
     assert re.search(r"cifar10 +not found; looked there|cifar10 +not found; ", done.stdout)
-    assert re.search(r"ray machine 0 \d+ CPU", done.stdout)
+    assert re.search(r"ray machine 0 \S+ at [\d.]+: \d+ CPU \(one for the server", done.stdout)
+    assert re.search(r"64 MiB into its object store [\d,]+ MB/s, out of it [\d,]+ MB/s", done.stdout)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import yaml
 from filelock import FileLock, Timeout
 
+from rayfed_kd.attacks import attackers
 from rayfed_kd.config import Recipe
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.summary import write_json
@@ -67,10 +68,22 @@ def _describe(folder: Path, recipe: Recipe, setting: Setting, engine: str, *, be
     if begun:
         return
     write_json(folder / "environment.json", environment(engine))
+    resolved = yaml.safe_dump(_resolved_options(recipe, setting), sort_keys=False, allow_unicode=True)
+    (folder / "options.yaml").write_text(f"# As they were, with all defaults.\n{resolved}", encoding="utf8")
     setting.partition.save(folder / "partition.parquet")
     _save_class_counts(setting, folder / "classes.parquet")
     if setting.devices is not None:
         setting.devices.save(folder / "devices.parquet")
+
+
+def _resolved_options(recipe: Recipe, setting: Setting) -> dict[str, Any]:
+    """What config.yaml leaves to defaults that may change one day, and who was drawn to attack."""
+    found: dict[str, Any] = {
+        "method": {"name": recipe.method.name, **setting.method.options.model_dump(mode="json")}
+    }
+    if recipe.attack is not None:
+        found["attackers"] = sorted(attackers(recipe.attack, recipe.partition.clients, recipe.seed))
+    return found
 
 
 def _save_class_counts(setting: Setting, path: Path) -> None:

@@ -406,10 +406,20 @@ def test_search_of_another_form_is_refused(tmp_path):
 def test_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(RecipeError, match="nowhere: no such folder"):
         report(tmp_path / "nowhere")
-    made(tmp_path / "study" / "T" / "A-seed1")
-    (tmp_path / "study" / "T" / "comparison.md").write_text("")
-    with pytest.raises(RecipeError, match=r"study holds no run: .*; it holds comparisons: T$"):
+    (tmp_path / "study").mkdir()
+    with pytest.raises(RecipeError, match=r"study holds no run: .* none one or two levels below"):
         report(tmp_path / "study")
+
+
+def test_study_of_several_tables_is_one_page(tmp_path):
+    for table in ("alpha-1", "alpha-2"):
+        made(tmp_path / "study" / table / "A-seed1")
+        text = f"| run | AMP |\n| --- | --- |\n| A {table} | 5 |\n"
+        (tmp_path / "study" / table / "comparison.md").write_text(text)
+    found = report(tmp_path / "study")
+    for table in ("alpha-1", "alpha-2"):
+        assert f"Comparison {table}" in found.text
+        assert [["run", "AMP"], [f"A {table}", "5"]] in found.tables
 
 
 def test_older_forms_of_a_run_are_refused_with_their_version(tmp_path):

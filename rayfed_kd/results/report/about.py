@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ def _facts(run: Run, methods: Mapping[str, str]) -> dict[str, str]:
                 *environment.get("gpus", []),
             ]
         ).strip(", "),
-        "command": " ".join(environment.get("command", [])),
+        "command": shlex.join(environment.get("command", [])),
     }
 
 

@@ -91,10 +91,13 @@ def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path,
     if not folder.is_dir():
         raise RecipeError(f"{folder}: no such folder")
     members = sorted(path.parent for path in folder.glob("*/config.yaml"))
+    tables = sorted({path.parent.parent for path in folder.glob("*/*/config.yaml")} - {folder / "trials"})
+    if not members and tables:  # a study of several tables
+        for table in tables:
+            yield from _runs_of(table, comparisons)
+        return
     if not members:
-        tables = sorted(path.parent.name for path in folder.glob("*/comparison.md"))
-        hint = f"; it holds comparisons: {', '.join(tables)}" if tables else ""
-        raise RecipeError(f"{folder} holds no run: there is no config.yaml, and none one level below{hint}")
+        raise RecipeError(f"{folder} holds no run: there is no config.yaml, and none one or two levels below")
     written = folder / "comparison.md"
     comparisons[folder] = written.read_text(encoding="utf8") if written.is_file() else ""
     for member in members:
