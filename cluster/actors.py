@@ -24,7 +24,7 @@ from cluster.calls import EvaluationCall, EvaluationResult, PersonalCall, StepCa
 from cluster.checkpoints import Checkpointer
 from cluster.host import Host
 from cluster.meters import Meters
-from cluster.placement import HostClass, Plan
+from cluster.placement import Plan
 from cluster.simulation import Simulation, StoppedError, run_recorded
 from rayfed_kd.config import FaultsRecipe
 from rayfed_kd.errors import RunError
@@ -83,15 +83,30 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     return torch.device("cuda", 0)
 
 
-class ClientActor:
-    """A process that runs clients' steps. Holds the models, and the states of the clients it ran last."""
+class NewProcessError(Exception):
+    """A client actor was restarted and must be built first."""
 
-    def __init__(self, blueprint: Blueprint, host: int, plan: Plan) -> None:
+
+class ClientActor:
+    """A process that runs clients' steps. Holds the models, and the states of the clients it ran last.
+
+    Nothing is given to the constructor: Ray would run it again after a restart with what may be lost by
+    then. The engine sends `build` to every process, also to a restarted one.
+    """
+
+    def __init__(self) -> None:
+        self._built: Host | None = None
+
+    def build(self, blueprint: Blueprint, host: int, plan: Plan) -> None:
+        """Makes the host; the first call of a process.
+
+        Raises: RunError if this process runs other code than made the blueprint.
+        """
         setting = blueprint.build()
         recipe = setting.recipe
         num_gpus = plan.resources(host).num_gpus
         device = assigned_device(num_gpus, recipe.placement.threads, recipe.deterministic)
-        self._host = Host(setting, host, device, plan.keep_states)
+        self._built = Host(setting, host, device, plan.keep_states)
 
     @ray.method(num_returns=3)
     def step(self, call: StepCall) -> tuple[StepFacts, dict[str, Array], Any]:
@@ -106,8 +121,11 @@ class ClientActor:
         """A client's own model."""
         return self._host.evaluate_personal(call)
 
-    def alive(self) -> None:
-        """Answers as soon as the process is ready."""
+    @property
+    def _host(self) -> Host:
+        if self._built is None:
+            raise NewProcessError("it was restarted")
+        return self._built
 
 
 @dataclass(order=True)
@@ -124,12 +142,12 @@ class RayEngine:
     """Runs calls on client actors. `submit` and `evaluate` may be called from any thread.
 
     Args:
-        actors: the client actors' handles.
-        pinned: client k always runs on actor k.
+        actors: the client actors' handles, not built yet.
+        blueprint: a reference to what they are built from.
+        plan: where clients may run. Shared models are evaluated anywhere.
         sizes: [K] training samples, to start long steps first.
         loop: the event loop that waits for references.
         faults: how often a step whose host was lost is run again, and how long a step may take.
-        classes: which actors are for which clients; empty: all for all. Shared models are evaluated anywhere.
         max_inflight: calls at a time that all actors have together; None: as many as they take.
         on_load: told how many calls they have whenever that changes.
     """
@@ -137,28 +155,33 @@ class RayEngine:
     def __init__(
         self,
         actors: Sequence[Any],
-        pinned: bool,
+        blueprint: Any,
+        plan: Plan,
         sizes: Sequence[int],
         loop: asyncio.AbstractEventLoop,
-        faults: FaultsRecipe,
         *,
-        classes: Sequence[HostClass] = (),
+        faults: FaultsRecipe,
         max_inflight: int | None = None,
         on_load: Callable[[int], None] = lambda calls: None,
     ) -> None:
         self._faults = faults
         self._max_inflight, self._on_load = max_inflight or math.inf, on_load
-        self._actors, self._pinned, self._sizes, self._loop = list(actors), pinned, sizes, loop
+        self._actors, self._blueprint, self._plan = list(actors), blueprint, plan
+        self._pinned, self._sizes, self._loop = plan.pinned, sizes, loop
         self._every = tuple(range(len(actors)))
-        self._hosts = {client: one.hosts for one in classes for client in one.clients}
+        self._hosts = {client: one.hosts for one in plan.classes for client in one.clients}
         self._load = [0] * len(actors)
         self._waiting: list[_Job] = []
         self._open: set[Future[Any]] = set()
-        self._away: set[int] = set()  # lost hosts, until they answer again
+        self._away = set(self._every)  # hosts that are not built: new ones, and lost ones
+        self._new = set(self._every)  # those that never were
         self._gone: dict[int, str] = {}  # those that never will, and why
         self._cancelled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
+        self._fault: Exception | None = None  # why no host can be built
+        for host in self._every:
+            loop.call_soon_threadsafe(self._spawn, self._build(host, "never started"))
 
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
         """One copy in the object store, whoever reads."""
@@ -200,8 +223,7 @@ class RayEngine:
 
     def _enqueue(self, job: _Job) -> None:
         bisect.insort(self._waiting, job)
-        if self._gone:
-            self._refuse_hopeless()
+        self._refuse_hopeless()
         self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
@@ -231,8 +253,11 @@ class RayEngine:
         full = set()
         for place, job in enumerate(self._waiting):
             client = _whose(job.call)
-            if client is not None and self._pinned and client not in self._away:
-                return place, client  # its state is there
+            if client is not None and self._pinned:
+                if client not in self._away:
+                    return place, client  # its state is there
+                if client in self._new:  # it will be, in a moment
+                    continue
             hosts = self._every if client is None else self._hosts.get(client, self._every)
             if hosts in full:
                 continue
@@ -255,7 +280,7 @@ class RayEngine:
             self._again(
                 host, job, f"took longer than faults.step_timeout_s = {self._faults.step_timeout_s:g}"
             )
-        except LOST as error:
+        except (*LOST, NewProcessError) as error:
             self._again(host, job, _cause(error))
         except Exception as error:  # handed on to the thread that waits, whatever it is
             if not job.future.done():
@@ -271,7 +296,7 @@ class RayEngine:
         """A host was lost; Ray restarts it. The call brings all that it needs: another host may take it."""
         if host not in self._away:
             self._away.add(host)
-            self._spawn(self._back(host, lost))
+            self._spawn(self._build(host, lost))
         job.lost += 1
         if job.lost <= self._faults.max_retries:
             bisect.insort(self._waiting, job)
@@ -282,32 +307,43 @@ class RayEngine:
             )
             job.future.set_exception(RunError(text))
 
-    async def _back(self, host: int, lost: str) -> None:
-        """Waits until a restarted host answers: a call sent to it meanwhile would fail at once."""
+    async def _build(self, host: int, lost: str) -> None:
+        """Builds a new or restarted host, as soon as it answers; until then no call is sent to it."""
         for _ in range(int(RESTART_S / POLL_S)):
             try:
-                await asyncio.wrap_future(self._actors[host].alive.remote().future())
+                built = self._actors[host].build.remote(self._blueprint, host, self._plan)
+                await asyncio.wrap_future(built.future())
                 self._away.discard(host)
+                self._new.discard(host)
                 self._pump()
                 return
             except ray.exceptions.ActorUnavailableError:  # it starts, or no machine has room for it now
                 await asyncio.sleep(POLL_S)
-            except ray.exceptions.RayActorError:
+            except LOST as error:
+                lost = _cause(error)
                 break
+            except Exception as error:  # what it raised: other code there, no GPU
+                self._fault = _explained(error)
+                break
+        self._new.discard(host)
         self._gone[host] = lost
         self._refuse_hopeless()
+        self._pump()
 
     def _refuse_hopeless(self) -> None:
         """Ends the calls for which no host is there, and none may come back."""
+        if not self._gone:
+            return
         for job in list(self._waiting):
             client = _whose(job.call)
             hosts = self._every if client is None else self._hosts.get(client, self._every)
-            if hosts and all(host in self._gone for host in hosts):
-                self._waiting.remove(job)
-                self._open.discard(job.future)
-                if not job.future.done():
-                    text = f"{job.call}: no host came back for it; host {hosts[-1]} {self._gone[hosts[-1]]}"
-                    job.future.set_exception(RunError(text))
+            if self._fault is None and not all(host in self._gone for host in hosts):
+                continue
+            self._waiting.remove(job)
+            self._open.discard(job.future)
+            if not job.future.done():
+                text = f"{job.call}: no host came back for it; host {hosts[-1]} {self._gone.get(hosts[-1])}"
+                job.future.set_exception(self._fault or RunError(text))
 
     async def _called(self, host: int, call: Any) -> Any:
         actor = self._actors[host]
@@ -356,9 +392,16 @@ class ServerActor:
     """The server: the simulation's loop in a thread, results in its own process, status at any moment."""
 
     def __init__(
-        self, blueprint: Blueprint, clients: Sequence[Any], plan: Plan, folder: str, resume: bool = False
+        self,
+        blueprint: Blueprint,
+        reference: Sequence[Any],
+        clients: Sequence[Any],
+        plan: Plan,
+        folder: str,
+        resume: bool = False,
     ) -> None:
         setting = blueprint.build()
+        (self._blueprint,) = reference  # in a list, so that it comes as a reference
         recipe = setting.recipe
         self._device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
         self._setting, self._clients, self._plan = setting, clients, plan
@@ -377,11 +420,11 @@ class ServerActor:
         meters = Meters(self._folder.name)
         self._engine = RayEngine(
             self._clients,
-            plan.pinned,
+            self._blueprint,
+            plan,
             sizes,
             loop,
-            recipe.faults,
-            classes=plan.classes,
+            faults=recipe.faults,
             max_inflight=recipe.placement.max_inflight,
             on_load=meters.in_flight,
         )

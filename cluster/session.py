@@ -243,17 +243,14 @@ def _summed(asked: Sequence[Mapping[str, float]]) -> str:
 
 
 def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:
-    """The server, and what the caller must keep while it runs: a host that restarts needs it."""
+    """The server, and what the caller must keep while it runs: the blueprint and the handles."""
     server_options, *host_options = _options(plan, group)
     shared = ray.put(blueprint)
     # Restarted for ever: how often a step is tried again is the engine's to count.
     client_actor = ray.remote(ClientActor)
-    clients = [
-        client_actor.options(max_restarts=-1, **options).remote(shared, host, plan)
-        for host, options in enumerate(host_options)
-    ]
+    clients = [client_actor.options(max_restarts=-1, **options).remote() for options in host_options]
     server_actor = ServerActor.options(**server_options)  # type: ignore[attr-defined]
-    return server_actor.remote(shared, clients, plan, folder, resume), [shared, *clients]
+    return server_actor.remote(shared, [shared], clients, plan, folder, resume), [shared, *clients]
 
 
 def _watched(

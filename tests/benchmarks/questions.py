@@ -91,11 +91,11 @@ class Side:
         self._session.__enter__().ready()
         shared, actor = ray.put(prepared.blueprint), ray.remote(ClientActor).options(num_cpus=1)
         plan = Plan(WORKERS, False, CLIENTS, ResourceRecipe(), ResourceRecipe())
-        actors = [actor.remote(shared, host, plan) for host in range(WORKERS)]
+        actors = [actor.remote() for _ in range(WORKERS)]
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
         sizes = prepared.setting.partition.sizes.tolist()
-        engine = RayEngine(actors, False, sizes, loop, prepared.recipe.faults)
+        engine = RayEngine(actors, shared, plan, sizes, loop, faults=prepared.recipe.faults)
         self.simulation = Simulation(prepared.setting, engine, Silent())
         self.simulation.begin()
         self.method = prepared.setting.method

@@ -108,11 +108,12 @@ class OnRay:
         plan = Plan(WORKERS, False, 1, ResourceRecipe(), ResourceRecipe())
         shared = ray.put(self.prepared.blueprint)
         actor = ray.remote(ClientActor).options(num_cpus=1)
-        actors = [actor.remote(shared, host, plan) for host in range(WORKERS)]
+        actors = [actor.remote() for _ in range(WORKERS)]
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         setting = self.prepared.setting
-        engine = RayEngine(actors, False, setting.partition.sizes.tolist(), self._loop, setting.recipe.faults)
+        sizes, faults = setting.partition.sizes.tolist(), setting.recipe.faults
+        engine = RayEngine(actors, shared, plan, sizes, self._loop, faults=faults)
         self.simulation = Simulation(setting, engine, Silent())
         self.state = self.simulation.begin().server
 

@@ -5,20 +5,26 @@ import asyncio
 import pytest
 
 from cluster.actors import RayEngine
+from cluster.placement import Plan
 from cluster.simulation import StoppedError
-from rayfed_kd.config import FaultsRecipe
+from rayfed_kd.config import FaultsRecipe, ResourceRecipe
+
+
+def empty_engine():
+    plan = Plan(0, False, 1, ResourceRecipe(), ResourceRecipe())
+    return RayEngine([], None, plan, [1], asyncio.new_event_loop(), faults=FaultsRecipe())
 
 
 def test_call_after_the_stop_is_refused_at_once():
     """A round in progress goes on submitting: its next call must not reach a host, nor be waited for."""
-    engine = RayEngine([], pinned=False, sizes=[1], loop=asyncio.new_event_loop(), faults=FaultsRecipe())
+    engine = empty_engine()
     engine.cancel()
     with pytest.raises(StoppedError):
         engine._queue(object(), 0.0).result(timeout=1)
 
 
 def test_open_call_ends_with_the_stop():
-    engine = RayEngine([], pinned=False, sizes=[1], loop=asyncio.new_event_loop(), faults=FaultsRecipe())
+    engine = empty_engine()
     waiting = engine._queue(object(), 0.0)
     assert not waiting.done()
     engine.cancel()
