@@ -117,7 +117,14 @@ def _probe(address: str) -> None:
     if not host or not port.isdigit():
         raise RecipeError(f"--address {address}: expected HOST:PORT")
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+        with socket.create_connection((host, int(port)), timeout=CONNECT_S) as line:
+            line.settimeout(CONNECT_S)
+            line.sendall(b"GET / HTTP/1.0\r\n\r\n")  # Ray's head speaks HTTP/2 only
+            if line.recv(6) == b"HTTP/1":
+                raise RecipeError(
+                    f"--address {address}: a web server answers there, as Ray's dashboard does; expected the "
+                    "port of Ray's head, 6379 unless it was started with another"
+                )
     except OSError as error:
         raise RecipeError(
             f"--address {address}: no Ray answers there ({error}); expected HOST:PORT"
@@ -165,6 +172,11 @@ def rooms(recipe: Recipe) -> int:
 def share_of_nodes(share: int) -> list[Node]:
     """One part in `share` of every machine, for one of so many runs at a time."""
     return [node.divided(share) for node in ray_nodes()]
+
+
+def check_room(recipe: Recipe, share: int = 1) -> None:
+    """Raises RecipeError, with both numbers, if one part in `share` of the cluster cannot hold the run."""
+    plan_hosts(recipe, share_of_nodes(share))
 
 
 def run_on_ray(

@@ -380,9 +380,11 @@ def run_prepared_on_ray(
     resume: bool = False,
     tell: Tell = lambda line: None,
 ) -> Result:
-    from cluster.session import run_on_ray
+    from cluster.session import check_room, run_on_ray
     from rayfed_kd.results.folder import run_folder
 
+    if plan is None:
+        check_room(prepared.recipe, share)  # before there is a folder
     with (
         run_folder(prepared.recipe, prepared.setting, "ray", resume=resume) as folder,
         _resumable(folder),

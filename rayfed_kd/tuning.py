@@ -162,12 +162,14 @@ class SearchFolder:
             difference = asked.difference(load_yaml(file.read_text(encoding="utf8")))
             if difference:
                 raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / ".lock")
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / ".lock")
             lock.acquire(timeout=0)
         except Timeout:
             raise RecipeError(f"--folder: another process is searching in {self.path}") from None
+        except OSError as error:
+            raise RecipeError(f"--folder: {self.path} cannot be written ({error})") from None
         try:
             if not resume:
                 file.write_text(yaml.safe_dump(asdict(asked), sort_keys=False), encoding="utf8")

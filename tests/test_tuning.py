@@ -192,6 +192,15 @@ def test_failed_trials_are_tried_again_and_others_left(asked, tmp_path):
         assert folder.records() == [records[0], Record(1, {"a": 2}, "running", 1), records[2]]
 
 
+def test_folder_that_cannot_be_made_is_refused(asked, tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(RecipeError, match=r"--folder: .* cannot be written"),
+        SearchFolder(tmp_path / "file" / "search").claimed(asked, resume=False),
+    ):
+        pass
+
+
 def test_folder_in_use_is_refused(asked, tmp_path):
     folder = SearchFolder(tmp_path / "search")
     with (

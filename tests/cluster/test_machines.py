@@ -1,14 +1,16 @@
 """A cluster's machines before a run, and data that is sent to them: decided from facts, without Ray."""
 
 import re
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cluster.machines import Seen, check_seen, look, to_be_sent
-from cluster.session import RaySession
+from cluster.session import RaySession, _probe
 from rayfed_kd.config import load_recipe
 from rayfed_kd.data.cache import located, packed, unpack
 from rayfed_kd.data.loading import load_dataset, open_dataset
@@ -121,3 +123,22 @@ def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, monkeypatch
     recipe = load_recipe(RECIPE)
     with RaySession(recipe, "far:6379") as session, pytest.raises(RecipeError, match="--address far:6379: "):
         session.ready()
+
+
+def test_dashboards_port_is_told_from_the_heads():
+    """`ray job submit` takes the one, --address the other; asked there, Ray itself would wait for minutes."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(
+            RecipeError, match=r"a web server answers there, as Ray's dashboard does; expected"
+        ):
+            _probe(f"127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "host:port"])
+def test_address_of_another_form_is_refused(address):
+    with pytest.raises(RecipeError, match=rf"--address {address}: expected HOST:PORT$"):
+        _probe(address)

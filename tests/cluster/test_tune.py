@@ -122,12 +122,14 @@ def test_trials_placement_group_holds_server_and_hosts():
     placement = {"clients_per_actor": 1, "server": {"num_cpus": 0.5}, "client": {"num_cpus": 1}}
     recipe = Recipe.model_validate({**RECIPE, "placement": placement})
     plan = plan_hosts(recipe, [Node(4, 0, 2**34)])
-    assert bundles(plan) == ([{"CPU": 0.5}, {"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 1.0}], [0, 1, 2, 3])
+    assert bundles(plan).asked == [{"CPU": 0.5}, {"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 1.0}]
+    assert bundles(plan).places == [0, 1, 2, 3]
     group = _placement(plan)
     assert group.head_bundle_is_empty  # the function that waits
     assert group.required_resources == {"CPU": 3.5}
     recipe = Recipe.model_validate({**RECIPE, "placement": {**placement, "client": {"num_cpus": 0}}})
-    assert bundles(plan_hosts(recipe, [Node(4, 0, 2**34)])) == ([{"CPU": 0.5}], [0, -1, -1, -1])
+    found = bundles(plan_hosts(recipe, [Node(4, 0, 2**34)]))
+    assert (found.asked, found.places) == ([{"CPU": 0.5}], [0, -1, -1, -1])
 
 
 def test_command_refuses_a_bad_space_before_anything_starts(tmp_path):
