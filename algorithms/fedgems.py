@@ -50,7 +50,7 @@ from rayfed_kd.protocol import (
     Reply,
 )
 from rayfed_kd.server_models import ServerModel
-from rayfed_kd.training import public_logits, train_kept
+from rayfed_kd.training import public_logits, train_on_labels
 from rayfed_kd.vectors import weighted_mean
 
 LEAST_ENTROPY = 1e-8
@@ -189,7 +189,7 @@ class FedGEM(Method[ServerState, ClientState]):
         assert client is not None
         student = ctx.model(client.model)
         optimizer = Optimizer(_slowed(ctx.local.optimizer, message["rate"]), student, client.moments)
-        train_kept(student, optimizer, self.options.start_epochs, ctx)
+        train_on_labels(student, ctx, range(self.options.start_epochs), optimizer)
         return ClientState(student.vector(), optimizer.state()), Reply()
 
     def predict(
@@ -216,7 +216,7 @@ class FedGEM(Method[ServerState, ClientState]):
                     ctx.log(kl=kl)
                     loss = loss + (1 - epsilon) * kl
                 optimizer.minimise(loss)
-        train_kept(student, optimizer, ctx.local.epochs, ctx)
+        train_on_labels(student, ctx, range(ctx.local.epochs), optimizer)
         return ClientState(student.vector(), optimizer.state()), Reply()
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:

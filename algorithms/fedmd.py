@@ -33,7 +33,7 @@ from rayfed_kd.optimizers import Moments, Optimizer
 from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Replies, Reply
 from rayfed_kd.public import PublicOptions, drawn_seed, paired_batches
 from rayfed_kd.robust import AggregationOptions, aggregate
-from rayfed_kd.training import public_logits, train_kept
+from rayfed_kd.training import public_logits, train_on_labels
 
 
 class Options(AggregationOptions, PublicOptions):
@@ -127,7 +127,7 @@ class FedMD(Method[ServerState, ClientState]):
             for ids, images in ctx.public.epoch(epoch, self._batch_size(ctx)):
                 public.minimise(cross_entropy(student(images), ctx.public.labels(ids)))
         private = Optimizer(ctx.local.optimizer, student, client.private)
-        train_kept(student, private, self.options.pretrain_private, ctx)
+        train_on_labels(student, ctx, range(self.options.pretrain_private), private)
         return ClientState(student.vector(), public.state(), private.state()), Reply()
 
     def predict(
@@ -162,7 +162,7 @@ class FedMD(Method[ServerState, ClientState]):
                 ctx.log(digest=loss)
                 public.minimise(loss)
         private = Optimizer(ctx.local.optimizer, student, client.private)
-        train_kept(student, private, ctx.local.epochs, ctx)
+        train_on_labels(student, ctx, range(ctx.local.epochs), private)
         return ClientState(student.vector(), public.state(), private.state()), Reply()
 
     def evaluated(self, server: ServerState) -> dict[str, Evaluable]:

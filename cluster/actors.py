@@ -14,14 +14,25 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
 
-from cluster.calls import EvaluationCall, EvaluationResult, PersonalCall, StepCall, StepFacts, StepResult
+from cluster.calls import (
+    NO_STATE,
+    EvaluationCall,
+    EvaluationResult,
+    Held,
+    PersonalCall,
+    StepCall,
+    StepFacts,
+    StepResult,
+)
 from cluster.checkpoints import Checkpointer
+from cluster.grouping import Grouping
 from cluster.host import Host
 from cluster.meters import Meters
 from cluster.placement import Plan
@@ -61,6 +72,44 @@ class RayHandle:
                 "faults.durable=true keeps a second copy beside the server"
             ) from error
         return arrays
+
+    def own(self) -> RayHandle:
+        """Itself."""
+        return self
+
+
+class Rows:
+    """A group's arrays in one object of Ray's store, a mapping for each client; fetched once a process."""
+
+    def __init__(self, handle: RayHandle) -> None:
+        self._handle = handle
+
+    def __reduce__(self) -> Any:
+        return Rows, (self._handle,)
+
+    @cached_property
+    def found(self) -> Sequence[Mapping[str, Array]]:
+        """All of them, in the group's order."""
+        rows: Any = self._handle.resolve()
+        return list(rows)
+
+
+class RowHandle:
+    """A handle on one client's arrays among its group's."""
+
+    def __init__(self, rows: Rows, place: int) -> None:
+        self._rows, self._place = rows, place
+        self._own: RayHandle | None = None
+
+    def resolve(self) -> Mapping[str, Array]:
+        """The arrays, read-only views of shared memory."""
+        return self._rows.found[self._place]
+
+    def own(self) -> RayHandle:
+        """A copy by itself: kept for long, this handle would keep the whole group's arrays."""
+        if self._own is None:
+            self._own = RayHandle(ray.put(dict(self.resolve())))
+        return self._own
 
 
 def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch.device:
@@ -112,6 +161,14 @@ class ClientActor:
     def step(self, call: StepCall) -> tuple[StepFacts, dict[str, Array], Any]:
         """One client's step; three return values, so that the server waits for the facts alone."""
         return self._host.step(call)
+
+    @ray.method(num_returns=3)
+    def steps(
+        self, calls: Sequence[StepCall]
+    ) -> tuple[list[StepFacts], list[dict[str, Array]], list[Any] | None]:
+        """A group's steps; their facts, parts and states, None where no client keeps any."""
+        facts, parts, states = self._host.steps(calls)
+        return facts, parts, states if any(one.keeps_state for one in facts) else None
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """A stretch of test samples."""
@@ -190,6 +247,20 @@ class RayEngine:
     def submit(self, call: StepCall) -> Future[StepResult]:
         """Queues a step."""
         return self._queue(call, -float(self._sizes[call.facts.client]))
+
+    def submit_together(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+        """Queues a group's steps."""
+        whole = self._queue(_Group(tuple(calls)), -float(sum(self._sizes[c.facts.client] for c in calls)))
+        parts: list[Future[StepResult]] = [Future() for _ in calls]
+        whole.add_done_callback(lambda done: _shared_out(done, parts))
+        for part in parts:
+            part.add_done_callback(lambda _: whole.cancel() if all(p.cancelled() for p in parts) else None)
+        return parts
+
+    @property
+    def hosts(self) -> int:
+        """How many client actors there are."""
+        return len(self._actors)
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
         """Queues an evaluation."""
@@ -272,14 +343,12 @@ class RayEngine:
 
     async def _run(self, host: int, job: _Job) -> None:
         try:
-            result = await asyncio.wait_for(self._called(host, job.call), self._faults.step_timeout_s)
+            result = await asyncio.wait_for(self._called(host, job.call), self._patience(job.call))
             if not job.future.done():
                 job.future.set_result(result)
         except TimeoutError:
             ray.kill(self._actors[host], no_restart=False)
-            self._again(
-                host, job, f"took longer than faults.step_timeout_s = {self._faults.step_timeout_s:g}"
-            )
+            self._again(host, job, f"took longer than faults.step_timeout_s = {self._patience(job.call):g}")
         except (*LOST, NewProcessError) as error:
             self._again(host, job, _cause(error))
         except Exception as error:  # handed on to the thread that waits, whatever it is
@@ -345,8 +414,16 @@ class RayEngine:
                 text = f"{job.call}: no host came back for it; host {hosts[-1]} {self._gone.get(hosts[-1])}"
                 job.future.set_exception(self._fault or RunError(text))
 
+    def _patience(self, call: Any) -> float | None:
+        """Seconds that a call may take; a group's may take its clients' together."""
+        one = self._faults.step_timeout_s
+        return one * len(call.calls) if one is not None and isinstance(call, _Group) else one
+
     async def _called(self, host: int, call: Any) -> Any:
         actor = self._actors[host]
+        if isinstance(call, _Group):
+            known, parts, states = actor.steps.remote(call.calls)
+            return _results(await asyncio.wrap_future(known.future()), parts, states)
         if isinstance(call, EvaluationCall):
             return await asyncio.wrap_future(actor.evaluate.remote(call).future())
         if isinstance(call, PersonalCall):
@@ -357,10 +434,46 @@ class RayEngine:
         return StepResult(known, RayHandle(parts), RayHandle(state))
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Steps that run together."""
+
+    calls: tuple[StepCall, ...]
+
+    def __str__(self) -> str:
+        clients = ", ".join(str(call.facts.client) for call in self.calls)
+        return f"round {self.calls[0].facts.round}, clients {clients}, {self.calls[0].step}"
+
+
+def _results(facts: Sequence[StepFacts], parts: Any, states: Any) -> list[StepResult]:
+    rows, kept = Rows(RayHandle(parts)), Rows(RayHandle(states))
+    return [
+        StepResult(
+            known, RowHandle(rows, place), RowHandle(kept, place) if known.keeps_state else Held(NO_STATE)
+        )
+        for place, known in enumerate(facts)
+    ]
+
+
+def _shared_out(whole: Future[list[StepResult]], parts: Sequence[Future[StepResult]]) -> None:
+    """Gives each of a group's callers its own result, or what went wrong."""
+    for place, part in enumerate(parts):
+        if part.done():
+            continue
+        if whole.cancelled():
+            part.cancel()
+        elif (error := whole.exception()) is not None:
+            part.set_exception(error)
+        else:
+            part.set_result(whole.result()[place])
+
+
 def _whose(call: Any) -> int | None:
-    """The client that a call is about; None for a shared model's evaluation."""
+    """The client that a call is about, of a group the first; None for a shared model's evaluation."""
     if isinstance(call, EvaluationCall):
         return None
+    if isinstance(call, _Group):
+        return call.calls[0].facts.client
     client: int = call.client if isinstance(call, PersonalCall) else call.facts.client
     return client
 
@@ -436,7 +549,10 @@ class ServerActor:
             )
         after = None if not self._resume else 0 if start is None else start.round
         recorder = self._recorder = RunRecorder(self._folder, self._setting, meters.round, after)
-        self._simulation = Simulation(self._setting, self._engine, recorder, self._device, checkpointer)
+        grouping = Grouping(self._setting, self._engine, self._folder, self._told.append)
+        self._simulation = Simulation(
+            self._setting, self._engine, recorder, self._device, checkpointer, grouping=grouping
+        )
         if self._stopping:
             self._simulation.stop()
         return await asyncio.to_thread(run_recorded, self._simulation, recorder, start)
@@ -447,9 +563,9 @@ class ServerActor:
         return [] if self._recorder is None else self._recorder.events[since:]
 
     @ray.method(concurrency_group="control")
-    async def told(self) -> list[str]:
-        """What was found damaged on resuming."""
-        return self._told
+    async def told(self, since: int) -> list[str]:
+        """Lines from number `since` on: what was found damaged on resuming, who trains together."""
+        return self._told[since:]
 
     @ray.method(concurrency_group="control")
     async def stop(self) -> None:

@@ -13,6 +13,8 @@ from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle, Number, to_array, to_tensor
 
+NO_STATE: Mapping[str, Any] = {"state": None}  # what a client without a state has for one
+
 
 @dataclass(frozen=True)
 class StepCall:
@@ -57,7 +59,10 @@ class StepFacts:
         logged: name -> (sum, count).
         samples: training samples drawn, counted in each epoch.
         host, node: which host ran it, and on which machine.
-        seconds: how long the step took there.
+        seconds: how long the step took there; of clients that were run together, the mean.
+        alone: why local epochs ran by themselves that should have run with others': empty if none did, None
+            if none should.
+        keeps_state: whether the client has a state after it.
         rss_mb, gpu_mb: the host's memory after it.
     """
 
@@ -71,6 +76,8 @@ class StepFacts:
     seconds: float
     rss_mb: float
     gpu_mb: float
+    alone: str | None = None
+    keeps_state: bool = True
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,10 @@ class Held:
     def resolve(self) -> Mapping[str, Array]:
         """The arrays themselves."""
         return self.arrays
+
+    def own(self) -> Held:
+        """Itself."""
+        return self
 
 
 def _mapped(tree: Any, leaf: type, change: Callable[[Any], Any]) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 from cluster.calls import StepCall, StepFacts, StepResult
 from cluster.engine import Engine
 from cluster.flights import Flights, Landing, Order
+from cluster.grouping import Grouping
 from cluster.questions import EngineQuestions
 from cluster.records import Records
 from cluster.schedules import Schedule
@@ -75,6 +76,7 @@ class Ground:
         flights: what is under way, and the time.
         records: what is known of every client.
         counters: draws and dispatches so far.
+        grouping: which steps run together.
         poisoning: replaces attackers' replies; None: all are honest.
     """
 
@@ -84,6 +86,7 @@ class Ground:
     flights: Flights
     records: Records
     counters: Counters
+    grouping: Grouping
     poisoning: Poisoning | None = None
 
 
@@ -124,16 +127,14 @@ class EngineCohort:
         state has not changed since.
         """
         sent = self._publish(message)
-        for client in self._clients:
-            self._dispatch(client, step, sent)
-        return self._exchange(self._clients, lambda client: self._dispatch(client, step, sent))
+        self._dispatch(step, dict.fromkeys(self._clients, sent))
+        return self._exchange(self._clients, lambda client: self._dispatch(step, {client: sent}))
 
     def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
         """One message each; the clients named, none if there is none."""
         if not messages:
             return Replies([], self._schedule.rule)
-        for client in sorted(messages):
-            self._dispatch(client, step, self._publish(messages[client]))
+        self._dispatch(step, {client: self._publish(messages[client]) for client in sorted(messages)})
         return self._exchange(sorted(messages), None)
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
@@ -142,7 +143,7 @@ class EngineCohort:
             raise RunError(
                 "attack: a reply that comes alone cannot be poisoned; expected broadcast or scatter"
             )
-        order = self._dispatch(client, step, self._publish(message))
+        (order,) = self._dispatch(step, {client: self._publish(message)})
 
         def wait() -> Reply:
             while order.number not in self._landed:
@@ -243,7 +244,14 @@ class EngineCohort:
         shapes = {name: (part.numel(), part.element_size()) for name, part in message.parts.items()}
         return _Sent(message, handle, shapes)
 
-    def _dispatch(self, client: int, step: Step, sent: _Sent) -> Order:
+    def _dispatch(self, step: Step, sent: Mapping[int, _Sent]) -> list[Order]:
+        """Asks clients, ascending, at once."""
+        orders = [self._order(client, step, message) for client, message in sent.items()]
+        for places in self._ground.grouping.groups([order.call for order in orders]):
+            self._flights.start(*(orders[place] for place in places))
+        return orders
+
+    def _order(self, client: int, step: Step, sent: _Sent) -> Order:
         if client not in self._clients and not self._schedule.refill:
             raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
         record, setting = self._records[client], self._ground.setting
@@ -260,7 +268,7 @@ class EngineCohort:
         self._records.put(client, replace(record, exchange=record.exchange + 1))
         self._count(call, "down", sent.shapes, len(sent.message.metadata))
         samples = len(setting.partition.train[client])
-        order = Order(
+        return Order(
             number=call.number,
             at=self._flights.now,
             call=call,
@@ -268,8 +276,6 @@ class EngineCohort:
             sizes={name: elements for name, (elements, _) in sent.shapes.items()},
             least_samples=self._method.least_samples(samples, setting.recipe.local),
         )
-        self._flights.start(order)
-        return order
 
     def _reply(self, landing: Landing) -> Reply | None:
         """What landed, and its client's state kept; None, and the state as it was, if it is too old."""
@@ -283,7 +289,7 @@ class EngineCohort:
         if self._faults.durable:
             result = self._ground.engine.kept(result)
         record = self._records[order.client]
-        self._records.put(order.client, replace(record, state=result.state, version=call.number))
+        self._records.put(order.client, replace(record, state=result.state.own(), version=call.number))
         self.traffic.facts.append((order.client, facts))
         reply = _reply(order.client, result)
         reply.sent, reply.staleness = call.message, staleness

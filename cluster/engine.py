@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -20,6 +20,15 @@ class Engine(Protocol):
 
     def submit(self, call: StepCall) -> Future[StepResult]:
         """Starts a step on some host."""
+        ...
+
+    def submit_together(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+        """Starts a group's steps on one host, as one batched program where they can be."""
+        ...
+
+    @property
+    def hosts(self) -> int:
+        """How many there are."""
         ...
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
@@ -51,6 +60,19 @@ class LocalEngine:
         facts, parts, state = self._host.step(call)
         future.set_result(StepResult(facts, Held(parts), Held(state)))
         return future
+
+    def submit_together(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+        """Runs the group now."""
+        futures: list[Future[StepResult]] = []
+        for facts, parts, state in zip(*self._host.steps(calls), strict=True):
+            futures.append(Future())
+            futures[-1].set_result(StepResult(facts, Held(parts), Held(state)))
+        return futures
+
+    @property
+    def hosts(self) -> int:
+        """One."""
+        return 1
 
     def kept(self, result: StepResult) -> StepResult:
         """The result as it is: there is one process."""

@@ -124,15 +124,18 @@ class Flights:
             there = self._clock.available(free, self.now)
         return there
 
-    def start(self, order: Order) -> None:
-        """Sends an order out."""
+    def start(self, *orders: Order) -> None:
+        """Sends an order out, or several as a group."""
         started = time.perf_counter()
-        future = self._engine.submit(order.call)
+        calls = [order.call for order in orders]
+        engine = self._engine
+        futures = [engine.submit(calls[0])] if len(calls) == 1 else engine.submit_together(calls)
         self.waited_s += time.perf_counter() - started
-        at = order.at
-        if self._clock is not None:
-            at = self._clock.earliest(order.client, order.at, order.bytes_down, order.least_samples)
-        heapq.heappush(self._events, _Event(at, order.client, order.number, order, future))
+        for order, future in zip(orders, futures, strict=True):
+            at = order.at
+            if self._clock is not None:
+                at = self._clock.earliest(order.client, order.at, order.bytes_down, order.least_samples)
+            heapq.heappush(self._events, _Event(at, order.client, order.number, order, future))
 
     def next(self, until: float = math.inf) -> Landing | None:
         """The next reply, or None if there is none before second `until`; time goes on to either.

@@ -10,8 +10,9 @@ import platform
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,14 @@ from cluster.calls import (
     encode_state,
 )
 from rayfed_kd.contexts import ClientContext, ClientData, DispatchFacts
+from rayfed_kd.lanes import Lanes
 from rayfed_kd.protocol import Array, Evaluated, Handle, Message, Reply, to_array, to_tensor
 from rayfed_kd.setting import Setting
 from rayfed_kd.vectors import FlatModule
 
 EVALUATION_BATCH = 256
+_Done = tuple[Any, Reply, dict[str, Array]]
+_How = tuple[float, str | None, tuple[float, float]]  # seconds, why alone, MiB of the process and the GPU
 
 
 class Host:
@@ -58,26 +62,54 @@ class Host:
         self._keep_states = keep_states
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
         self._pools: dict[str, Tensor] = {}
+        self._lanes = Lanes()
         self._process, self._node = psutil.Process(), platform.node()
 
     def step(self, call: StepCall) -> tuple[StepFacts, dict[str, Array], Any]:
         """Runs a client's step; gives its facts, the reply's parts and the new state, ready to travel."""
         started = time.perf_counter()
         ctx = self._context(call.facts)
-        message = Message.of(self._parts(call), call.metadata)
         try:
+            done = self._stepped(call, ctx)
+        finally:
+            self._workshop.take_back()
+        return self._packed(call, ctx, done, (time.perf_counter() - started, None, self._memory()))
+
+    def steps(self, calls: Sequence[StepCall]) -> tuple[list[StepFacts], list[dict[str, Array]], list[Any]]:
+        """Runs a group of clients' steps, their local epochs together; the same of each, in order."""
+        started = time.perf_counter()
+        contexts = [self._context(call.facts) for call in calls]
+        steps = [(ctx, partial(self._stepped, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
+        try:
+            outcomes = self._lanes.run(steps)
+        finally:
+            self._workshop.take_back()
+        seconds, memory = (time.perf_counter() - started) / len(calls), self._memory()
+        packed = [
+            self._packed(call, ctx, outcome.value, (seconds, outcome.alone, memory))
+            for call, ctx, outcome in zip(calls, contexts, outcomes, strict=True)
+        ]
+        facts, parts, states = zip(*packed, strict=True)
+        return list(facts), list(parts), list(states)
+
+    def _stepped(self, call: StepCall, ctx: ClientContext) -> _Done:
+        try:
+            message = Message.of(self._parts(call), call.metadata)
             state = self._state(call.state, call.state_version, ctx)
             state, reply = getattr(self._setting.method, call.step)(state, message, ctx)
             if not isinstance(reply, Reply):
                 raise TypeError(f"{call.step} returned a {type(reply).__name__}, expected (state, Reply)")
-            arrays = {name: to_array(part) for name, part in reply.parts.items()}
+            return state, reply, {name: to_array(part) for name, part in reply.parts.items()}
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
-        finally:
-            self._workshop.take_back()
+
+    def _packed(
+        self, call: StepCall, ctx: ClientContext, done: _Done, how: _How
+    ) -> tuple[StepFacts, dict[str, Array], Any]:
+        state, reply, arrays = done
         if not call.observing:
             self._keep(call, state)
-        facts = self._facts(call, ctx, reply, arrays, time.perf_counter() - started)
+        facts = self._facts(ctx, reply, arrays, how, keeps_state=state is not None)
         return facts, arrays, {"state": encode_state(state)}
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
@@ -171,9 +203,15 @@ class Host:
             self._kept.popitem(last=False)
 
     def _facts(
-        self, call: StepCall, ctx: ClientContext, reply: Reply, arrays: Mapping[str, Array], seconds: float
+        self,
+        ctx: ClientContext,
+        reply: Reply,
+        arrays: Mapping[str, Array],
+        how: _How,
+        *,
+        keeps_state: bool,
     ) -> StepFacts:
-        gpu = torch.cuda.memory_reserved(self._device) / 2**20 if self._device.type == "cuda" else 0.0
+        seconds, alone, memory = how
         return StepFacts(
             metadata=reply.metadata,
             shapes={name: (array.size, array.itemsize) for name, array in arrays.items()},
@@ -183,9 +221,15 @@ class Host:
             host=self._host,
             node=self._node,
             seconds=seconds,
-            rss_mb=self._process.memory_info().rss / 2**20,
-            gpu_mb=gpu,
+            alone=alone,
+            keeps_state=keeps_state,
+            rss_mb=memory[0],
+            gpu_mb=memory[1],
         )
+
+    def _memory(self) -> tuple[float, float]:
+        gpu = torch.cuda.memory_reserved(self._device) / 2**20 if self._device.type == "cuda" else 0.0
+        return self._process.memory_info().rss / 2**20, gpu
 
     def _pool(self, split: str) -> Tensor:
         if split not in self._pools:

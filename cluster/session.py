@@ -273,22 +273,20 @@ def _watched(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Runs it, and hands on what it says."""
     running = server.run.remote()
-    seen = 0
+    seen = (0, 0)
     try:
         while True:
             done, _ = ray.wait([running], timeout=POLL_S)
-            seen = _tell(server, seen, on_event)
+            seen = _tell(server, seen, on_event, tell)
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
             if done:
                 summary = ray.get(running)
-                for line in ray.get(server.told.remote()):
-                    tell(line)
                 return summary, ray.get(server.evaluated.remote())
     except KeyboardInterrupt:
         server.stop.remote()
         ray.wait([running], timeout=STOP_S)
-        _tell(server, seen, on_event)
+        _tell(server, seen, on_event, tell)
         raise
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
@@ -297,14 +295,19 @@ def _watched(
         raise ServerLostError(f"the server was lost: {error}") from None
 
 
-def _tell(server: Any, seen: int, on_event: Callable[[Event], None]) -> int:
+def _tell(
+    server: Any, seen: tuple[int, int], on_event: Callable[[Event], None], tell: Callable[[str], None]
+) -> tuple[int, int]:
+    """Hands on the server's lines and events beyond those `seen`; gives how many there are now."""
     try:
-        events = ray.get(server.events.remote(seen))
+        lines, events = ray.get([server.told.remote(seen[0]), server.events.remote(seen[1])])
     except ray.exceptions.RayError:  # the server is gone: `running` says why
         return seen
+    for line in lines:
+        tell(line)
     for event in events:
         on_event(event)
-    return seen + len(events)
+    return seen[0] + len(lines), seen[1] + len(events)
 
 
 def _options(plan: Plan, group: Any) -> list[dict[str, Any]]:

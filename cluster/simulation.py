@@ -16,6 +16,7 @@ from cluster.cohort import Counters, EngineCohort, Ground, Onlookers, Traffic
 from cluster.engine import Engine
 from cluster.evaluation import Evaluator
 from cluster.flights import Flights
+from cluster.grouping import Grouping
 from cluster.poisoning import Poisoning
 from cluster.records import Records
 from cluster.schedules import make_schedule
@@ -68,6 +69,7 @@ class Simulation:
         recorder: who writes results down.
         device: what the server computes on.
         checkpointer: who writes the run's state down; None: nobody.
+        grouping: which steps run together; None: as the recipe says, kept nowhere.
         models: after `run`, the evaluated models of the last round.
         ground: after `begin`, what all rounds stand on.
     """
@@ -77,6 +79,7 @@ class Simulation:
     recorder: Recorder
     device: torch.device | str = "cpu"
     checkpointer: Checkpointer | None = None
+    grouping: Grouping | None = None
     models: Mapping[str, Evaluable] = field(default_factory=dict)
     ground: Ground = field(init=False)
     _stopping: bool = False
@@ -134,6 +137,7 @@ class Simulation:
             flights=flights,
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),
+            grouping=self.grouping or Grouping(setting, self.engine),
             poisoning=None if setting.recipe.attack is None else self._poisoning(),
         )
         return start
@@ -166,6 +170,7 @@ class Simulation:
         cohort = EngineCohort(round_index, self.ground)
         server = method.run_round(server, cohort, ctx)
         self._workshop.take_back()
+        self._note_apart(cohort.traffic)
         trained, client_s = time.perf_counter(), flights.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         if self._due(round_index):
@@ -190,6 +195,10 @@ class Simulation:
             row["sim_s"] = sim_s
         self.recorder.record(record)
         return server
+
+    def _note_apart(self, traffic: Traffic) -> None:
+        reasons = {facts.alone: None for _, facts in traffic.facts if facts.alone}
+        self.ground.grouping.note(list(reasons))
 
     def _context(self, round_index: int) -> ServerContext:
         facts = self.setting.server_facts(round_index)

@@ -141,6 +141,11 @@ class LocalRecipe(_Strict):
     epochs: int = Field(10, ge=0, description="local epochs, E")
     batch_size: int = Field(64, ge=1, description="batch size, B")
     optimizer: OptimizerRecipe = OptimizerRecipe()
+    vectorise: Literal["auto", "off"] | Annotated[int, Field(ge=2)] = Field(
+        "off",
+        description="how many clients of one architecture train together as one batched program, at most; "
+        "auto: as a short measurement decides; part of what makes bits equal",
+    )
 
 
 class SamplingRecipe(_Strict):

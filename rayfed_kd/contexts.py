@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -159,11 +159,29 @@ class Public:
             yield PublicBatch(chosen, self.images(chosen))
 
 
+class Drawn(NamedTuple):
+    """A batch before its images are read.
+
+    Attributes:
+        numbers: [batch] int64, the samples' places in their client's order.
+        indices: [batch] int64, their places in the training set.
+        augmented: images as stored -> the same, augmented.
+    """
+
+    numbers: np.ndarray[Any, np.dtype[np.int64]]
+    indices: np.ndarray[Any, np.dtype[np.int64]]
+    augmented: Callable[[Tensor], Tensor]
+
+
+def _as_they_are(images: Tensor) -> Tensor:
+    return images
+
+
 @dataclass
 class Log:
     """Means of what a step logs, kept on its device until the step is over."""
 
-    sums: dict[str, Tensor] = field(default_factory=dict)
+    sums: dict[str, Tensor | float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, **values: Tensor) -> None:
@@ -172,6 +190,12 @@ class Log:
             exact = value.detach().to(torch.float64)
             self.sums[name] = self.sums[name] + exact if name in self.sums else exact
             self.counts[name] = self.counts.get(name, 0) + 1
+
+    def add_sums(self, sums: Mapping[str, tuple[float, int]]) -> None:
+        """Adds many batches' at once: name -> (sum, count)."""
+        for name, (value, count) in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + count
 
     def totals(self) -> dict[str, tuple[float, int]]:
         """name -> (sum, count)."""
@@ -240,6 +264,10 @@ class Context:
         """Logs scalars; tables show their means over the round."""
         self._log.add(**values)
 
+    def log_sums(self, sums: Mapping[str, tuple[float, int]]) -> None:
+        """Logs many batches' values at once, name -> (sum, count)."""
+        self._log.add_sums(sums)
+
     def logged(self) -> dict[str, tuple[float, int]]:
         """name -> (sum, count) of what was logged."""
         return self._log.totals()
@@ -256,6 +284,7 @@ class ClientContext(Context):
         num_samples: the client's training samples.
         device, classes, shape: of the models and images.
         samples_drawn: samples in the batches drawn so far, private and public: what simulated time is for.
+        together: who makes local epochs for many clients at once (rayfed_kd/lanes.py); None: each its own.
     """
 
     def __init__(
@@ -270,6 +299,7 @@ class ClientContext(Context):
         self.client, self.round, self.participation = dispatch.client, dispatch.round, dispatch.participation
         self.local = client_data.local
         self._client_data = client_data
+        self.together: Callable[[Any], None] | None = None
         self.num_samples = len(client_data.indices)
         self.samples_drawn = 0
 
@@ -291,16 +321,42 @@ class ClientContext(Context):
 
     def numbered_epoch(self, index: int) -> Iterator[tuple[Tensor, Batch]]:
         """The same, each batch with its samples' numbers in `samples`, [batch] int64."""
-        order = numpy_stream(self._seed, "batches", *self._scope, index).permutation(self.num_samples)
-        chosen = torch.from_numpy(self._client_data.indices[order]).to(self.device)
-        numbers = torch.from_numpy(order).to(self.device)
-        flips = torch_stream(self._seed, "augment", *self._scope, index, device=self.device)
-        size = self.local.batch_size
-        for which, indices in zip(torch.split(numbers, size), torch.split(chosen, size), strict=True):
-            images, labels = self._data.gather(indices)
-            images = augment(images, self._client_data.augment, flips)
+        for numbers, indices, augmented in self.batches(index):
+            images, labels = self._data.gather(torch.from_numpy(indices).to(self.device))
+            images = augmented(images)
             self._drawn(len(labels))
-            yield which, Batch(self._data.normalise(images), labels)
+            yield torch.from_numpy(numbers).to(self.device), Batch(self._data.normalise(images), labels)
+
+    def batches(self, index: int) -> Iterator[Drawn]:
+        """What that pass's batches are made of, in order; for those who gather many clients' at once."""
+        order = numpy_stream(self._seed, "batches", *self._scope, index).permutation(self.num_samples)
+        chosen = self._client_data.indices[order]
+        augmented = self._augmentation(index)
+        for start in range(0, len(order), self.local.batch_size):
+            stop = start + self.local.batch_size
+            yield Drawn(order[start:stop], chosen[start:stop], augmented)
+
+    def _augmentation(self, index: int) -> Callable[[Tensor], Tensor]:
+        """That pass's augmentation; its draws go on from batch to batch."""
+        name = self._client_data.augment
+        if name == "none":
+            return _as_they_are
+        flips = torch_stream(self._seed, "augment", *self._scope, index, device=self.device)
+        return lambda images: augment(images, name, flips)
+
+    def gathered(self, drawn: Sequence[Drawn]) -> Batch:
+        """Batches of one size, of any clients: images [n, batch, ...], normalised, labels [n, batch]."""
+        indices = torch.from_numpy(np.stack([one.indices for one in drawn])).to(self.device)
+        images, labels = self._data.gather(indices.flatten())
+        if drawn[0].augmented is not _as_they_are:
+            parts = torch.split(images, len(drawn[0].indices))
+            images = torch.cat([one.augmented(part) for one, part in zip(drawn, parts, strict=True)])
+        images = self._data.normalise(images)
+        return Batch(images.view(*indices.shape, *images.shape[1:]), labels.view(indices.shape))
+
+    def count_drawn(self, samples: int) -> None:
+        """Counts samples whose batches were gathered elsewhere."""
+        self._drawn(samples)
 
     def samples(self) -> Iterator[Batch]:
         """The client's samples in their own order, 0 to num_samples - 1, not augmented, batch by batch."""

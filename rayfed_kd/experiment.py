@@ -344,6 +344,7 @@ def _run_local(
 
     from cluster.checkpoints import Checkpointer
     from cluster.engine import LocalEngine
+    from cluster.grouping import Grouping
     from cluster.host import Host
     from cluster.simulation import Simulation, run_recorded
     from rayfed_kd.protocol import shared_vectors
@@ -360,7 +361,8 @@ def _run_local(
             start = checkpointer.latest(engine.publish, "cpu", tell) if resume else None
             after = None if not resume else 0 if start is None else start.round
             recorder = RunRecorder(folder, setting, on_event, after)
-            simulation = Simulation(setting, engine, recorder, checkpointer=checkpointer)
+            grouping = Grouping(setting, engine, folder, tell)
+            simulation = Simulation(setting, engine, recorder, checkpointer=checkpointer, grouping=grouping)
             summary = run_recorded(simulation, recorder, start)
             if summary["status"] == "interrupted":
                 raise KeyboardInterrupt

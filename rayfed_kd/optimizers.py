@@ -7,7 +7,8 @@ compiler (1.4 seconds in every process).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,67 @@ Moments = Mapping[str, Tensor]
 def faded(recipe: OptimizerRecipe, factor: float) -> OptimizerRecipe:
     """The recipe with its learning rate times `factor`, in (0, 1]: a rate that shrinks over updates."""
     return recipe.model_copy(update={"lr": recipe.lr * factor})
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """What an optimiser does to parameters, gradients and moments, as one fused operation.
+
+    Attributes:
+        recipe: SGD or Adam, and its rates.
+        betas: Adam's.
+    """
+
+    recipe: OptimizerRecipe
+    betas: tuple[float, float] = ADAM_BETAS
+
+    def fresh(self, parameters: Tensor) -> dict[str, Tensor]:
+        """The moments before the first step on `parameters`."""
+        zeros = torch.zeros_like(parameters)
+        if self.recipe.name == "adam":
+            steps = torch.zeros((), device=zeros.device)
+            return {"first": zeros, "second": torch.zeros_like(zeros), "steps": steps}
+        return {"momentum": zeros} if self.recipe.momentum else {}
+
+    def step(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        moments: Sequence[Moments],
+        factor: float = 1.0,
+    ) -> None:
+        """Updates flat tensors and their moments in place, each on its own, at `factor` times the rate."""
+        recipe, lr = self.recipe, self.recipe.lr * factor
+        if recipe.name == "adam":
+            adam(
+                parameters,
+                gradients,
+                [state["first"] for state in moments],
+                [state["second"] for state in moments],
+                [],
+                [state["steps"] for state in moments],
+                fused=True,
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=lr,
+                weight_decay=recipe.weight_decay,
+                eps=ADAM_EPS,
+                maximize=False,
+            )
+        else:
+            sgd(
+                parameters,
+                gradients,
+                [state.get("momentum") for state in moments],
+                fused=True,
+                weight_decay=recipe.weight_decay,
+                momentum=recipe.momentum,
+                lr=lr,
+                dampening=0.0,
+                nesterov=recipe.nesterov,
+                maximize=False,
+            )
 
 
 class FreeTensor:
@@ -62,6 +124,10 @@ class Optimizer:
         state: moments from `state()` to go on from; copied. None or empty: afresh.
         part: which of the parameters are updated; others stay, whatever their gradients, momentum and decay.
         betas: Adam's.
+
+    Attributes:
+        rule: recipe and betas.
+        part: as given.
     """
 
     def __init__(
@@ -73,10 +139,9 @@ class Optimizer:
         part: slice = slice(None),
         betas: tuple[float, float] = ADAM_BETAS,
     ) -> None:
-        self._recipe, self._module, self._betas = recipe, module, betas
+        self.rule, self.part, self._module = StepRule(recipe, betas), part, module
         self._parameters, self._gradients = module.trainable[part], module.gradients[part]
-        kept = state or self._fresh()
-        self._state = {name: value.clone() for name, value in kept.items()}
+        self._state = {name: value.clone() for name, value in (state or {}).items()}
 
     def minimise(self, loss: Tensor, *, alone: bool = False) -> None:
         """One step on `loss`: gradients afresh, backward, update.
@@ -89,51 +154,20 @@ class Optimizer:
 
     def step(self, factor: float = 1.0) -> None:
         """One update from the gradients as they are, at `factor` times the recipe's learning rate."""
-        lr = self._recipe.lr * factor
         with torch.no_grad():
-            if self._recipe.name == "adam":
-                self._adam(lr)
-            else:
-                self._sgd(lr)
+            self._state = self._state or self.rule.fresh(self._parameters)
+            self.rule.step([self._parameters], [self._gradients], [self._state], factor)
 
     def state(self) -> dict[str, Tensor]:
         """The moments, to be kept between rounds; copied."""
-        return {name: value.clone() for name, value in self._state.items()}
+        kept = self._state or self.rule.fresh(self._parameters)
+        return {name: value.clone() for name, value in kept.items()}
 
-    def _fresh(self) -> dict[str, Tensor]:
-        zeros = torch.zeros_like(self._gradients)
-        if self._recipe.name == "adam":
-            return {"first": zeros, "second": zeros, "steps": torch.zeros((), device=zeros.device)}
-        return {"momentum": zeros} if self._recipe.momentum else {}
+    @property
+    def begun(self) -> bool:
+        """Whether it has moments: given, or of steps made."""
+        return bool(self._state)
 
-    def _adam(self, lr: float) -> None:
-        adam(
-            [self._parameters],
-            [self._gradients],
-            [self._state["first"]],
-            [self._state["second"]],
-            [],
-            [self._state["steps"]],
-            fused=True,
-            amsgrad=False,
-            beta1=self._betas[0],
-            beta2=self._betas[1],
-            lr=lr,
-            weight_decay=self._recipe.weight_decay,
-            eps=ADAM_EPS,
-            maximize=False,
-        )
-
-    def _sgd(self, lr: float) -> None:
-        sgd(
-            [self._parameters],
-            [self._gradients],
-            [self._state.get("momentum")],
-            fused=True,
-            weight_decay=self._recipe.weight_decay,
-            momentum=self._recipe.momentum,
-            lr=lr,
-            dampening=0.0,
-            nesterov=self._recipe.nesterov,
-            maximize=False,
-        )
+    def go_on_from(self, state: Moments) -> None:
+        """Takes over moments that were updated elsewhere."""
+        self._state = dict(state)

@@ -68,6 +68,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     """
     location = method_location(recipe)
     find_own_modules()
+    from cluster.grouping import check_grouping
     from cluster.schedules import check_schedule
     from rayfed_kd.setting import (
         Blueprint,
@@ -93,6 +94,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     )
     setting = blueprint.build()
     setting.check()
+    check_grouping(recipe)
     check_schedule(recipe, method, devices, partition.sizes.tolist())
     return Prepared(recipe, blueprint, setting)
 

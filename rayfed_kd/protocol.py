@@ -106,6 +106,10 @@ class Handle(Protocol):
         """The arrays by name; read-only, possibly shared memory: copy before computing."""
         ...
 
+    def own(self) -> Handle:
+        """A handle on these arrays that may be kept: it holds no other client's."""
+        ...
+
 
 @dataclass(frozen=True)
 class PartRef:
@@ -140,7 +144,7 @@ class Reply(Package):
             raise ValueError("only a reply that reached the server has references")
         if name not in self.parts:
             raise KeyError(f"no part {name!r} here; there are {sorted(self.parts)}")
-        return PartRef(self.handle, name)
+        return PartRef(self.handle.own(), name)
 
 
 class Replies(Sequence[Reply]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +37,31 @@ class Distillation:
     temperature: float = 1.0
 
 
+@dataclass(frozen=True)
+class LocalEpochs:
+    """Steps on `loss(images, labels)` over a client's batches, still to be made.
+
+    Attributes:
+        student: what is trained.
+        loss: a batch's loss; called once a step.
+        ctx: the client's.
+        epochs: numbers of the passes.
+        optimizer: on the student's parameters, or on a part of them.
+    """
+
+    student: FlatModule
+    loss: Callable[[Tensor, Tensor], Tensor]
+    ctx: ClientContext
+    epochs: Sequence[int]
+    optimizer: Optimizer
+
+    def run(self) -> None:
+        """Makes them, one batch after another."""
+        for epoch in self.epochs:
+            for images, labels in self.ctx.epoch(epoch):
+                self.optimizer.minimise(self.loss(images, labels))
+
+
 def train_local_epochs(
     student: FlatModule,
     loss: Callable[[Tensor, Tensor], Tensor],
@@ -46,14 +71,19 @@ def train_local_epochs(
 ) -> None:
     """Steps on `loss(images, labels)` over the client's batches.
 
+    Where clients train together (rayfed_kd/lanes.py), all of a group's steps are made at once.
+
     Args:
         epochs: numbers of the passes; None: 0 to E - 1.
         optimizer: None: the recipe's, afresh, on all of the student's parameters.
     """
     stepping = Optimizer(ctx.local.optimizer, student) if optimizer is None else optimizer
-    for epoch in range(ctx.local.epochs) if epochs is None else epochs:
-        for images, labels in ctx.epoch(epoch):
-            stepping.minimise(loss(images, labels))
+    passes = range(ctx.local.epochs) if epochs is None else tuple(epochs)
+    asked = LocalEpochs(student, loss, ctx, passes, stepping)
+    if ctx.together is None:
+        asked.run()
+    else:
+        ctx.together(asked)
 
 
 def train_on_labels(
@@ -79,15 +109,6 @@ def mean_loss(model: FlatModule, ctx: ClientContext) -> float:
         for images, labels in ctx.epoch(0):
             total += len(labels) * cross_entropy(model(images), labels).to(torch.float64)
     return float(total) / max(ctx.num_samples, 1)
-
-
-def train_kept(student: FlatModule, optimizer: Optimizer, epochs: int, ctx: ClientContext) -> None:
-    """Epochs of cross entropy on the client's own data, logged as `ce`, with an optimiser that is kept."""
-    for epoch in range(epochs):
-        for images, labels in ctx.epoch(epoch):
-            loss = cross_entropy(student(images), labels)
-            ctx.log(ce=loss)
-            optimizer.minimise(loss)
 
 
 def public_logits(model: FlatModule, ctx: Context, ids: Tensor | None = None) -> Tensor:

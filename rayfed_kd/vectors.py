@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ class FlatModule:
         trainable: [num_parameters], the parameters as one tensor, for an optimiser.
         gradients: [num_parameters], where backward leaves their gradients.
         num_parameters, num_buffers: lengths of the vector's two stretches.
+        integers: the integer buffers.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -48,7 +50,9 @@ class FlatModule:
         self._adopt_parameters(parameters)
         self._adopt_buffers()
         self.trainable = self.storage[: self.num_parameters]
+        self.integers = [buffer for buffer, _ in self._integers]
         self._requires_grad = True
+        self._submodules = list(self.module.modules())
 
     def _adopt_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         start = 0
@@ -117,6 +121,11 @@ class FlatModule:
     def standardised(self) -> bool:
         """Whether a generator's samples are as the model sees them, rather than pixels in [0, 1]."""
         return bool(getattr(self.module, "standardised", False))
+
+    @cached_property
+    def described(self) -> str:
+        """The module's classes and sizes, the same for equal architectures."""
+        return f"{type(self.module).__module__}.{type(self.module).__qualname__} {self.module!r}"
 
     @property
     def num_elements(self) -> int:
@@ -201,7 +210,8 @@ class FlatModule:
         self.gradients.zero_()
 
     def _switch(self, train: bool) -> FlatModule:
-        self.module.train(train)
+        if any(part.training is not train for part in self._submodules):
+            self.module.train(train)
         if train != self._requires_grad:
             self.module.requires_grad_(train)
             self._requires_grad = train

@@ -58,6 +58,7 @@ class Workload:
     batch_size: int
     model: str
     rounds: int
+    vectorise: str | int = "off"
 
     def recipe(self) -> dict[str, Any]:
         """The workload as a recipe."""
@@ -75,6 +76,7 @@ class Workload:
             "local": {
                 "epochs": 1,
                 "batch_size": self.batch_size,
+                "vectorise": self.vectorise,
                 "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9},
             },
             "rounds": self.rounds,
@@ -236,10 +238,12 @@ def main() -> None:
     )
     parser.add_argument("--tiny", action="store_true", help="workload 2")
     parser.add_argument("--start", action="store_true", help="time to the first finished round, three times")
+    parser.add_argument("--vectorise", default="off", help="as local.vectorise: off, auto or a number")
     parser.add_argument("--rounds", type=int, help="fewer or more rounds")
     asked = parser.parse_args()
     work = TINY if asked.tiny else ROUND
-    work = replace(work, rounds=asked.rounds or work.rounds)
+    vectorise = int(asked.vectorise) if asked.vectorise.isdigit() else asked.vectorise
+    work = replace(work, rounds=asked.rounds or work.rounds, vectorise=vectorise)
     lines = report(work)
     if asked.start:
         seconds = [start_seconds(work) for _ in range(3)]

@@ -1,0 +1,160 @@
+"""Which steps run together as one batched program: formed by client order, never by host.
+
+`local.vectorise: n` puts up to n clients of one architecture into a group; `auto` tries the first exchange
+of each step both ways before it begins, on a look that changes nothing, and keeps what was faster. The
+decision lies in the run's folder, so that a resumed run groups alike and gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import yaml
+
+from cluster.calls import StepCall
+from cluster.engine import Engine
+from rayfed_kd.config import Recipe
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.setting import Setting
+from rayfed_kd.timing import AsynchronousOptions, schedule_options
+
+MOST = 64  # clients in a group that `auto` tries
+WORTH = 0.9  # of the plain loop's time, at most
+FILE = "vectorise.yaml"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How many clients a step takes at a time.
+
+    Attributes:
+        together: clients in a group; 1: each trains by itself.
+        plain_ms, together_ms: milliseconds a client, measured; None where nothing was measured.
+        why: in words.
+    """
+
+    together: int
+    plain_ms: float | None = None
+    together_ms: float | None = None
+    why: str = ""
+
+
+class Grouping:
+    """Forms groups.
+
+    Args:
+        setting: whose `local.vectorise` decides, and the clients' architectures.
+        engine: where `auto` measures.
+        folder: the run's, where decisions lie; None: in memory only.
+        tell: called with a line when something was decided or could not be done.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        engine: Engine,
+        folder: Path | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._setting, self._engine, self._tell = setting, engine, tell
+        self._path = None if folder is None else folder / FILE
+        self._decided: dict[str, Decision] = {}
+        self._said: set[str] = set()
+        reason = _obstacle(setting.recipe)
+        self._hindered = reason is not None
+        if reason is not None and setting.recipe.local.vectorise != "off":
+            tell(f"local.vectorise: each client by itself: {reason}")
+        if self._path is not None and self._path.is_file():
+            found = yaml.safe_load(self._path.read_text(encoding="utf8"))
+            self._decided = {step: Decision(**fields) for step, fields in found.items()}
+
+    def groups(self, calls: Sequence[StepCall]) -> list[list[int]]:
+        """Places in `calls`, one exchange's, group by group; groups of one are plain steps."""
+        asked = self._setting.recipe.local.vectorise
+        if asked == "off" or len(calls) < 2 or self._hindered:
+            return [[place] for place in range(len(calls))]
+        alike = self._alike(calls)
+        if asked == "auto":
+            asked = self._decision(calls, max(alike.values(), key=len)).together
+        groups = [part for places in alike.values() for part in _parts(places, asked)]
+        return sorted(groups)
+
+    def note(self, reasons: Sequence[str]) -> None:
+        """Says why some clients were not batched, each reason once."""
+        for reason in reasons:
+            line = f"local.vectorise: clients trained by themselves: {reason}"
+            if line not in self._said:
+                self._said.add(line)
+                self._tell(line)
+
+    def _alike(self, calls: Sequence[StepCall]) -> Mapping[str, list[int]]:
+        """Places by architecture, in client order."""
+        found: dict[str, list[int]] = {}
+        for place, call in enumerate(calls):
+            found.setdefault(self._setting.model_of(call.facts.client), []).append(place)
+        return found
+
+    def _decision(self, calls: Sequence[StepCall], alike: Sequence[int]) -> Decision:
+        step = calls[0].step
+        if step not in self._decided:
+            decision = self._decided[step] = self._measured([calls[place] for place in alike])
+            self._write()
+            self._tell(f"local.vectorise: {step}: {decision.why}")
+        return self._decided[step]
+
+    def _measured(self, calls: Sequence[StepCall]) -> Decision:
+        size = min(MOST, math.ceil(len(calls) / self._engine.hosts))
+        if size < 2:
+            return Decision(1, why="one client at a time and host: there is nothing to group")
+        looks = [replace(call, observing=True) for call in calls[:size]]
+        # Each twice: the first time builds modules and warms caches.
+        plain_s = min(self._engine.submit(looks[0]).result().facts.seconds for _ in range(2))
+        for _ in range(2):
+            results = [future.result() for future in self._engine.submit_together(looks)]
+            together_s = results[0].facts.seconds
+        apart = [reason for result in results if (reason := result.facts.alone)]
+        plain_ms, together_ms = 1000 * plain_s, 1000 * together_s
+        times = f"{together_ms:.2f} ms a client in groups of {size}, {plain_ms:.2f} ms alone"
+        if len(apart) == size:
+            return Decision(1, plain_ms, together_ms, f"each client by itself: {apart[0]}")
+        if together_s > WORTH * plain_s:
+            return Decision(1, plain_ms, together_ms, f"each client by itself: {times}")
+        return Decision(size, plain_ms, together_ms, f"{size} clients together: {times}")
+
+    def _write(self) -> None:
+        if self._path is not None:
+            found = {step: asdict(decision) for step, decision in self._decided.items()}
+            text = "# What local.vectorise: auto measured and decided; a resumed run goes by it.\n"
+            self._path.write_text(text + yaml.safe_dump(found, sort_keys=False), encoding="utf8")
+
+
+def check_grouping(recipe: Recipe) -> None:
+    """Raises RecipeError if `local.vectorise` is a number and its groups cannot be."""
+    asked, reason = recipe.local.vectorise, _obstacle(recipe)
+    if reason is not None and asked not in ("off", "auto"):
+        raise RecipeError(f"local.vectorise = {asked}: {reason}; expected off or auto")
+
+
+def _obstacle(recipe: Recipe) -> str | None:
+    """Why clients cannot be grouped under this schedule or placement; None if they can."""
+    name, placement = recipe.schedule.name, recipe.placement
+    if isinstance(schedule_options(recipe), AsynchronousOptions):
+        return f"schedule.name = {name!r} asks clients one at a time"
+    if recipe.schedule.options.get("late") == "next_round":
+        return "schedule.late = 'next_round' asks late clients again by themselves after a crash"
+    if placement.clients_per_actor == 1:
+        return "placement.clients_per_actor = 1: a client's own actor runs nobody else"
+    if placement.overrides:
+        return "placement.overrides gives some clients hosts of their own, and a group has one host"
+    return None
+
+
+def _parts(places: Sequence[int], most: int) -> list[list[int]]:
+    """`places` in as few parts of at most `most` as it takes, as even as can be, in order."""
+    count = math.ceil(len(places) / most)
+    cuts = [len(places) * part // count for part in range(count + 1)]
+    return [list(places[start:stop]) for start, stop in pairwise(cuts)]

@@ -1,0 +1,118 @@
+"""Clients trained together: the local epochs of many clients as one batched program.
+
+Each client's step runs as it is written, in a lane of its own (a greenlet), until it comes to its local
+epochs (`training.train_local_epochs`). There it waits for the others. Lanes whose loss is the same code on
+captured values of the same kinds are one program (rayfed_kd/programs.py), which runs batched
+(rayfed_kd/together.py). Then every step goes on with its own trained student.
+
+Results differ from those of the plain loop only by how sums are rounded; they depend on which clients are
+together, on nothing else. What cannot be batched runs as it is, lane by lane, and says why (`Outcome.alone`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+from rayfed_kd.contexts import ClientContext
+from rayfed_kd.programs import ApartError, Program
+from rayfed_kd.together import Together
+from rayfed_kd.training import LocalEpochs
+
+T = TypeVar("T")
+
+
+@dataclass
+class Outcome(Generic[T]):
+    """What a lane's step gave.
+
+    Attributes:
+        value: what it returned.
+        alone: why some of its local epochs ran by themselves; empty if none did.
+    """
+
+    value: T
+    alone: str = ""
+
+
+@dataclass
+class Lanes:
+    """Runs many clients' steps, their local epochs together.
+
+    Attributes:
+        hopeless: programs that could not be batched, and why: not tried again.
+    """
+
+    hopeless: dict[Hashable, str] = field(default_factory=dict)
+
+    def run(self, steps: Sequence[tuple[ClientContext, Callable[[], T]]]) -> list[Outcome[T]]:
+        """Each step's result, in the order given.
+
+        Raises: what a step raised.
+        """
+        lanes = [greenlet(step) for _, step in steps]
+        outcomes: dict[int, Outcome[T]] = {}
+        reasons: dict[int, str] = {}
+        for ctx, _ in steps:
+            ctx.together = _waiting
+        running = list(range(len(steps)))
+        try:
+            while running:
+                asked = {}
+                for lane in running:
+                    found = lanes[lane].switch()
+                    if lanes[lane].dead:
+                        outcomes[lane] = Outcome(found, reasons.get(lane, ""))
+                    else:
+                        asked[lane] = found
+                reasons |= self._train(asked)
+                running = list(asked)
+        finally:
+            for (ctx, _), left in zip(steps, lanes, strict=True):
+                ctx.together = None
+                if not left.dead:
+                    left.throw()
+        return [outcomes[lane] for lane in range(len(steps))]
+
+    def _train(self, asked: Mapping[int, LocalEpochs]) -> dict[int, str]:
+        """Makes all the epochs asked for; gives the lanes that went alone, and why."""
+        programs: dict[Hashable, list[tuple[int, Program]]] = {}
+        reasons = {}
+        for lane, epochs in asked.items():
+            try:
+                program = Program(epochs)
+            except ApartError as error:
+                reasons[lane] = str(error)
+                epochs.run()
+                continue
+            programs.setdefault(program.key, []).append((lane, program))
+        for key, members in programs.items():
+            reason = self.hopeless.get(key, "")
+            if not reason and len(members) == 1:
+                reason = "no other client of its group has the same program"
+            if not reason:
+                try:
+                    Together([program for _, program in members]).run()
+                    continue
+                except (
+                    Exception
+                ) as error:  # whatever it is: the plain loop raises it again if it is the method's
+                    reason = self.hopeless[key] = _first_line(error)
+            for lane, program in members:
+                reasons[lane] = reason
+                program.epochs.run()
+        return reasons
+
+
+def _waiting(epochs: LocalEpochs) -> None:
+    parent = getcurrent().parent
+    assert parent is not None  # a step's lane was made by `Lanes.run`
+    parent.switch(epochs)
+
+
+def _first_line(error: Exception) -> str:
+    text = (str(error).strip().splitlines() or [""])[0]
+    return text if isinstance(error, ApartError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,120 @@
+"""Flat modules of one architecture, stacked: row i is module i, and one call computes all rows.
+
+A module sees its own row of every parameter and buffer through `torch.vmap`, so its forward pass is the
+code that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from rayfed_kd.vectors import FlatModule
+
+
+class Stack:
+    """Copies of `modules`' vectors as rows, [n, num_elements]; the modules stay as they are.
+
+    Args:
+        modules: of one architecture, at least one.
+
+    Attributes:
+        storage: [n, num_elements], the rows.
+        gradients: [n, num_parameters], room for their gradients.
+        integers: modules' integer buffers, [n, ...] each.
+    """
+
+    def __init__(self, modules: Sequence[FlatModule]) -> None:
+        self._modules = list(modules)
+        first = modules[0]
+        self._parameters, self._buffers = _places(first.module)
+        self.storage = torch.stack([module.storage for module in modules])
+        self.gradients = torch.zeros(len(modules), first.num_parameters, device=first.storage.device)
+        self.integers = [
+            torch.stack(list(same)) for same in zip(*(module.integers for module in modules), strict=True)
+        ]
+
+    @property
+    def first(self) -> FlatModule:
+        """The module that computes for all."""
+        return self._modules[0]
+
+    def parameters(self, rows: Tensor) -> list[Tensor]:
+        """`rows`, [m, num_parameters] or wider, seen as m modules' parameters: [m, ...] each, in order."""
+        views, start = [], 0
+        for owner, name in self._parameters:
+            shape = _shape(owner, name)
+            stop = start + shape.numel()
+            views.append(_seen(rows[:, start:stop], shape))
+            start = stop
+        return views
+
+    def buffers(self, rows: Tensor, integers: Sequence[Tensor]) -> list[Tensor]:
+        """`rows`, [m, num_elements], seen as m modules' buffers; integer ones are given."""
+        views, start, left = [], self.gradients.shape[1], iter(integers)
+        for owner, name in self._buffers:
+            shape = _shape(owner, name)
+            stop = start + shape.numel()
+            buffer = owner._buffers[name]
+            floating = buffer is not None and buffer.is_floating_point()
+            views.append(_seen(rows[:, start:stop], shape) if floating else next(left))
+            start = stop
+        return views
+
+    @contextmanager
+    def standing_in(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> Iterator[None]:
+        """Within, the first module computes with these instead of its own."""
+        own: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
+        try:
+            for (owner, name), tensor in zip(self._parameters, parameters, strict=True):
+                own.append((owner._parameters, name, owner._parameters[name]))  # type: ignore[arg-type]
+                owner._parameters[name] = tensor  # type: ignore[assignment]
+            for (owner, name), tensor in zip(self._buffers, buffers, strict=True):
+                own.append((owner._buffers, name, owner._buffers[name]))
+                owner._buffers[name] = tensor
+            yield
+        finally:
+            for held, name, kept in own:
+                held[name] = kept
+
+    def same(self) -> bool:
+        """Whether all rows are equal, to the bit."""
+        return bool((self.storage[1:] == self.storage[:1]).all())
+
+    def hand_back(self) -> None:
+        """Copies every row into its module."""
+        for place, module in enumerate(self._modules):
+            module.storage.copy_(self.storage[place])
+            for own, stacked in zip(module.integers, self.integers, strict=True):
+                own.copy_(stacked[place])
+
+
+def _places(module: nn.Module) -> tuple[list[tuple[nn.Module, str]], list[tuple[nn.Module, str]]]:
+    """Who owns the module's parameters and buffers, and under which name, in a flat module's order."""
+    parameters, buffers, seen = [], [], set[int]()
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) in seen:
+                raise NotImplementedError("its model uses one parameter in two places")
+            seen.add(id(parameter))
+            parameters.append((owner, name))
+        buffers += [(owner, name) for name, buffer in owner._buffers.items() if buffer is not None]
+    return parameters, buffers
+
+
+def _shape(owner: nn.Module, name: str) -> torch.Size:
+    tensor = owner._parameters.get(name)
+    return (owner._buffers[name] if tensor is None else tensor).shape  # type: ignore[union-attr]
+
+
+def _seen(flat: Tensor, shape: torch.Size) -> Tensor:
+    """[m, numel] as [m, *shape]; 4-D weights in channels-last order, as in a vector."""
+    if len(shape) == 4:
+        out, into, height, width = shape
+        return flat.view(len(flat), out, height, width, into).permute(0, 1, 4, 2, 3)
+    return flat.view(len(flat), *shape)

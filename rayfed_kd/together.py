@@ -1,0 +1,196 @@
+"""Programs of many clients, run as one: the loss once under `torch.vmap`, then one fused update.
+
+A batch stays what it is: batches of different sizes are never padded, but computed with others of their size;
+a client's order of batches, its random streams and its optimiser's moments are its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rayfed_kd.contexts import ClientContext, Drawn
+from rayfed_kd.optimizers import Moments
+from rayfed_kd.programs import ApartError, Program
+from rayfed_kd.stacked import Stack
+from rayfed_kd.training import LocalEpochs
+from rayfed_kd.vectors import FlatModule
+
+
+class _Logged:
+    """A client's context as a batched loss sees it: what it logs is caught, what is its own is not there."""
+
+    def __init__(self, ctx: ClientContext) -> None:
+        self.classes, self.shape, self.device, self.local = ctx.classes, ctx.shape, ctx.device, ctx.local
+        self.values: dict[str, Tensor] = {}
+        self.normalise, self.pixels = ctx.normalise, ctx.pixels
+
+    def log(self, **values: Tensor) -> None:
+        for name, value in values.items():
+            if name in self.values:
+                raise ApartError(f"its loss logs {name} twice a batch")
+            self.values[name] = value.detach()
+
+    def __getattr__(self, name: str) -> Any:
+        raise ApartError(f"its loss uses ctx.{name}")
+
+
+class Together:
+    """Programs of one key, at least two.
+
+    Raises: ApartError if they cannot run as one.
+    """
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        self._lanes = [program.epochs for program in programs]
+        self._build = programs[0].build
+        self._student = Stack([epochs.student for epochs in self._lanes])
+        self._fixed: dict[int, Stack] = {}
+        self._tensors: dict[int, Tensor] = {}
+        self._shared: dict[int, Any] = {}
+        self._context = -1
+        for place, leaves in enumerate(zip(*(program.leaves for program in programs), strict=True)):
+            if place:  # the student comes first
+                self._adopt(place, leaves)
+        first = self._lanes[0].optimizer
+        self._rule = first.rule
+        self._moments = [epochs.optimizer.state() for epochs in self._lanes]
+        trained = self._student.gradients.shape[1]
+        self._updated = [row[:trained][first.part] for row in self._student.storage]
+        self._descents = [row[first.part] for row in self._student.gradients]
+        self._everybody = self._leaves(self._student.storage)
+        self._sums: dict[str, Tensor] = {}
+        self._counts: list[Counter[str]] = [Counter() for _ in self._lanes]
+        self._drawn = [0] * len(self._lanes)
+
+    def _adopt(self, place: int, leaves: Sequence[Any]) -> None:
+        first = leaves[0]
+        if isinstance(first, FlatModule):
+            if first.module.training:
+                raise ApartError("its loss runs a second model in train mode")
+            stack = Stack(leaves)
+            if stack.same():
+                self._shared[place] = first
+            else:
+                self._fixed[place] = stack
+        elif isinstance(first, Tensor):
+            if all(_same_memory(first, other) for other in leaves):
+                self._shared[place] = first
+            elif first.requires_grad:
+                raise ApartError("its loss uses a tensor that takes a gradient")
+            else:
+                self._tensors[place] = torch.stack(list(leaves))
+        else:
+            self._context = place
+
+    def run(self) -> None:
+        """All epochs of all lanes; students, optimisers and contexts then are as after their own."""
+        for lanes, batches in _rounds([_batches(epochs) for epochs in self._lanes]):
+            self._step(lanes, batches)
+        self._student.hand_back()
+        sums = {name: column.tolist() for name, column in self._sums.items()}
+        for lane, epochs in enumerate(self._lanes):
+            epochs.optimizer.go_on_from(self._moments[lane])
+            counts = self._counts[lane]
+            epochs.ctx.log_sums({name: (sums[name][lane], count) for name, count in counts.items()})
+            epochs.ctx.count_drawn(self._drawn[lane])
+
+    def _step(self, lanes: Sequence[int], drawn: Sequence[Drawn]) -> None:
+        stack, every = self._student, len(lanes) == len(self._lanes)
+        images, labels = self._lanes[0].ctx.gathered(drawn)
+        where = slice(None) if every else torch.tensor(lanes, device=stack.storage.device)
+        rows = stack.storage if every else stack.storage[where]
+        parameters = self._everybody if every else self._leaves(rows)
+        integers = [whole[where] for whole in stack.integers]
+        losses, logged = self._losses(where, (parameters, stack.buffers(rows, integers)), images, labels)
+        found = torch.autograd.grad(losses.sum(), parameters, materialize_grads=True)
+        for place, gradient in zip(stack.parameters(stack.gradients[: len(lanes)]), found, strict=True):
+            place.copy_(gradient)
+        moments = [self._moments[lane] for lane in lanes]
+        self._update(lanes, moments)
+        if not every:
+            stack.storage[where, stack.gradients.shape[1] :] = rows[:, stack.gradients.shape[1] :]
+        for whole, part in zip(stack.integers, integers, strict=True):
+            whole[where] = part
+        self._note(lanes, where, logged, len(drawn[0].indices))
+
+    def _update(self, lanes: Sequence[int], moments: Sequence[Moments]) -> None:
+        with torch.no_grad():
+            self._rule.step([self._updated[lane] for lane in lanes], self._descents[: len(lanes)], moments)
+
+    def _note(self, lanes: Sequence[int], where: Any, logged: Mapping[str, Tensor], samples: int) -> None:
+        for name, values in logged.items():
+            if name not in self._sums:
+                self._sums[name] = torch.zeros(len(self._lanes), dtype=torch.float64, device=values.device)
+            self._sums[name][where] += values.detach().to(torch.float64)
+        for lane in lanes:
+            self._counts[lane].update(logged.keys())
+            self._drawn[lane] += samples
+
+    def _leaves(self, rows: Tensor) -> list[Tensor]:
+        """The rows' parameters as leaves, in the same memory."""
+        return [view.detach().requires_grad_() for view in self._student.parameters(rows)]
+
+    def _losses(
+        self, where: Any, student: tuple[list[Tensor], list[Tensor]], images: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """[m] losses with gradient, and what each logs, [m] each."""
+        fixed = {place: stack.storage[where] for place, stack in self._fixed.items()}
+        seen = {
+            place: (
+                stack.parameters(fixed[place]),
+                stack.buffers(fixed[place], [i[where] for i in stack.integers]),
+            )
+            for place, stack in self._fixed.items()
+        }
+        own = {place: tensor[where] for place, tensor in self._tensors.items()}
+        ctx, programs = self._lanes[0].ctx, self._fixed
+
+        def lane(student: Any, seen: Any, own: Any, images: Tensor, labels: Tensor) -> Any:
+            caught = _Logged(ctx)
+            with ExitStack() as standing:
+                standing.enter_context(self._student.standing_in(*student))
+                for place, tensors in seen.items():
+                    standing.enter_context(programs[place].standing_in(*tensors))
+                firsts = {place: stack.first for place, stack in programs.items()}
+                new = {0: self._student.first, self._context: caught, **self._shared, **firsts, **own}
+                loss = self._build(new)(images, labels)
+            return loss, caught.values
+
+        found = torch.vmap(lane)(student, seen, own, images, labels)
+        losses: Tensor = found[0]
+        if losses.dim() != 1:
+            raise ApartError("its loss is no scalar")
+        return losses, found[1]
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one is other or (
+        one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+    )
+
+
+def _batches(epochs: LocalEpochs) -> Iterator[Drawn]:
+    for epoch in epochs.epochs:
+        yield from epochs.ctx.batches(epoch)
+
+
+def _rounds(batches: Sequence[Iterator[Drawn]]) -> Iterator[tuple[list[int], list[Drawn]]]:
+    """Who steps together: of the lanes' next batches those of the commonest size."""
+    following = {lane: drawn for lane, own in enumerate(batches) if (drawn := next(own, None)) is not None}
+    while following:
+        sizes = Counter(len(drawn.indices) for drawn in following.values())
+        size = max(sizes, key=lambda one: (sizes[one], one))
+        lanes = [lane for lane, drawn in following.items() if len(drawn.indices) == size]
+        yield lanes, [following[lane] for lane in lanes]
+        for lane in lanes:
+            drawn = next(batches[lane], None)
+            if drawn is None:
+                del following[lane]
+            else:
+                following[lane] = drawn
