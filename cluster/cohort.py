@@ -395,6 +395,9 @@ class LazyParts(Mapping[str, Tensor]):
             raise KeyError(name)
         return to_tensor(self._handle.resolve()[name])
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # Mapping's own would fetch it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 

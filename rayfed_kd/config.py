@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from rayfed_kd.errors import RecipeError, nearest
 
@@ -146,6 +154,11 @@ class LocalRecipe(_Strict):
         description="how many clients of one architecture train together as one batched program, at most; "
         "auto: as a short measurement decides; part of what makes bits equal",
     )
+
+    @field_validator("vectorise", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # what YAML makes of a plain `off`
 
 
 class SamplingRecipe(_Strict):

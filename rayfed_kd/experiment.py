@@ -80,7 +80,7 @@ def run(
     with naming(recipe):
         resolved = load_recipe(recipe, overrides)
         if local:
-            return _run_local(make_ready(resolved), on_event)
+            return _run_local(make_ready(resolved), on_event, tell=tell)
         method_location(resolved)  # the cheapest question first: nobody waits for Ray to learn of a typo
         from cluster.session import RaySession
 

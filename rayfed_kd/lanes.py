@@ -58,7 +58,7 @@ class Lanes:
         reasons: dict[int, str] = {}
         for ctx, _ in steps:
             ctx.together = _waiting
-        running = list(range(len(steps)))
+        running, came = list(range(len(steps))), set[int]()
         try:
             while running:
                 asked = {}
@@ -68,6 +68,7 @@ class Lanes:
                         outcomes[lane] = Outcome(found, reasons.get(lane, ""))
                     else:
                         asked[lane] = found
+                        came.add(lane)
                 reasons |= self._train(asked)
                 running = list(asked)
         finally:
@@ -75,6 +76,9 @@ class Lanes:
                 ctx.together = None
                 if not left.dead:
                     left.throw()
+        for lane, (ctx, _) in enumerate(steps):
+            if lane not in came and ctx.samples_drawn:
+                outcomes[lane].alone = "its step goes over batches in a loop of its own"
         return [outcomes[lane] for lane in range(len(steps))]
 
     def _train(self, asked: Mapping[int, LocalEpochs]) -> dict[int, str]:

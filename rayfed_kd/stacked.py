@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ class Stack:
         self._modules = list(modules)
         first = modules[0]
         self._parameters, self._buffers = _places(first.module)
+        self._norms = [m for m in first.module.modules() if type(m) is nn.GroupNorm]
         self.storage = torch.stack([module.storage for module in modules])
         self.gradients = torch.zeros(len(modules), first.num_parameters, device=first.storage.device)
         self.integers = [
@@ -64,6 +66,17 @@ class Stack:
             start = stop
         return views
 
+    def keep_buffers(self, where: slice | Tensor, buffers: Sequence[Tensor]) -> None:
+        """Takes over the buffers of the rows `where`, as `buffers` gave them."""
+        start, left = self.gradients.shape[1], iter(self.integers)
+        for buffer in buffers:
+            stop = start + buffer[0].numel()
+            if buffer.is_floating_point():
+                self.storage[where, start:stop] = buffer.reshape(len(buffer), -1)
+            else:
+                next(left)[where] = buffer
+            start = stop
+
     @contextmanager
     def standing_in(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> Iterator[None]:
         """Within, the first module computes with these instead of its own."""
@@ -75,8 +88,12 @@ class Stack:
             for (owner, name), tensor in zip(self._buffers, buffers, strict=True):
                 own.append((owner._buffers, name, owner._buffers[name]))
                 owner._buffers[name] = tensor
+            for layer in self._norms:
+                layer.__dict__["forward"] = partial(_normalised, layer)
             yield
         finally:
+            for layer in self._norms:
+                layer.__dict__.pop("forward", None)
             for held, name, kept in own:
                 held[name] = kept
 
@@ -105,6 +122,15 @@ def _places(module: nn.Module) -> tuple[list[tuple[nn.Module, str]], list[tuple[
             parameters.append((owner, name))
         buffers += [(owner, name) for name, buffer in owner._buffers.items() if buffer is not None]
     return parameters, buffers
+
+
+def _normalised(layer: nn.GroupNorm, images: Tensor) -> Tensor:
+    """What a GroupNorm layer computes, of plain operations: torch's own fails on channels-last in vmap."""
+    grouped = images.reshape(len(images), layer.num_groups, -1)
+    variance, mean = torch.var_mean(grouped, dim=2, correction=0, keepdim=True)
+    scaled = ((grouped - mean) * (variance + layer.eps).rsqrt()).view(images.shape)
+    shape = (1, -1, *([1] * (images.dim() - 2)))
+    return scaled * layer.weight.view(shape) + layer.bias.view(shape) if layer.affine else scaled
 
 
 def _shape(owner: nn.Module, name: str) -> torch.Size:

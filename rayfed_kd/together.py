@@ -6,6 +6,7 @@ a client's order of batches, its random streams and its optimiser's moments are 
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.contexts import ClientContext, Drawn
-from rayfed_kd.optimizers import Moments
 from rayfed_kd.programs import ApartError, Program
 from rayfed_kd.stacked import Stack
 from rayfed_kd.training import LocalEpochs
@@ -90,8 +90,11 @@ class Together:
 
     def run(self) -> None:
         """All epochs of all lanes; students, optimisers and contexts then are as after their own."""
-        for lanes, batches in _rounds([_batches(epochs) for epochs in self._lanes]):
-            self._step(lanes, batches)
+        with warnings.catch_warnings():
+            # Some losses' operations run lane by lane inside of vmap: slower, still right.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            for lanes, batches in _rounds([_batches(epochs) for epochs in self._lanes]):
+                self._step(lanes, batches)
         self._student.hand_back()
         sums = {name: column.tolist() for name, column in self._sums.items()}
         for lane, epochs in enumerate(self._lanes):
@@ -101,27 +104,23 @@ class Together:
             epochs.ctx.count_drawn(self._drawn[lane])
 
     def _step(self, lanes: Sequence[int], drawn: Sequence[Drawn]) -> None:
+        """One step of these lanes, each on its next batch."""
         stack, every = self._student, len(lanes) == len(self._lanes)
         images, labels = self._lanes[0].ctx.gathered(drawn)
         where = slice(None) if every else torch.tensor(lanes, device=stack.storage.device)
         rows = stack.storage if every else stack.storage[where]
         parameters = self._everybody if every else self._leaves(rows)
-        integers = [whole[where] for whole in stack.integers]
-        losses, logged = self._losses(where, (parameters, stack.buffers(rows, integers)), images, labels)
+        places = stack.buffers(rows, [whole[where] for whole in stack.integers])
+        buffers = [place.clone() for place in places]  # vmap loses updates in place of strided views
+        losses, logged = self._losses(where, (parameters, buffers), images, labels)
         found = torch.autograd.grad(losses.sum(), parameters, materialize_grads=True)
-        for place, gradient in zip(stack.parameters(stack.gradients[: len(lanes)]), found, strict=True):
-            place.copy_(gradient)
-        moments = [self._moments[lane] for lane in lanes]
-        self._update(lanes, moments)
-        if not every:
-            stack.storage[where, stack.gradients.shape[1] :] = rows[:, stack.gradients.shape[1] :]
-        for whole, part in zip(stack.integers, integers, strict=True):
-            whole[where] = part
-        self._note(lanes, where, logged, len(drawn[0].indices))
-
-    def _update(self, lanes: Sequence[int], moments: Sequence[Moments]) -> None:
         with torch.no_grad():
+            for place, gradient in zip(stack.parameters(stack.gradients[: len(lanes)]), found, strict=True):
+                place.copy_(gradient)
+            moments = [self._moments[lane] for lane in lanes]
             self._rule.step([self._updated[lane] for lane in lanes], self._descents[: len(lanes)], moments)
+            stack.keep_buffers(where, buffers)
+        self._note(lanes, where, logged, len(drawn[0].indices))
 
     def _note(self, lanes: Sequence[int], where: Any, logged: Mapping[str, Tensor], samples: int) -> None:
         for name, values in logged.items():

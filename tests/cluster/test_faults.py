@@ -74,9 +74,11 @@ def client_hosts():
     return [child.pid for child in children if "ClientActor" in " ".join(child.cmdline())]
 
 
-@pytest.mark.parametrize("at_a_time", [1, 2])
-def test_killed_hosts_change_nothing(at_a_time, tmp_path):
-    expected = run(tmp_path / "local", local=True)
+@pytest.mark.parametrize(("at_a_time", "vectorise"), [(1, "off"), (2, "off"), (1, 2)])
+def test_killed_hosts_change_nothing(at_a_time, vectorise, tmp_path):
+    method = "method={name: fedavg}" if vectorise != "off" else "method.name=fedkf"
+    grouped = [method, f"local.vectorise={vectorise}"]
+    expected = run(tmp_path / "local", *grouped, local=True)
     killed = []
 
     def kill(event):
@@ -85,7 +87,7 @@ def test_killed_hosts_change_nothing(at_a_time, tmp_path):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
-    result = run(tmp_path / "ray", on_event=kill)
+    result = run(tmp_path / "ray", *grouped, on_event=kill)
     assert len(killed) >= 2
     for name, vector in expected.models.items():
         assert np.array_equal(result.models[name], vector)
