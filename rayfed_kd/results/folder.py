@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from filelock import FileLock, Timeout
 from rayfed_kd.attacks import attackers
 from rayfed_kd.config import Recipe
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.identity import package_version
 from rayfed_kd.results.summary import write_json
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def environment(engine: str) -> dict[str, Any]:
         "command": sys.argv,
         "engine": engine,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: package_version(name) for name in PACKAGES},
         "machine": platform.machine(),
         "system": platform.platform(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
@@ -135,14 +135,7 @@ def changed_packages(folder: Path) -> list[str]:
     path = folder / "environment.json"
     begun = json.loads(path.read_text(encoding="utf8")).get("packages", {}) if path.is_file() else {}
     return [
-        f"{name} {version}, now {_version(name)}"
+        f"{name} {version}, now {package_version(name)}"
         for name, version in begun.items()
-        if name in DECISIVE and version != _version(name)
+        if name in DECISIVE and version != package_version(name)
     ]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
