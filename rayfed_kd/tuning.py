@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 
 from rayfed_kd.config import load_yaml
 from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.results.locks import locked_folder, unwritable
 from rayfed_kd.results.summary import write_json
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.spaces import Coefficients
@@ -162,23 +163,16 @@ class SearchFolder:
             difference = asked.difference(load_yaml(file.read_text(encoding="utf8")))
             if difference:
                 raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock")
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise RecipeError(f"--folder: another process is searching in {self.path}") from None
-        except OSError as error:
-            raise RecipeError(f"--folder: {self.path} cannot be written ({error})") from None
-        try:
-            if not resume:
-                file.write_text(yaml.safe_dump(asdict(asked), sort_keys=False), encoding="utf8")
-            for record in self.records():
-                if record.status == "failed":
-                    self.write(replace(record, status="running", error=None))
+        with locked_folder(self.path, "--folder", "searching"):
+            try:
+                if not resume:
+                    file.write_text(yaml.safe_dump(asdict(asked), sort_keys=False), encoding="utf8")
+                for record in self.records():
+                    if record.status == "failed":
+                        self.write(replace(record, status="running", error=None))
+            except OSError as error:
+                raise unwritable(self.path, "--folder", error) from None
             yield
-        finally:
-            lock.release()
 
     def asked(self) -> Asked:
         """What the search in the folder is.

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from filelock import FileLock, Timeout
 
 from rayfed_kd.attacks import attackers
 from rayfed_kd.config import Recipe
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.identity import package_version
+from rayfed_kd.results.locks import locked_folder, unwritable
 from rayfed_kd.results.summary import write_json
 
 if TYPE_CHECKING:
@@ -40,24 +40,14 @@ def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = 
     Raises: RecipeError if another run lies or works there: two runs are never mixed.
     """
     folder = _chosen(recipe)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise RecipeError(f"results.folder: another process is running in {folder}") from None
-    except OSError as error:
-        raise RecipeError(f"results.folder: {folder} cannot be written ({error})") from None
-    try:
+    with locked_folder(folder, "results.folder", "running"):
         if not resume and (folder / "config.yaml").exists():
             raise RecipeError(f"results.folder: {folder} holds a run already; give another folder")
         try:
             _describe(folder, recipe, setting, engine, begun=resume)
         except OSError as error:
-            raise RecipeError(f"results.folder: {folder} cannot be written ({error})") from None
+            raise unwritable(folder, "results.folder", error) from None
         yield folder
-    finally:
-        lock.release()
 
 
 def _describe(folder: Path, recipe: Recipe, setting: Setting, engine: str, *, begun: bool) -> None:
