@@ -329,10 +329,15 @@ def _left(node: Node, server: ResourceRecipe | None) -> Node | None:
     return None if lacks or not node.sees_folder or not node.admits(server) else left
 
 
+def own_resources(resources: Mapping[str, float]) -> str:
+    """A cluster's own resources, to follow CPUs and GPUs: ", 5 licence"."""
+    return "".join(f", {amount:g} {name}" for name, amount in resources.items())
+
+
 def _shown(resources: ResourceRecipe) -> str:
-    own = "".join(f", {amount:g} {name}" for name, amount in resources.resources.items())
     labels = ", ".join(f"{label} {wanted}" for label, wanted in resources.label_selector.items())
-    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU{own}"
+    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU"
+    told += own_resources(resources.resources)
     return f"{told} where {labels}" if labels else told
 
 
@@ -342,7 +347,7 @@ def _machines(nodes: Sequence[Node]) -> str:
 
 
 def _machine(node: Node) -> str:
-    own = "".join(f", {amount:g} {name}" for name, amount in node.resources.items())
+    own = own_resources(node.resources)
     labels = "".join(f", {label} {value}" for label, value in node.labels.items() if label != NODE_ID)
     unseen = "" if node.sees_folder else ", does not see the run's folder"
     return f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.0f} GiB{own}{labels}{unseen}"

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import psutil
@@ -202,13 +202,14 @@ def run_on_ray(
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
     if plan is not None:
-        group = ray.util.get_current_placement_group()
-        assert group is not None, "a plan of its own belongs to a trial, which is in a placement group"
-        server, _kept = _actors(group, plan, blueprint, folder, resume)
-        return _watched(server, on_event, stop, tell)
-    blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
-    plan = plan_hosts(recipe, [node.divided(share) for node in nodes])
-    with _placed(plan, stop, tell) as group:
+        own = ray.util.get_current_placement_group()
+        assert own is not None, "a plan of its own belongs to a trial, which is in a placement group"
+        placed: AbstractContextManager[Any] = nullcontext(own)
+    else:
+        blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
+        plan = plan_hosts(recipe, [node.divided(share) for node in nodes])
+        placed = _placed(plan, stop, tell)
+    with placed as group:
         server, _kept = _actors(group, plan, blueprint, folder, resume)
         return _watched(server, on_event, stop, tell)
 

@@ -48,13 +48,14 @@ def _data_lines() -> Iterator[str]:
 
 
 def _ray_lines(address: str | None) -> Iterator[str]:
+    from cluster.placement import own_resources
     from rayfed_kd.experiment import ray_machines
 
     machines = ray_machines(address)
     out = "out of another's" if len(machines) > 1 else "out of it"
     for index, machine in enumerate(machines):
         node = machine.node
-        own = "".join(f", {amount:g} {name}" for name, amount in node.resources.items())
+        own = own_resources(node.resources)
         # On a private Ray the server's share comes on top of the machine's cores.
         share = "" if address else " (one for the server, which sleeps while clients train)"
         yield (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.config import Recipe, RecipeSource, load_recipe
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.registry import find_modules, locate
 
 if TYPE_CHECKING:
     from rayfed_kd.setting import Blueprint, Setting
@@ -56,7 +56,6 @@ def method_location(recipe: Recipe) -> str:
     Raises: RecipeError if its name is unknown.
     """
     from algorithms import METHODS
-    from rayfed_kd.registry import locate
 
     return locate(recipe.method.name, METHODS, "method.name")
 
@@ -67,7 +66,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     Raises: RecipeError or DataError.
     """
     location = method_location(recipe)
-    find_own_modules()
+    own = find_own_modules()
     from cluster.schedules import check_schedule
     from rayfed_kd.setting import (
         Blueprint,
@@ -89,7 +88,7 @@ def make_ready(recipe: Recipe) -> Prepared:
         dataset_folder=str(dataset.folder),
         partition=partition,
         devices=devices,
-        import_paths=(str(Path.cwd()),),
+        import_paths=own,
     )
     setting = blueprint.build()
     setting.check()
@@ -97,8 +96,8 @@ def make_ready(recipe: Recipe) -> Prepared:
     return Prepared(recipe, blueprint, setting)
 
 
-def find_own_modules() -> None:
-    """The command's folder on the import path, so that `my_method:MyMethod` is found there."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+def find_own_modules() -> tuple[str, ...]:
+    """The command's folder on the import path, for `my_method:MyMethod`; gives that folder."""
+    own = (str(Path.cwd()),)
+    find_modules(own)
+    return own
