@@ -43,7 +43,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 class RaySession:
-    """Ray for one run: the cluster at `address`, else a private one on this machine that ends with it.
+    """Ray for one run: the cluster at `address` or RAY_ADDRESS, else a private one here that ends with it.
 
     It starts in a thread, so that a recipe can be checked meanwhile: enter it, do other work, then `ready`.
     Left with an error it does not wait for what still starts: the thread ends that, too.
@@ -56,7 +56,8 @@ class RaySession:
     """
 
     def __init__(self, recipe: Recipe, address: str | None, runs: int = 1) -> None:
-        self._recipe, self._address, self._runs = recipe, address, runs
+        self._recipe, self._runs = recipe, runs
+        self._address = address or os.environ.get("RAY_ADDRESS")
         self._foreign = ray.is_initialized()  # in a notebook or a test: somebody else's, left as it is
         self._thread = threading.Thread(target=self._live, name="ray")
         self._started, self._over = threading.Event(), threading.Event()
@@ -201,14 +202,14 @@ def run_on_ray(
     Returns: the summary, and the last evaluated models as arrays.
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
-    if plan is not None:
+    blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
+    if plan is None:
+        plan = plan_hosts(recipe, [node.divided(share) for node in nodes])
+        placed: AbstractContextManager[Any] = _placed(plan, stop, tell)
+    else:
         own = ray.util.get_current_placement_group()
         assert own is not None, "a plan of its own belongs to a trial, which is in a placement group"
-        placed: AbstractContextManager[Any] = nullcontext(own)
-    else:
-        blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
-        plan = plan_hosts(recipe, [node.divided(share) for node in nodes])
-        placed = _placed(plan, stop, tell)
+        placed = nullcontext(own)
     with placed as group:
         server, _kept = _actors(group, plan, blueprint, folder, resume)
         return _watched(server, on_event, stop, tell)

@@ -67,7 +67,7 @@ def tune(
             f"tune: Ray Tune cannot be imported ({error}); pip install 'rayfed-kd[tune]' brings what it needs"
         ) from None
     with ready.folder.claimed(ready.asked, resume=resume):
-        _run_trials(ready, concurrent, address or os.environ.get("RAY_ADDRESS"), tell)
+        _run_trials(ready, concurrent, address, tell)
     return ready.found()
 
 

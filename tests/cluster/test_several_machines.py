@@ -113,6 +113,19 @@ def test_three_machines_give_the_local_engines_bits(method, machines, tmp_path):
     assert all((cache / entry / "meta.json").is_file() for cache in caches(machines))
 
 
+def test_trials_of_a_search_have_their_data_on_every_machine(machines, tmp_path):
+    """One trial of four hosts and a server: more than a machine holds."""
+    before = [set(cache.glob("digits-*")) for cache in caches(machines)]
+    space = tmp_path / "space.yaml"
+    space.write_text("space:\n  local.optimizer.lr: {choice: [0.05]}\n")
+    placed = ["placement.clients_per_actor=1", "placement.data=ship", "data.fraction=0.15"]
+    recipe, folder = small_recipe(RECIPE, "fedavg"), tmp_path / "search"
+    found = rayfed_kd.tune(recipe, space, placed, search="grid", concurrent=1, folder=folder)
+    assert [row.status for row in found.rows] == ["finished"], found.failures()
+    new = [set(cache.glob("digits-*")) - old for cache, old in zip(caches(machines), before, strict=True)]
+    assert [len(entries) for entries in new] == [1, 1, 1]
+
+
 def test_fractions_pack_on_one_gpu_when_pack_is_asked(machines, telling, tmp_path):
     quarter = "placement.client={num_cpus: 0.25, num_gpus: 0.25}"
     placed = [quarter, "placement.clients_per_actor=1", "placement.server={num_cpus: 0.5}", "rounds=1"]
