@@ -160,7 +160,7 @@ def _plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
     client, server = recipe.placement.client, recipe.placement.server
     if recipe.placement.overrides:
         return _plan_classes(recipe, nodes)
-    room = _room(nodes, client, server)
+    room = _room(recipe, nodes)
     if wanted != "auto":
         hosts = math.ceil(clients / wanted)
         if hosts > room:
@@ -193,13 +193,13 @@ def _plan_classes(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
         if not _fits(nodes, server, kinds, counts):
             raise RecipeError(
                 f"placement.clients_per_actor = {place.clients_per_actor}: {_wanted(kinds, counts)} "
-                f"and the server's {_shown(server)} do not fit on {_machines(nodes)}"
+                f"and the server's {_shown(server)} do not fit on {_machines(nodes)}{_lacking(recipe, nodes)}"
             )
         return _plan(recipe, groups, counts, place.clients_per_actor)
     if not _fits(nodes, server, kinds, alone):
         raise RecipeError(
             f"placement.overrides: {_wanted(kinds, alone)} and the server's {_shown(server)} "
-            f"do not fit on {_machines(nodes)}"
+            f"do not fit on {_machines(nodes)}{_lacking(recipe, nodes)}"
         )
     memory = sum(node.memory_bytes for node in nodes)
     if _fits(nodes, server, kinds, all_own) and clients * HOST_BYTES <= memory / 2:
@@ -284,9 +284,29 @@ def _wanted(kinds: Sequence[ResourceRecipe], counts: Sequence[int]) -> str:
     return ", ".join(f"{count} actor(s) of {_shown(kind)}" for kind, count in zip(kinds, counts, strict=True))
 
 
-def _room(nodes: Sequence[Node], client: ResourceRecipe, server: ResourceRecipe) -> int:
+def _lacking(recipe: Recipe, nodes: Sequence[Node]) -> str:
+    """Which labels and amounts no machine has, and who asks for them; empty if something else is short."""
+    overrides = len(recipe.placement.overrides)
+    asked = {"placement.server": recipe.placement.server}
+    for place, (resources, _) in enumerate(_groups(recipe)):
+        asked[f"placement.overrides.{place}" if place < overrides else "placement.client"] = resources
+    told = []
+    for who, one in asked.items():
+        for label, wanted in one.label_selector.items():
+            there = {node.labels.get(label) for node in nodes}
+            if not any(_selects(wanted, value) for value in there):
+                known = ", ".join(sorted(value for value in there if value is not None)) or "none"
+                told.append(f"{who}.label_selector: {label} {wanted}, there is {known}")
+        for name, amount in one.resources.items():
+            most = max(node.resources.get(name, 0.0) for node in nodes)
+            if most < amount:
+                told.append(f"{who}.resources: {amount:g} {name}, a machine has {most:g} at most")
+    return "".join(f"; {line}" for line in told)
+
+
+def _room(recipe: Recipe, nodes: Sequence[Node]) -> int:
     """How many client actors fit beside the server, machine by machine."""
-    best = 0
+    client, server, best = recipe.placement.client, recipe.placement.server, 0
     for place in range(len(nodes)):
         fits = [_fit(node, client, server if index == place else None) for index, node in enumerate(nodes)]
         if fits[place] >= 0:
@@ -294,7 +314,7 @@ def _room(nodes: Sequence[Node], client: ResourceRecipe, server: ResourceRecipe)
     if best < 1:
         raise RecipeError(
             f"placement: a server of {_shown(server)} and a client actor of {_shown(client)} "
-            f"do not fit on {_machines(nodes)}"
+            f"do not fit on {_machines(nodes)}{_lacking(recipe, nodes)}"
         )
     return best
 

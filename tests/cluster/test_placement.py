@@ -1,5 +1,7 @@
 """How many hosts fit: decisions from numbers, without Ray."""
 
+import re
+
 import pytest
 
 from cluster.placement import Node, bundles, plan_hosts
@@ -145,6 +147,35 @@ def test_own_resources_bound_the_hosts():
     assert plan(nodes, *asked).num_hosts == 2
     with pytest.raises(RecipeError, match=r"1 CPU and 0 GPU, 6 licence do not fit .* 5 licence\)"):
         plan(nodes, "placement.client.resources={licence: 6}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            "placement.client.label_selector={kind: c}",
+            "; placement.client.label_selector: kind c, there is a, b",
+        ),
+        (
+            "placement.server.label_selector={site: x}",
+            "; placement.server.label_selector: site x, there is none",
+        ),
+        (
+            "placement.server.resources={licence: 6}",
+            "; placement.server.resources: 6 licence, a machine has 5 at most",
+        ),
+        (
+            "placement.overrides=[{clients: [0]}, {clients: [1], resources: {gate: 1}}]",
+            "; placement.overrides.1.resources: 1 gate, a machine has 0 at most",
+        ),
+        ("placement.client.num_gpus=1", ""),
+    ],
+)
+def test_refusal_says_who_asks_for_what_no_machine_has(asked, told):
+    nodes = [Node(8, 0, 64 * GIB, {"licence": 5}, {"kind": kind}) for kind in ("a", "b")]
+    shown = r"2 machine\(s\) \(8 CPU, 0 GPU, 64 GiB, 5 licence, kind a; .*, kind b\)"
+    with pytest.raises(RecipeError, match=f"do not fit on {shown}{re.escape(told)}$"):
+        plan(nodes, asked)
 
 
 def test_server_lies_where_the_runs_folder_is_seen():
