@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.schedules import make_schedule
@@ -123,12 +123,34 @@ def bundles(plan: Plan) -> Bundles:
     """The placement group of a plan's server and hosts."""
     found = Bundles([], [], [])
     for place, actor in enumerate(plan.actors):
-        bundle = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
-        bundle = {name: amount for name, amount in bundle.items() if amount > 0}
+        bundle = amounts(actor)
         found.places.append(len(found.asked) if bundle else -1)
         if bundle:
             found.asked.append(bundle)
             found.selectors.append(_selector(actor, plan.server_nodes if place == 0 else ()))
+    return found
+
+
+def amounts(actor: ResourceRecipe) -> dict[str, float]:
+    """Ray's name of a resource -> how much an actor asks for; nothing that it asks nothing of."""
+    asked = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
+    return {name: amount for name, amount in asked.items() if amount > 0}
+
+
+def rooms(recipe: Recipe, nodes: Sequence[Node]) -> int:
+    """How many runs fit with one client actor and a server each; one a machine if these ask for nothing."""
+    needs = total(amounts(actor) for actor in (recipe.placement.client, recipe.placement.server))
+    has = total({"CPU": node.cpus, "GPU": node.gpus, **node.resources} for node in nodes)
+    fits = [int(has.get(name, 0.0) / need + 1e-9) for name, need in needs.items()]
+    return max(1, min(fits, default=len(nodes)))
+
+
+def total(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sum of amounts, name by name."""
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, amount in part.items():
+            found[name] = found.get(name, 0.0) + amount
     return found
 
 

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors import LOST, ClientActor, ServerActor
 from cluster.machines import prepare_machines, ray_nodes
-from cluster.placement import Node, Plan, bundles, plan_hosts
+from cluster.placement import Plan, bundles, plan_hosts, rooms, total
 from rayfed_kd.config import Recipe, ResourceRecipe
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.setting import Blueprint
@@ -143,7 +143,7 @@ def run_together(
         jobs: at a time; None: as many as have room for one client actor each beside their server.
     Raises: what a run raised, once the others are over; KeyboardInterrupt after all were ended.
     """
-    together = min(len(runs), jobs or rooms(recipe))
+    together = min(len(runs), jobs or rooms(recipe, ray_nodes()))
     stop = threading.Event()
     with ThreadPoolExecutor(together, "run") as pool:
         waiting = [pool.submit(run, together, stop) for run in runs]
@@ -162,22 +162,9 @@ def run_together(
             future.result()
 
 
-def rooms(recipe: Recipe) -> int:
-    """How many runs fit with one client actor and a server each."""
-    client, server, nodes = recipe.placement.client, recipe.placement.server, ray_nodes()
-    needs = (client.num_cpus + server.num_cpus, client.num_gpus + server.num_gpus)
-    has = (sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
-    return max(1, min(int(there / need + 1e-9) for there, need in zip(has, needs, strict=True) if need > 0))
-
-
-def share_of_nodes(share: int) -> list[Node]:
-    """One part in `share` of every machine, for one of so many runs at a time."""
-    return [node.divided(share) for node in ray_nodes()]
-
-
 def check_room(recipe: Recipe, share: int = 1) -> None:
     """Raises RecipeError, with both numbers, if one part in `share` of the cluster cannot hold the run."""
-    plan_hosts(recipe, share_of_nodes(share))
+    plan_hosts(recipe, [node.divided(share) for node in ray_nodes()])
 
 
 def run_on_ray(
@@ -252,8 +239,7 @@ def _free() -> str:
 
 
 def _summed(asked: Sequence[Mapping[str, float]]) -> str:
-    names = dict.fromkeys(name for bundle in asked for name in bundle)
-    return ", ".join(f"{sum(bundle.get(name, 0.0) for bundle in asked):g} {name}" for name in names)
+    return ", ".join(f"{amount:g} {name}" for name, amount in total(asked).items())
 
 
 def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:

@@ -93,15 +93,17 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
 
 
 def _run_trials(ready: Search, concurrent: int | None, address: str | None, tell: Tell) -> None:
-    from cluster.placement import plan_hosts
-    from cluster.session import RaySession, rooms, share_of_nodes
+    from cluster.machines import ray_nodes
+    from cluster.placement import plan_hosts, rooms
+    from cluster.session import RaySession
     from cluster.tune import Terms, search
 
     recipe, proposer = ready.recipe, ready.proposer()
     with RaySession(recipe, address, concurrent or ready.trials) as session:
         session.ready()
-        at_a_time = min(ready.trials, concurrent or rooms(recipe))
-        nodes = tuple(share_of_nodes(at_a_time))
+        there = ray_nodes()
+        at_a_time = min(ready.trials, concurrent or rooms(recipe, there))
+        nodes = tuple(node.divided(at_a_time) for node in there)
         plan_hosts(recipe, nodes)
         terms = Terms(
             ready.trials,
