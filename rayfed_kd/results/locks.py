@@ -10,6 +10,9 @@ from filelock import FileLock, Timeout
 
 from rayfed_kd.errors import RecipeError
 
+# Where a job that was submitted with --working-dir runs.
+RAYS_COPIES = "working_dir_files"
+
 
 @contextmanager
 def locked_folder(folder: Path, option: str, doing: str) -> Iterator[None]:
@@ -18,8 +21,13 @@ def locked_folder(folder: Path, option: str, doing: str) -> Iterator[None]:
     Args:
         option: which option names it, as results.folder.
         doing: what another process would be doing there, as running.
-    Raises: RecipeError if another process has it, or the disk does not take it.
+    Raises: RecipeError if another process has it, the disk does not take it, or Ray would remove it.
     """
+    if RAYS_COPIES in folder.parts:
+        raise RecipeError(
+            f"{option}: {folder} lies in Ray's copy of the project, which does not stay; expected an "
+            "absolute path on storage that all machines see"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")
