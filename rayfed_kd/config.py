@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.errors import RecipeError, naming, nearest
 
 _LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
 SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
@@ -363,16 +363,13 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
         overrides: `key.path=value` each, the value in YAML; later ones win.
     Raises: RecipeError
     """
-    name = None if isinstance(source, Mapping) else str(source)
-    try:
+    with naming(source):
         raw = dict(source) if isinstance(source, Mapping) else _read_yaml(Path(source))
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
         for override in overrides:
             raw = _overridden(raw, override)
         recipe = validate(Recipe, raw)
-    except RecipeError as error:
-        raise RecipeError(error.message, error.path, error.hint, error.source or name) from None
     recipe._header = "" if isinstance(source, Mapping) else _top_comment(Path(source))
     return recipe
 

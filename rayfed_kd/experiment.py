@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.config import Named, Recipe, RecipeSource, load_recipe
-from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.preparation import Prepared, find_own_modules, make_ready, method_location, naming, prepare
+from rayfed_kd.errors import RecipeError, RunError, naming
+from rayfed_kd.preparation import Prepared, find_own_modules, make_ready, method_location, prepare
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayfed_kd.config import Recipe, RecipeSource, load_recipe
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import naming
 from rayfed_kd.registry import find_modules, locate
 
 if TYPE_CHECKING:
@@ -38,16 +37,6 @@ def prepare(source: RecipeSource, overrides: Sequence[str] = ()) -> Prepared:
     """
     with naming(source):
         return make_ready(load_recipe(source, overrides))
-
-
-@contextmanager
-def naming(source: RecipeSource) -> Iterator[None]:
-    """Recipe errors raised within name the recipe's file, if it came from one."""
-    try:
-        yield
-    except RecipeError as error:
-        name = None if isinstance(source, Mapping) else str(source)
-        raise RecipeError(error.message, error.path, error.hint, error.source or name) from None
 
 
 def method_location(recipe: Recipe) -> str:

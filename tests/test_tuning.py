@@ -105,6 +105,16 @@ def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
         assert ready_search(prepared.setting, wanted, lambda coefficients: None).trials == expected
 
 
+def test_metric_that_the_recipe_does_not_have_names_the_space_that_asks_for_it(tmp_path):
+    setting, path = prepare(RECIPE).setting, space_file(tmp_path, metric="amp/student")
+    for asked, named in ((None, "space.yaml: "), ("amp/student", "")):
+        wanted = Wanted(path, None, "random", "asha", asked, tmp_path)
+        with pytest.raises(RecipeError) as caught:
+            ready_search(setting, wanted, lambda coefficients: None)
+        said = str(caught.value).removeprefix(f"{tmp_path}/")
+        assert said == f"{named}metric 'amp/student': this recipe evaluates aca, oca."
+
+
 @pytest.mark.parametrize("samples", [0, -1])
 def test_search_without_trials_is_refused(samples, tmp_path):
     with pytest.raises(RecipeError, match=f"--samples {samples}: expected a number of trials of at least 1"):
