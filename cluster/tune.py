@@ -240,6 +240,6 @@ class _Watch(tune.Callback):
             record = replace(record, status=status, round=round_index, error=error)
             self.folder.write(record)
         value = (trial.last_result or {}).get(VALUE)
-        reached = "" if value is None else f", {value:.4f}"
+        reached = "" if value is None else f", {100 * value:.2f} %"
         why = f": {record.error}" if record.error else ""
         self.tell(f"trial {number}: {record.status} after round {record.round}{reached}{why}")
