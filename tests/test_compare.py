@@ -15,6 +15,7 @@ from rayfed_kd.experiment import run_each
 from rayfed_kd.published import published_lines, published_rows
 from rayfed_kd.results.agreement import rank_correlation
 from rayfed_kd.results.comparison import Comparison, Curve
+from rayfed_kd.results.report.papers import comparison_section
 from rayfed_kd.studies import Study, read_study, studies_of
 
 RECIPE = {
@@ -111,12 +112,27 @@ def test_relative_change_against_another_row_by_hand():
     assert comparison.changes(("B", "aca")) == pytest.approx([1.25, -0.625])
     assert comparison.header()[-1] == "relative change %"
     assert [line[-1] for line in comparison.cells()] == ["", "+31.25 ± 132.58"]
+    told = "relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
+    assert comparison.caption().endswith(told)
 
 
 def test_a_row_without_an_accuracy_in_common_has_no_change():
     comparison = made(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
     curves = {key: curve for key, curve in comparison.curves.items() if key[0] == "B"}
     assert Comparison(comparison.study, curves).changes(("B", "aca")) == []
+
+
+def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_report():
+    """One cell more would shift the numbers below the wrong heading."""
+    made_so = made(runs=[{"label": "A"}, {"label": "B"}])
+    runs = [{"label": "A | a"}, {"label": "B|"}]
+    study = Study.model_validate({**made_so.study.model_dump(), "runs": runs})
+    names = {"A": "A | a", "B": "B|"}
+    text = Comparison(study, {(names[k[0]], *k[1:]): c for k, c in made_so.curves.items()}).markdown()
+    assert r"| A \| a (aca) | 60.00" in text
+    (table,) = comparison_section("x", text).tables
+    assert [row[0] for row in table.rows] == ["A | a (aca)", "B| (aca)"]
+    assert {len(row) for row in (table.header, *table.rows)} == {4}
 
 
 def test_latex_is_for_booktabs_and_escaped():

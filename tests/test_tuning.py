@@ -275,7 +275,8 @@ def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
     found.write()
     text = (found.folder / "best.yaml").read_text()
     first, second, third, *_ = text.splitlines()
-    assert first.startswith("# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha,")
+    told = "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
+    assert first.startswith(told)
     assert second == "# The same value, and not the first to have it: trial 2."
     assert third == "# local.optimizer.lr 0.1, local.epochs 2, method.track_oca false"
     best = load_recipe(found.folder / "best.yaml")
