@@ -521,9 +521,16 @@ def _field_at(model: type[BaseModel], steps: Sequence[str]) -> tuple[type[BaseMo
         if owner is None or step not in owner.model_fields:
             return None, None
         field = owner.model_fields[step]
-        kinds = (field.annotation, *get_args(field.annotation))  # also of what may be null
-        owner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        owner = model_in(field.annotation)
     return owner, field
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field that has keys below it, also where it may be null."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def _keys_at(model: type[BaseModel], steps: Sequence[str]) -> list[str]:

@@ -119,6 +119,10 @@ class Found:
         """The trials with a value that did not fail."""
         return [row for row in self.rows if row.status != "failed" and row.best is not None]
 
+    def ranked(self) -> list[TrialRow]:
+        """All trials, the best first, failed ones last."""
+        return sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial))
+
     def table(self) -> pa.Table:
         """A row a trial: number, coefficients, best, best_round, last, rounds, seconds, status, error."""
         columns: dict[str, pa.Array] = {"trial": pa.array([row.trial for row in self.rows], pa.int64())}
@@ -163,7 +167,7 @@ class Found:
             table.add_column(
                 name, justify="right" if place else "left", overflow="fold", no_wrap=name == "status"
             )
-        for row in sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial)):
+        for row in self.ranked():
             values = [shown(row.coefficients[key]) for key in self.space.keys]
             values += [_percent(row.best), _percent(row.last), str(row.rounds)]
             table.add_row(str(row.trial), *map(Text, values), f"{row.seconds:.1f}", row.status)
