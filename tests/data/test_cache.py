@@ -12,10 +12,7 @@ from rayfed_kd.data.dataset import RawDataset, Source, Split
 from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.errors import DataError
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class Counted:
