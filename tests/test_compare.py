@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cli import commands
 from rayfed_kd.compare import compare, plan
@@ -18,16 +19,6 @@ from rayfed_kd.results.comparison import Comparison, Curve
 from rayfed_kd.results.report.papers import comparison_section
 from rayfed_kd.studies import Study, read_study, studies_of
 
-RECIPE = {
-    "method": {"name": "fedavg"},
-    "model": {"name": "mlp"},
-    "data": {"name": "digits", "fraction": 0.1},
-    "partition": {"name": "iid", "clients": 3},
-    "local": {"epochs": 1},
-    "sampling": {"fraction": 1.0},
-    "rounds": 2,
-}
-
 
 def write(path, content):
     path.write_text(yaml.safe_dump(content))
@@ -36,7 +27,7 @@ def write(path, content):
 
 @pytest.fixture
 def study(tmp_path):
-    base = write(tmp_path / "base.yaml", RECIPE)
+    base = write(tmp_path / "base.yaml", THREE_CLIENTS)
     runs = [{"label": "A"}, {"label": "B b", "overrides": ["local.optimizer.lr=0.1"]}]
     content = {"base": str(base), "folder": str(tmp_path / "runs"), "seeds": [1, 2], "runs": runs}
     return Study.model_validate(content)
@@ -212,7 +203,7 @@ def test_order_of_equal_rows_is_no_order():
 @pytest.fixture
 def tables(tmp_path):
     """Two tables, learning rates .1 and .2, and a quick version of the second with one round."""
-    base = write(tmp_path / "base.yaml", RECIPE)
+    base = write(tmp_path / "base.yaml", THREE_CLIENTS)
     content = {
         "title": "T",
         "base": str(base),
@@ -379,7 +370,7 @@ def test_written_files(study, tmp_path):
 
 
 def test_recipes_on_the_command_line_are_rows(tmp_path):
-    first, second = (write(tmp_path / f"{name}.yaml", RECIPE) for name in ("one", "two"))
+    first, second = (write(tmp_path / f"{name}.yaml", THREE_CLIENTS) for name in ("one", "two"))
     (study,) = studies_of([str(first), str(second)], seeds=3, folder="elsewhere")
     assert [run.label for run in study.runs] == ["one", "two"]
     assert (study.seeds, study.folder) == ([1, 2, 3], "elsewhere")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from small_recipes import THREE_CLIENTS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rayfed_kd
@@ -21,15 +22,7 @@ from rayfed_kd.spaces import read_space
 from rayfed_kd.trials import accept_coefficients
 from rayfed_kd.tuning import Asked, Metric, Record, SearchFolder, chosen_metric
 
-RECIPE = {
-    "method": {"name": "fedavg", "track_oca": True},
-    "model": {"name": "mlp"},
-    "data": {"name": "digits", "fraction": 0.1},
-    "partition": {"name": "iid", "clients": 3},
-    "local": {"epochs": 1},
-    "sampling": {"fraction": 1.0},
-    "rounds": 2,
-}
+RECIPE = {**THREE_CLIENTS, "method": {"name": "fedavg", "track_oca": True}}
 KEYS = {
     "local.optimizer.lr": {"loguniform": [0.001, 1.0]},
     "local.epochs": {"randint": [1, 3]},

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from small_recipes import assert_same_run, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.doctor import report_lines
@@ -21,10 +21,7 @@ from rayfed_kd.errors import RecipeError, RunError
 # Slow: `make slow` runs one after another. Two clusters at a time are too much for two cores.
 pytestmark = pytest.mark.slow
 RECIPE = {
-    "model": {"name": "lenet5"},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4},
-    "local": {"epochs": 1, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
+    **FOUR_CLIENTS,
     "rounds": 3,
     "sampling": {"fraction": 1.0},
     "evaluation": {"samples": False},
