@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from rayfed_kd.errors import RecipeError, naming, nearest
 
+# The sections that say where, how safely and into which folder a run runs; what it finds is the same.
+EXECUTION = ("placement", "checkpoint", "faults", "results")
 _LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
 SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
 

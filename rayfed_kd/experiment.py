@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.config import Named, Recipe, RecipeSource, load_recipe
+from rayfed_kd.config import EXECUTION, Named, Recipe, RecipeSource, load_recipe
 from rayfed_kd.errors import RecipeError, RunError, naming
 from rayfed_kd.preparation import Prepared, find_own_modules, make_ready, method_location, prepare
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, Any]
 Tell = Callable[[str], None]
-CHANGEABLE = ("rounds", "placement", "checkpoint", "faults", "results")
+CHANGEABLE = ("rounds", *EXECUTION)
 
 
 @dataclass(frozen=True)

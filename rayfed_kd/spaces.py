@@ -24,14 +24,14 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from rayfed_kd.config import load_yaml, validate
+from rayfed_kd.config import EXECUTION, load_yaml, validate
 from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.seeds import numpy_stream
 
 Coefficients = Mapping[str, Any]
 
 # How far, where and how safely a run runs is not searched: the result is the same, or not comparable.
-NOT_SEARCHED = ("rounds", "evaluation", "placement", "checkpoint", "faults", "results")
+NOT_SEARCHED = ("rounds", "evaluation", *EXECUTION)
 
 
 class Distribution(Protocol):

@@ -51,7 +51,7 @@ class TrialRow:
     @property
     def best_round(self) -> int | None:
         """Where it was first."""
-        return next((index for index, value in self.values if value == self.best), None)
+        return max(self.values, key=lambda point: point[1], default=(None, None))[0]
 
     @property
     def last(self) -> float | None:
