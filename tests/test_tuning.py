@@ -204,6 +204,15 @@ def test_folder_that_cannot_be_made_is_refused(asked, tmp_path):
         pass
 
 
+def test_folder_that_takes_no_file_is_refused(asked, tmp_path):
+    (tmp_path / "search" / "search.yaml").mkdir(parents=True)
+    with (
+        pytest.raises(RecipeError, match=r"--folder: .*/search cannot be written \(.*search.yaml"),
+        SearchFolder(tmp_path / "search").claimed(asked, resume=False),
+    ):
+        pass
+
+
 def test_folder_in_use_is_refused(asked, tmp_path):
     folder = SearchFolder(tmp_path / "search")
     with (
