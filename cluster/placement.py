@@ -34,6 +34,11 @@ class Node:
     id: str = ""
     sees_folder: bool = True
 
+    @property
+    def own(self) -> str:
+        """Its resources of the cluster's own, to follow CPUs and GPUs: ", 5 licence"."""
+        return _own(self.resources)
+
     def divided(self, share: int) -> Node:
         """One part in `share` of it, for one of so many runs at a time."""
         own = {name: amount / share for name, amount in self.resources.items()}
@@ -371,15 +376,13 @@ def _left(node: Node, server: ResourceRecipe | None) -> Node | None:
     return None if lacks or not node.sees_folder or not node.admits(server) else left
 
 
-def own_resources(resources: Mapping[str, float]) -> str:
-    """A cluster's own resources, to follow CPUs and GPUs: ", 5 licence"."""
+def _own(resources: Mapping[str, float]) -> str:
     return "".join(f", {amount:g} {name}" for name, amount in resources.items())
 
 
 def _shown(resources: ResourceRecipe) -> str:
     labels = ", ".join(f"{label} {wanted}" for label, wanted in resources.label_selector.items())
-    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU"
-    told += own_resources(resources.resources)
+    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU{_own(resources.resources)}"
     return f"{told} where {labels}" if labels else told
 
 
@@ -389,7 +392,7 @@ def _machines(nodes: Sequence[Node]) -> str:
 
 
 def _machine(node: Node) -> str:
-    own = own_resources(node.resources)
     labels = "".join(f", {label} {value}" for label, value in node.labels.items() if label != NODE_ID)
     unseen = "" if node.sees_folder else ", does not see the run's folder"
-    return f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.0f} GiB{own}{labels}{unseen}"
+    has = f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.0f} GiB"
+    return f"{has}{node.own}{labels}{unseen}"

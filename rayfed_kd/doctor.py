@@ -48,19 +48,17 @@ def _data_lines() -> Iterator[str]:
 
 
 def _ray_lines(address: str | None) -> Iterator[str]:
-    from cluster.placement import own_resources
     from rayfed_kd.experiment import ray_machines
 
     machines = ray_machines(address)
     out = "out of another's" if len(machines) > 1 else "out of it"
     for index, machine in enumerate(machines):
         node = machine.node
-        own = own_resources(node.resources)
         # On a private Ray the server's share comes on top of the machine's cores.
         share = "" if address else " (one for the server, which sleeps while clients train)"
         yield (
             f"ray machine {index} {machine.machine} at {machine.address}: {node.cpus:g} CPU{share}, "
-            f"{node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB{own}"
+            f"{node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB{node.own}"
         )
         gpus, code = ", ".join(machine.gpus) or "none", machine.difference or "as here"
         yield f"              GPUs: {gpus}; code: {code}"
