@@ -79,7 +79,7 @@ class FedMD(Method[ServerState, ClientState]):
     """Federated learning via model distillation."""
 
     options: Options
-    summary = "clients of any architecture learn from the mean of their logits on a public set"
+    summary = "clients of any architecture learn public labels, then the mean of their logits on public data"
     paper = "Li and Wang 2019, arXiv 1910.03581"
     server_keeps = "who was pre-trained"
     client_keeps = "its model, two optimisers"

@@ -77,7 +77,7 @@ def prepare_machines(
     """
     if len(nodes) == 1:
         return blueprint, list(nodes)
-    seen = _on_each(nodes, look, blueprint, folder)
+    seen = _on_each(nodes, look, ray.put(blueprint), folder)  # once, with its partition
     for found in seen:
         check_seen(found, blueprint)
     kinds = {found.instruction_set: found.machine for found in seen}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.schedules import make_schedule
@@ -33,6 +33,11 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     id: str = ""
     sees_folder: bool = True
+
+    @property
+    def own(self) -> str:
+        """Its resources of the cluster's own, to follow CPUs and GPUs: ", 5 licence"."""
+        return _own(self.resources)
 
     def divided(self, share: int) -> Node:
         """One part in `share` of it, for one of so many runs at a time."""
@@ -123,12 +128,34 @@ def bundles(plan: Plan) -> Bundles:
     """The placement group of a plan's server and hosts."""
     found = Bundles([], [], [])
     for place, actor in enumerate(plan.actors):
-        bundle = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
-        bundle = {name: amount for name, amount in bundle.items() if amount > 0}
+        bundle = amounts(actor)
         found.places.append(len(found.asked) if bundle else -1)
         if bundle:
             found.asked.append(bundle)
             found.selectors.append(_selector(actor, plan.server_nodes if place == 0 else ()))
+    return found
+
+
+def amounts(actor: ResourceRecipe) -> dict[str, float]:
+    """Ray's name of a resource -> how much an actor asks for; nothing that it asks nothing of."""
+    asked = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
+    return {name: amount for name, amount in asked.items() if amount > 0}
+
+
+def rooms(recipe: Recipe, nodes: Sequence[Node]) -> int:
+    """How many runs fit with one client actor and a server each; one a machine if these ask for nothing."""
+    needs = total(amounts(actor) for actor in (recipe.placement.client, recipe.placement.server))
+    has = total({"CPU": node.cpus, "GPU": node.gpus, **node.resources} for node in nodes)
+    fits = [int(has.get(name, 0.0) / need + 1e-9) for name, need in needs.items()]
+    return max(1, min(fits, default=len(nodes)))
+
+
+def total(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sum of amounts, name by name."""
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, amount in part.items():
+            found[name] = found.get(name, 0.0) + amount
     return found
 
 
@@ -160,7 +187,7 @@ def _plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
     client, server = recipe.placement.client, recipe.placement.server
     if recipe.placement.overrides:
         return _plan_classes(recipe, nodes)
-    room = _room(nodes, client, server)
+    room = _room(recipe, nodes)
     if wanted != "auto":
         hosts = math.ceil(clients / wanted)
         if hosts > room:
@@ -193,13 +220,13 @@ def _plan_classes(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
         if not _fits(nodes, server, kinds, counts):
             raise RecipeError(
                 f"placement.clients_per_actor = {place.clients_per_actor}: {_wanted(kinds, counts)} "
-                f"and the server's {_shown(server)} do not fit on {_machines(nodes)}"
+                f"and the server's {_shown(server)} do not fit on {_machines(nodes)}{_lacking(recipe, nodes)}"
             )
         return _plan(recipe, groups, counts, place.clients_per_actor)
     if not _fits(nodes, server, kinds, alone):
         raise RecipeError(
             f"placement.overrides: {_wanted(kinds, alone)} and the server's {_shown(server)} "
-            f"do not fit on {_machines(nodes)}"
+            f"do not fit on {_machines(nodes)}{_lacking(recipe, nodes)}"
         )
     memory = sum(node.memory_bytes for node in nodes)
     if _fits(nodes, server, kinds, all_own) and clients * HOST_BYTES <= memory / 2:
@@ -284,9 +311,29 @@ def _wanted(kinds: Sequence[ResourceRecipe], counts: Sequence[int]) -> str:
     return ", ".join(f"{count} actor(s) of {_shown(kind)}" for kind, count in zip(kinds, counts, strict=True))
 
 
-def _room(nodes: Sequence[Node], client: ResourceRecipe, server: ResourceRecipe) -> int:
+def _lacking(recipe: Recipe, nodes: Sequence[Node]) -> str:
+    """Which labels and amounts no machine has, and who asks for them; empty if something else is short."""
+    overrides = len(recipe.placement.overrides)
+    asked = {"placement.server": recipe.placement.server}
+    for place, (resources, _) in enumerate(_groups(recipe)):
+        asked[f"placement.overrides.{place}" if place < overrides else "placement.client"] = resources
+    told = []
+    for who, one in asked.items():
+        for label, wanted in one.label_selector.items():
+            there = {node.labels.get(label) for node in nodes}
+            if not any(_selects(wanted, value) for value in there):
+                known = ", ".join(sorted(value for value in there if value is not None)) or "none"
+                told.append(f"{who}.label_selector: {label} {wanted}, there is {known}")
+        for name, amount in one.resources.items():
+            most = max(node.resources.get(name, 0.0) for node in nodes)
+            if most < amount:
+                told.append(f"{who}.resources: {amount:g} {name}, a machine has {most:g} at most")
+    return "".join(f"; {line}" for line in told)
+
+
+def _room(recipe: Recipe, nodes: Sequence[Node]) -> int:
     """How many client actors fit beside the server, machine by machine."""
-    best = 0
+    client, server, best = recipe.placement.client, recipe.placement.server, 0
     for place in range(len(nodes)):
         fits = [_fit(node, client, server if index == place else None) for index, node in enumerate(nodes)]
         if fits[place] >= 0:
@@ -294,7 +341,7 @@ def _room(nodes: Sequence[Node], client: ResourceRecipe, server: ResourceRecipe)
     if best < 1:
         raise RecipeError(
             f"placement: a server of {_shown(server)} and a client actor of {_shown(client)} "
-            f"do not fit on {_machines(nodes)}"
+            f"do not fit on {_machines(nodes)}{_lacking(recipe, nodes)}"
         )
     return best
 
@@ -329,10 +376,13 @@ def _left(node: Node, server: ResourceRecipe | None) -> Node | None:
     return None if lacks or not node.sees_folder or not node.admits(server) else left
 
 
+def _own(resources: Mapping[str, float]) -> str:
+    return "".join(f", {amount:g} {name}" for name, amount in resources.items())
+
+
 def _shown(resources: ResourceRecipe) -> str:
-    own = "".join(f", {amount:g} {name}" for name, amount in resources.resources.items())
     labels = ", ".join(f"{label} {wanted}" for label, wanted in resources.label_selector.items())
-    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU{own}"
+    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU{_own(resources.resources)}"
     return f"{told} where {labels}" if labels else told
 
 
@@ -342,7 +392,7 @@ def _machines(nodes: Sequence[Node]) -> str:
 
 
 def _machine(node: Node) -> str:
-    own = "".join(f", {amount:g} {name}" for name, amount in node.resources.items())
     labels = "".join(f", {label} {value}" for label, value in node.labels.items() if label != NODE_ID)
     unseen = "" if node.sees_folder else ", does not see the run's folder"
-    return f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.0f} GiB{own}{labels}{unseen}"
+    has = f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.0f} GiB"
+    return f"{has}{node.own}{labels}{unseen}"

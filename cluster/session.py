@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import psutil
@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors import LOST, ClientActor, ServerActor
 from cluster.machines import prepare_machines, ray_nodes
-from cluster.placement import Node, Plan, bundles, plan_hosts
+from cluster.placement import Plan, bundles, plan_hosts, rooms, total
 from rayfed_kd.config import Recipe, ResourceRecipe
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.setting import Blueprint
@@ -43,7 +43,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 class RaySession:
-    """Ray for one run: the cluster at `address`, else a private one on this machine that ends with it.
+    """Ray for one run: the cluster at `address` or RAY_ADDRESS, else a private one here that ends with it.
 
     It starts in a thread, so that a recipe can be checked meanwhile: enter it, do other work, then `ready`.
     Left with an error it does not wait for what still starts: the thread ends that, too.
@@ -56,7 +56,8 @@ class RaySession:
     """
 
     def __init__(self, recipe: Recipe, address: str | None, runs: int = 1) -> None:
-        self._recipe, self._address, self._runs = recipe, address, runs
+        self._recipe, self._runs = recipe, runs
+        self._address = address or os.environ.get("RAY_ADDRESS")
         self._foreign = ray.is_initialized()  # in a notebook or a test: somebody else's, left as it is
         self._thread = threading.Thread(target=self._live, name="ray")
         self._started, self._over = threading.Event(), threading.Event()
@@ -142,7 +143,7 @@ def run_together(
         jobs: at a time; None: as many as have room for one client actor each beside their server.
     Raises: what a run raised, once the others are over; KeyboardInterrupt after all were ended.
     """
-    together = min(len(runs), jobs or rooms(recipe))
+    together = min(len(runs), jobs or rooms(recipe, ray_nodes()))
     stop = threading.Event()
     with ThreadPoolExecutor(together, "run") as pool:
         waiting = [pool.submit(run, together, stop) for run in runs]
@@ -161,22 +162,9 @@ def run_together(
             future.result()
 
 
-def rooms(recipe: Recipe) -> int:
-    """How many runs fit with one client actor and a server each."""
-    client, server, nodes = recipe.placement.client, recipe.placement.server, ray_nodes()
-    needs = (client.num_cpus + server.num_cpus, client.num_gpus + server.num_gpus)
-    has = (sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
-    return max(1, min(int(there / need + 1e-9) for there, need in zip(has, needs, strict=True) if need > 0))
-
-
-def share_of_nodes(share: int) -> list[Node]:
-    """One part in `share` of every machine, for one of so many runs at a time."""
-    return [node.divided(share) for node in ray_nodes()]
-
-
 def check_room(recipe: Recipe, share: int = 1) -> None:
     """Raises RecipeError, with both numbers, if one part in `share` of the cluster cannot hold the run."""
-    plan_hosts(recipe, share_of_nodes(share))
+    plan_hosts(recipe, [node.divided(share) for node in ray_nodes()])
 
 
 def run_on_ray(
@@ -201,14 +189,15 @@ def run_on_ray(
     Returns: the summary, and the last evaluated models as arrays.
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
-    if plan is not None:
-        group = ray.util.get_current_placement_group()
-        assert group is not None, "a plan of its own belongs to a trial, which is in a placement group"
-        server, _kept = _actors(group, plan, blueprint, folder, resume)
-        return _watched(server, on_event, stop, tell)
     blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
-    plan = plan_hosts(recipe, [node.divided(share) for node in nodes])
-    with _placed(plan, stop, tell) as group:
+    if plan is None:
+        plan = plan_hosts(recipe, [node.divided(share) for node in nodes])
+        placed: AbstractContextManager[Any] = _placed(plan, stop, tell)
+    else:
+        own = ray.util.get_current_placement_group()
+        assert own is not None, "a plan of its own belongs to a trial, which is in a placement group"
+        placed = nullcontext(own)
+    with placed as group:
         server, _kept = _actors(group, plan, blueprint, folder, resume)
         return _watched(server, on_event, stop, tell)
 
@@ -250,8 +239,7 @@ def _free() -> str:
 
 
 def _summed(asked: Sequence[Mapping[str, float]]) -> str:
-    names = dict.fromkeys(name for bundle in asked for name in bundle)
-    return ", ".join(f"{sum(bundle.get(name, 0.0) for bundle in asked):g} {name}" for name in names)
+    return ", ".join(f"{amount:g} {name}" for name, amount in total(asked).items())
 
 
 def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:

@@ -19,7 +19,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 
-from cluster.placement import Bundles, Plan, bundles
+from cluster.placement import Plan, bundles
 from rayfed_kd.proposers import Proposer
 from rayfed_kd.spaces import Coefficients, shown
 from rayfed_kd.tuning import Record, SchedulerName, SearchFolder, Status
@@ -142,14 +142,11 @@ def _trainable(simulate: Simulate) -> Any:
 
 def _placement(plan: Plan | None) -> Any:
     """The trial's placement group: nothing for the function that waits, then the server and the hosts."""
-    found = Bundles([], [], []) if plan is None else bundles(plan)
-    if not found.asked:
+    if plan is None or not (found := bundles(plan)).asked:
         # Tune wants something to be asked for; this is so little that it is always there.
         return tune.PlacementGroupFactory([{"CPU": 0.001}])
     return tune.PlacementGroupFactory(
-        [{}, *found.asked],
-        strategy="PACK" if plan is None else plan.strategy.upper(),
-        bundle_label_selector=found.selectors,
+        [{}, *found.asked], strategy=plan.strategy.upper(), bundle_label_selector=found.selectors
     )
 
 
@@ -240,6 +237,6 @@ class _Watch(tune.Callback):
             record = replace(record, status=status, round=round_index, error=error)
             self.folder.write(record)
         value = (trial.last_result or {}).get(VALUE)
-        reached = "" if value is None else f", {value:.4f}"
+        reached = "" if value is None else f", {100 * value:.2f} %"
         why = f": {record.error}" if record.error else ""
         self.tell(f"trial {number}: {record.status} after round {record.round}{reached}{why}")

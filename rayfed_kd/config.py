@@ -24,8 +24,10 @@ from pydantic import (
     model_validator,
 )
 
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.errors import RecipeError, naming, nearest
 
+# The sections that say where, how safely and into which folder a run runs; what it finds is the same.
+EXECUTION = ("placement", "checkpoint", "faults", "results")
 _LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
 SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
 
@@ -381,16 +383,13 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
         overrides: `key.path=value` each, the value in YAML; later ones win.
     Raises: RecipeError
     """
-    name = None if isinstance(source, Mapping) else str(source)
-    try:
+    with naming(source):
         raw = dict(source) if isinstance(source, Mapping) else _read_yaml(Path(source))
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
         for override in overrides:
             raw = _overridden(raw, override)
         recipe = validate(Recipe, raw)
-    except RecipeError as error:
-        raise RecipeError(error.message, error.path, error.hint, error.source or name) from None
     recipe._header = "" if isinstance(source, Mapping) else _top_comment(Path(source))
     return recipe
 
@@ -542,9 +541,16 @@ def _field_at(model: type[BaseModel], steps: Sequence[str]) -> tuple[type[BaseMo
         if owner is None or step not in owner.model_fields:
             return None, None
         field = owner.model_fields[step]
-        kinds = (field.annotation, *get_args(field.annotation))  # also of what may be null
-        owner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        owner = model_in(field.annotation)
     return owner, field
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field that has keys below it, also where it may be null."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def _keys_at(model: type[BaseModel], steps: Sequence[str]) -> list[str]:

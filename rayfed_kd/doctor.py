@@ -54,12 +54,11 @@ def _ray_lines(address: str | None) -> Iterator[str]:
     out = "out of another's" if len(machines) > 1 else "out of it"
     for index, machine in enumerate(machines):
         node = machine.node
-        own = "".join(f", {amount:g} {name}" for name, amount in node.resources.items())
         # On a private Ray the server's share comes on top of the machine's cores.
         share = "" if address else " (one for the server, which sleeps while clients train)"
         yield (
             f"ray machine {index} {machine.machine} at {machine.address}: {node.cpus:g} CPU{share}, "
-            f"{node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB{own}"
+            f"{node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB{node.own}"
         )
         gpus, code = ", ".join(machine.gpus) or "none", machine.difference or "as here"
         yield f"              GPUs: {gpus}; code: {code}"

@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 
 class RayfedError(Exception):
@@ -38,6 +41,16 @@ class RecipeError(RayfedError):
         path = f"{self.path}: " if self.path else ""
         hint = f" Did you mean {self.hint}?" if self.hint else ""
         return f"{where}{path}{self.message}{hint}"
+
+
+@contextmanager
+def naming(source: str | Path | Mapping[str, Any] | None) -> Iterator[None]:
+    """Recipe errors raised within name the file that is read, if it is one and none is named yet."""
+    try:
+        yield
+    except RecipeError as error:
+        name = None if source is None or isinstance(source, Mapping) else str(source)
+        raise RecipeError(error.message, error.path, error.hint, error.source or name) from None
 
 
 class DataError(RayfedError):

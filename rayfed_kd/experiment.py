@@ -7,7 +7,6 @@ result.tables["metrics"].to_pandas()
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.config import Named, Recipe, RecipeSource, load_recipe
-from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.preparation import Prepared, find_own_modules, make_ready, method_location, naming, prepare
+from rayfed_kd.config import EXECUTION, Named, Recipe, RecipeSource, load_recipe
+from rayfed_kd.errors import RecipeError, RunError, naming
+from rayfed_kd.preparation import Prepared, find_own_modules, make_ready, method_location, prepare
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, Any]
 Tell = Callable[[str], None]
-CHANGEABLE = ("rounds", "placement", "checkpoint", "faults", "results")
+CHANGEABLE = ("rounds", *EXECUTION)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def run(
         method_location(resolved)  # the cheapest question first: nobody waits for Ray to learn of a typo
         from cluster.session import RaySession
 
-        with RaySession(resolved, address or os.environ.get("RAY_ADDRESS")) as session:
+        with RaySession(resolved, address) as session:
             prepared = make_ready(resolved)
             session.ready()
             return run_prepared_on_ray(prepared, on_event, tell=tell)
@@ -126,7 +125,7 @@ def resume(
         return _run_local(prepared, on_event, resume=True, tell=tell)
     from cluster.session import RaySession
 
-    with RaySession(recipe, address or os.environ.get("RAY_ADDRESS")) as session:
+    with RaySession(recipe, address) as session:
         prepared = make_ready(recipe)
         _check_given(prepared, folder)
         session.ready()
@@ -261,52 +260,49 @@ def run_each(
         tell: called with a line when a run starts and ends.
     Raises: RecipeError or DataError before the first run; RunError naming the run that failed.
     """
-    for plan in {
-        plan.label: plan for plan in planned
-    }.values():  # a row's seeds differ in nothing that can fail
-        with naming(plan.source):
-            make_ready(load_recipe(plan.source, plan.overrides))
+    rows = {plan.label: plan for plan in planned}  # a row's seeds differ in nothing that can fail
+    for plan in rows.values():
+        prepare(plan.source, plan.overrides)
     if local:
         for plan in planned:
-            _run_planned(plan, tell, lambda p: _run_local(_planned(p), _silent, resume=_begun(p), tell=tell))
+            _run_planned(plan, tell, lambda p, begun: _run_local(p, _silent, resume=begun, tell=tell))
         return
     from cluster.session import RaySession, run_together
 
     def on_ray(plan: Planned, share: int, stop: threading.Event) -> None:
-        def work(plan: Planned) -> Result:
-            return run_prepared_on_ray(_planned(plan), _silent, share, stop, resume=_begun(plan), tell=tell)
+        def work(prepared: Prepared, begun: bool) -> Result:
+            return run_prepared_on_ray(prepared, _silent, share, stop, resume=begun, tell=tell)
 
         _run_planned(plan, tell, work)
 
     first = load_recipe(planned[0].source, planned[0].overrides)
-    with RaySession(first, address or os.environ.get("RAY_ADDRESS"), jobs or len(planned)) as session:
+    with RaySession(first, address, jobs or len(planned)) as session:
         session.ready()
         run_together([partial(on_ray, plan) for plan in planned], first, jobs)
 
 
-def _run_planned(plan: Planned, tell: Tell, work: Callable[[Planned], Result]) -> None:
-    tell(f"{plan.label}, seed {plan.seed}: {'goes on' if _begun(plan) else 'starts'} in {plan.aside}")
+def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared, bool], Result]) -> None:
+    """`work` takes the run, and whether it was begun before."""
+    recipe = load_recipe(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
+    begun = _begun(plan.aside, recipe)
+    tell(f"{plan.label}, seed {plan.seed}: {'goes on' if begun else 'starts'} in {plan.aside}")
     try:
-        result = work(plan)
+        with naming(plan.source):
+            prepared = make_ready(recipe)
+        result = work(prepared, begun)
     except RunError as error:
         raise RunError(f"{plan.label}, seed {plan.seed}: {error}") from error
     plan.aside.rename(plan.folder)
     tell(f"{plan.label}, seed {plan.seed}: {_headline(result)}")
 
 
-def _planned(plan: Planned) -> Prepared:
-    return prepare(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
-
-
-def _begun(plan: Planned) -> bool:
-    """Whether the same run was begun and cut off; what another recipe left there is removed."""
-    config = plan.aside / "config.yaml"
-    if config.is_file():
-        wanted = load_recipe(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
-        if load_recipe(config).model_dump(exclude={"results"}) == wanted.model_dump(exclude={"results"}):
-            return True
-    if plan.aside.exists():
-        shutil.rmtree(plan.aside)
+def _begun(folder: Path, recipe: Recipe) -> bool:
+    """Whether the same run was begun there and cut off; what another recipe left there is removed."""
+    config, asked = folder / "config.yaml", recipe.model_dump(exclude={"results"})
+    if config.is_file() and load_recipe(config).model_dump(exclude={"results"}) == asked:
+        return True
+    if folder.exists():
+        shutil.rmtree(folder)
     return False
 
 

@@ -25,7 +25,7 @@ def identity() -> Mapping[str, str]:
     """Of this process: what -> which."""
     return {
         "Python": platform.python_version(),
-        **{name: _version(name) for name in VERSIONS},
+        **{name: package_version(name) or "not installed" for name in VERSIONS},
         "rayfed-kd's source": source_hash(),
     }
 
@@ -62,8 +62,9 @@ def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
     )
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str | None:
+    """The version that is installed; None if it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return None

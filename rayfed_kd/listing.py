@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rayfed_kd.config import model_in
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.protocol import Declaration, Method, Simulated
 from rayfed_kd.registry import load_object, locate, options_model
@@ -171,7 +172,7 @@ def _option_rows(
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         asked = schema["properties"][name]
-        inner = _part(field.annotation)
+        inner = model_in(field.annotation)
         shown = "" if inner is field.annotation else _shown(default)
         told = field.description or (inner.__doc__ if inner else None) or ""
         yield OptionRow(f"{prefix}{name}", shown, _takes(asked, parts), told.strip().split("\n")[0])
@@ -179,14 +180,6 @@ def _option_rows(
             yield from _option_rows(inner, parts[inner.__name__], parts, f"{prefix}{name}.")
     if model.model_config.get("extra") == "allow":
         yield OptionRow(f"{prefix}*", "", "", "the options of what is named: `rayfed-kd models`")
-
-
-def _part(annotation: Any) -> type[BaseModel] | None:
-    """The model of an option that has keys below it, also where it may be null."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
 
 
 def _shown(default: Any) -> str:

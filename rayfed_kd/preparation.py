@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayfed_kd.config import Recipe, RecipeSource, load_recipe
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import naming
+from rayfed_kd.registry import find_modules, locate
 
 if TYPE_CHECKING:
     from rayfed_kd.setting import Blueprint, Setting
@@ -40,23 +39,12 @@ def prepare(source: RecipeSource, overrides: Sequence[str] = ()) -> Prepared:
         return make_ready(load_recipe(source, overrides))
 
 
-@contextmanager
-def naming(source: RecipeSource) -> Iterator[None]:
-    """Recipe errors raised within name the recipe's file, if it came from one."""
-    try:
-        yield
-    except RecipeError as error:
-        name = None if isinstance(source, Mapping) else str(source)
-        raise RecipeError(error.message, error.path, error.hint, error.source or name) from None
-
-
 def method_location(recipe: Recipe) -> str:
     """Where the recipe's method is.
 
     Raises: RecipeError if its name is unknown.
     """
     from algorithms import METHODS
-    from rayfed_kd.registry import locate
 
     return locate(recipe.method.name, METHODS, "method.name")
 
@@ -67,7 +55,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     Raises: RecipeError or DataError.
     """
     location = method_location(recipe)
-    find_own_modules()
+    own = find_own_modules()
     from cluster.grouping import check_grouping
     from cluster.schedules import check_schedule
     from rayfed_kd.setting import (
@@ -90,7 +78,7 @@ def make_ready(recipe: Recipe) -> Prepared:
         dataset_folder=str(dataset.folder),
         partition=partition,
         devices=devices,
-        import_paths=(str(Path.cwd()),),
+        import_paths=own,
     )
     setting = blueprint.build()
     setting.check()
@@ -99,8 +87,8 @@ def make_ready(recipe: Recipe) -> Prepared:
     return Prepared(recipe, blueprint, setting)
 
 
-def find_own_modules() -> None:
-    """The command's folder on the import path, so that `my_method:MyMethod` is found there."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+def find_own_modules() -> tuple[str, ...]:
+    """The command's folder on the import path, for `my_method:MyMethod`; gives that folder."""
+    own = (str(Path.cwd()),)
+    find_modules(own)
+    return own

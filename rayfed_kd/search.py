@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.config import Recipe
 from rayfed_kd.contexts import ServerContext
-from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.errors import RecipeError, RunError, naming
 from rayfed_kd.proposers import Learning, Listed, Proposer
 from rayfed_kd.protocol import Personal
 from rayfed_kd.setting import Setting
@@ -102,7 +102,8 @@ def ready_search(setting: Setting, wanted: Wanted, accept: Callable[[Coefficient
     Raises: RecipeError
     """
     space, recipe = read_space(wanted.space), setting.recipe
-    metric = chosen_metric(wanted.metric or space.metric, evaluated_metrics(setting))
+    with naming(space.source if wanted.metric is None else None):
+        metric = chosen_metric(wanted.metric or space.metric, evaluated_metrics(setting))
     space.check(accept)
     listed = _listed(space, wanted, recipe.seed)
     for number, coefficients in enumerate(listed):

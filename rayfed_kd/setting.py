@@ -6,7 +6,6 @@ A `Blueprint` is a `Setting` on paper: plain values, which any process turns int
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,7 +31,7 @@ from rayfed_kd.identity import check_identity, identity
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
-from rayfed_kd.registry import load_object, locate, options_model
+from rayfed_kd.registry import find_modules, load_object, locate, options_model
 from rayfed_kd.robust import AggregationOptions
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.timing import clock_options, cohort_size, schedule_options
@@ -85,9 +84,7 @@ class Blueprint:
 
     def find_modules(self) -> None:
         """Makes a user's own modules importable in this process, if it sees their folders."""
-        for path in self.import_paths:
-            if path not in sys.path:
-                sys.path.append(path)
+        find_modules(self.import_paths)
 
 
 @dataclass(frozen=True)

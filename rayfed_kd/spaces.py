@@ -24,14 +24,14 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from rayfed_kd.config import load_yaml, validate
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.config import EXECUTION, load_yaml, validate
+from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.seeds import numpy_stream
 
 Coefficients = Mapping[str, Any]
 
 # How far, where and how safely a run runs is not searched: the result is the same, or not comparable.
-NOT_SEARCHED = ("rounds", "evaluation", "placement", "checkpoint", "faults", "results")
+NOT_SEARCHED = ("rounds", "evaluation", *EXECUTION)
 
 
 class Distribution(Protocol):
@@ -189,10 +189,8 @@ class Space:
         """
         for key, values in self.keys.items():
             for value in values.extremes():
-                try:
+                with naming(self.source):
                     accept({key: value})
-                except RecipeError as error:
-                    raise RecipeError(error.message, error.path, error.hint, self.source) from None
 
 
 def overrides_of(coefficients: Coefficients) -> list[str]:
@@ -216,14 +214,12 @@ def read_space(path: str | Path) -> Space:
     if not path.is_file():
         siblings = [str(p) for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise RecipeError(f"{path}: no such space file.", hint=nearest(str(path), siblings))
-    try:
-        raw = load_yaml(path.read_text(encoding="utf8"))
-    except yaml.YAMLError as error:
-        raise RecipeError(f"not YAML: {error}", source=str(path)) from None
-    try:
+    with naming(path):
+        try:
+            raw = load_yaml(path.read_text(encoding="utf8"))
+        except yaml.YAMLError as error:
+            raise RecipeError(f"not YAML: {error}") from None
         return space_of(raw, str(path))
-    except RecipeError as error:
-        raise RecipeError(error.message, error.path, error.hint, str(path)) from None
 
 
 def space_of(raw: Any, source: str) -> Space:

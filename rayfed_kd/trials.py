@@ -67,7 +67,7 @@ def tune(
             f"tune: Ray Tune cannot be imported ({error}); pip install 'rayfed-kd[tune]' brings what it needs"
         ) from None
     with ready.folder.claimed(ready.asked, resume=resume):
-        _run_trials(ready, concurrent, address or os.environ.get("RAY_ADDRESS"), tell)
+        _run_trials(ready, concurrent, address, tell)
     return ready.found()
 
 
@@ -95,15 +95,17 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
 
 
 def _run_trials(ready: Search, concurrent: int | None, address: str | None, tell: Tell) -> None:
-    from cluster.placement import plan_hosts
-    from cluster.session import RaySession, rooms, share_of_nodes
+    from cluster.machines import ray_nodes
+    from cluster.placement import plan_hosts, rooms
+    from cluster.session import RaySession
     from cluster.tune import Terms, search
 
     recipe, proposer = ready.recipe, ready.proposer()
     with RaySession(recipe, address, concurrent or ready.trials) as session:
         session.ready()
-        at_a_time = min(ready.trials, concurrent or rooms(recipe))
-        nodes = tuple(share_of_nodes(at_a_time))
+        there = ray_nodes()
+        at_a_time = min(ready.trials, concurrent or rooms(recipe, there))
+        nodes = tuple(node.divided(at_a_time) for node in there)
         plan_hosts(recipe, nodes)
         terms = Terms(
             ready.trials,

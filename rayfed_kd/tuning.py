@@ -19,8 +19,9 @@ from typing import Any, Literal
 import yaml
 from filelock import FileLock, Timeout
 
-from rayfed_kd.config import load_yaml
+from rayfed_kd.config import EXECUTION, load_yaml
 from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.results.locks import locked_folder, unwritable
 from rayfed_kd.results.summary import write_json
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.spaces import Coefficients
@@ -28,10 +29,6 @@ from rayfed_kd.spaces import Coefficients
 SearchName = Literal["random", "optuna", "grid"]
 SchedulerName = Literal["asha", "fifo"]
 Status = Literal["running", "finished", "stopped", "failed"]
-
-# Where and how a run runs: the result is the same.
-NOT_COMPARED = ("placement", "checkpoint", "faults", "results")
-
 
 SEARCH = "search.yaml"
 FREE_S = 60.0
@@ -99,11 +96,16 @@ class Asked:
 
     def difference(self, other: Mapping[str, Any]) -> str | None:
         """What is not the same in another one; None if all that matters is."""
-        ours = {**_plain(asdict(self)), **{f"recipe.{k}": v for k, v in _plain(dict(self.recipe)).items()}}
-        theirs = {**other, **{f"recipe.{key}": value for key, value in other.get("recipe", {}).items()}}
-        ignored = {"recipe", *(f"recipe.{key}" for key in NOT_COMPARED)}
+        ours, theirs = (_by_key(asked) for asked in (_plain(asdict(self)), other))
+        ignored = [f"recipe.{key}" for key in EXECUTION]
         changed = [key for key in ours if key not in ignored and ours[key] != theirs.get(key)]
         return "; ".join(f"{key} was {theirs.get(key)}, is {ours[key]}" for key in changed) or None
+
+
+def _by_key(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked, the recipe's sections each for itself."""
+    rest = {key: value for key, value in asked.items() if key != "recipe"}
+    return rest | {f"recipe.{key}": value for key, value in asked.get("recipe", {}).items()}
 
 
 def _plain(value: Any) -> Any:
@@ -162,23 +164,16 @@ class SearchFolder:
             difference = asked.difference(load_yaml(file.read_text(encoding="utf8")))
             if difference:
                 raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock")
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise RecipeError(f"--folder: another process is searching in {self.path}") from None
-        except OSError as error:
-            raise RecipeError(f"--folder: {self.path} cannot be written ({error})") from None
-        try:
-            if not resume:
-                file.write_text(yaml.safe_dump(asdict(asked), sort_keys=False), encoding="utf8")
-            for record in self.records():
-                if record.status == "failed":
-                    self.write(replace(record, status="running", error=None))
+        with locked_folder(self.path, "--folder", "searching"):
+            try:
+                if not resume:
+                    file.write_text(yaml.safe_dump(asdict(asked), sort_keys=False), encoding="utf8")
+                for record in self.records():
+                    if record.status == "failed":
+                        self.write(replace(record, status="running", error=None))
+            except OSError as error:
+                raise unwritable(self.path, "--folder", error) from None
             yield
-        finally:
-            lock.release()
 
     def asked(self) -> Asked:
         """What the search in the folder is.

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cli import commands
 from rayfed_kd.compare import compare, plan
@@ -15,17 +16,8 @@ from rayfed_kd.experiment import run_each
 from rayfed_kd.published import published_lines, published_rows
 from rayfed_kd.results.agreement import rank_correlation
 from rayfed_kd.results.comparison import Comparison, Curve
+from rayfed_kd.results.report.papers import comparison_section
 from rayfed_kd.studies import Study, read_study, studies_of
-
-RECIPE = {
-    "method": {"name": "fedavg"},
-    "model": {"name": "mlp"},
-    "data": {"name": "digits", "fraction": 0.1},
-    "partition": {"name": "iid", "clients": 3},
-    "local": {"epochs": 1},
-    "sampling": {"fraction": 1.0},
-    "rounds": 2,
-}
 
 
 def write(path, content):
@@ -35,7 +27,7 @@ def write(path, content):
 
 @pytest.fixture
 def study(tmp_path):
-    base = write(tmp_path / "base.yaml", RECIPE)
+    base = write(tmp_path / "base.yaml", THREE_CLIENTS)
     runs = [{"label": "A"}, {"label": "B b", "overrides": ["local.optimizer.lr=0.1"]}]
     content = {"base": str(base), "folder": str(tmp_path / "runs"), "seeds": [1, 2], "runs": runs}
     return Study.model_validate(content)
@@ -111,12 +103,27 @@ def test_relative_change_against_another_row_by_hand():
     assert comparison.changes(("B", "aca")) == pytest.approx([1.25, -0.625])
     assert comparison.header()[-1] == "relative change %"
     assert [line[-1] for line in comparison.cells()] == ["", "+31.25 ± 132.58"]
+    told = "relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
+    assert comparison.caption().endswith(told)
 
 
 def test_a_row_without_an_accuracy_in_common_has_no_change():
     comparison = made(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
     curves = {key: curve for key, curve in comparison.curves.items() if key[0] == "B"}
     assert Comparison(comparison.study, curves).changes(("B", "aca")) == []
+
+
+def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_report():
+    """One cell more would shift the numbers below the wrong heading."""
+    made_so = made(runs=[{"label": "A"}, {"label": "B"}])
+    runs = [{"label": "A | a"}, {"label": "B|"}]
+    study = Study.model_validate({**made_so.study.model_dump(), "runs": runs})
+    names = {"A": "A | a", "B": "B|"}
+    text = Comparison(study, {(names[k[0]], *k[1:]): c for k, c in made_so.curves.items()}).markdown()
+    assert r"| A \| a (aca) | 60.00" in text
+    (table,) = comparison_section("x", text).tables
+    assert [row[0] for row in table.rows] == ["A | a (aca)", "B| (aca)"]
+    assert {len(row) for row in (table.header, *table.rows)} == {4}
 
 
 def test_latex_is_for_booktabs_and_escaped():
@@ -196,7 +203,7 @@ def test_order_of_equal_rows_is_no_order():
 @pytest.fixture
 def tables(tmp_path):
     """Two tables, learning rates .1 and .2, and a quick version of the second with one round."""
-    base = write(tmp_path / "base.yaml", RECIPE)
+    base = write(tmp_path / "base.yaml", THREE_CLIENTS)
     content = {
         "title": "T",
         "base": str(base),
@@ -363,7 +370,7 @@ def test_written_files(study, tmp_path):
 
 
 def test_recipes_on_the_command_line_are_rows(tmp_path):
-    first, second = (write(tmp_path / f"{name}.yaml", RECIPE) for name in ("one", "two"))
+    first, second = (write(tmp_path / f"{name}.yaml", THREE_CLIENTS) for name in ("one", "two"))
     (study,) = studies_of([str(first), str(second)], seeds=3, folder="elsewhere")
     assert [run.label for run in study.runs] == ["one", "two"]
     assert (study.seeds, study.folder) == ([1, 2, 3], "elsewhere")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from small_recipes import THREE_CLIENTS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rayfed_kd
@@ -21,15 +22,7 @@ from rayfed_kd.spaces import read_space
 from rayfed_kd.trials import accept_coefficients
 from rayfed_kd.tuning import Asked, Metric, Record, SearchFolder, chosen_metric
 
-RECIPE = {
-    "method": {"name": "fedavg", "track_oca": True},
-    "model": {"name": "mlp"},
-    "data": {"name": "digits", "fraction": 0.1},
-    "partition": {"name": "iid", "clients": 3},
-    "local": {"epochs": 1},
-    "sampling": {"fraction": 1.0},
-    "rounds": 2,
-}
+RECIPE = {**THREE_CLIENTS, "method": {"name": "fedavg", "track_oca": True}}
 KEYS = {
     "local.optimizer.lr": {"loguniform": [0.001, 1.0]},
     "local.epochs": {"randint": [1, 3]},
@@ -103,6 +96,16 @@ def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
     for samples, expected in ((None, 4), (2, 2)):
         wanted = Wanted(path, samples, "random", "fifo", None, tmp_path)
         assert ready_search(prepared.setting, wanted, lambda coefficients: None).trials == expected
+
+
+def test_metric_that_the_recipe_does_not_have_names_the_space_that_asks_for_it(tmp_path):
+    setting, path = prepare(RECIPE).setting, space_file(tmp_path, metric="amp/student")
+    for asked, named in ((None, "space.yaml: "), ("amp/student", "")):
+        wanted = Wanted(path, None, "random", "asha", asked, tmp_path)
+        with pytest.raises(RecipeError) as caught:
+            ready_search(setting, wanted, lambda coefficients: None)
+        said = str(caught.value).removeprefix(f"{tmp_path}/")
+        assert said == f"{named}metric 'amp/student': this recipe evaluates aca, oca."
 
 
 @pytest.mark.parametrize("samples", [0, -1])
@@ -201,6 +204,15 @@ def test_folder_that_cannot_be_made_is_refused(asked, tmp_path):
         pass
 
 
+def test_folder_that_takes_no_file_is_refused(asked, tmp_path):
+    (tmp_path / "search" / "search.yaml").mkdir(parents=True)
+    with (
+        pytest.raises(RecipeError, match=r"--folder: .*/search cannot be written \(.*search.yaml"),
+        SearchFolder(tmp_path / "search").claimed(asked, resume=False),
+    ):
+        pass
+
+
 def test_folder_in_use_is_refused(asked, tmp_path):
     folder = SearchFolder(tmp_path / "search")
     with (
@@ -264,7 +276,11 @@ def test_mixed_and_nested_values_stand_in_the_table_as_json(found, tmp_path):
 def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
     found.write()
     text = (found.folder / "best.yaml").read_text()
-    assert text.startswith("# amp/oca 0.6000 in round 1: the best of 5 trials, trial 1 (random search, asha,")
+    first, second, third, *_ = text.splitlines()
+    told = "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
+    assert first.startswith(told)
+    assert second == "# The same value, and not the first to have it: trial 2."
+    assert third == "# local.optimizer.lr 0.1, local.epochs 2, method.track_oca false"
     best = load_recipe(found.folder / "best.yaml")
     changes = ["local.optimizer.lr=0.1", "local.epochs=2", "method.track_oca=false"]
     assert best.model_dump() == load_recipe(RECIPE, changes).model_dump()

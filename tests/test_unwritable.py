@@ -54,3 +54,14 @@ def test_folder_that_cannot_be_made_is_refused(place, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RecipeError, match=r"results.folder: .* cannot be written \(.*\)"):
         rayfed_kd.run(ROOT / "configs/quickstart.yaml", [f"results.folder={tmp_path / place}"], local=True)
+
+
+def test_folder_in_rays_copy_of_the_project_is_refused(tmp_path, monkeypatch):
+    """There a job runs that was submitted with --working-dir: what is left there goes with it."""
+    copy = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_0123"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    for changes in ([], ["results.folder=runs/here"]):
+        with pytest.raises(RecipeError, match=r"results.folder: .*/runs/.* lies in Ray.s copy of"):
+            rayfed_kd.run(ROOT / "configs/quickstart.yaml", ["data.fraction=0.1", *changes], local=True)
+    assert list(copy.iterdir()) == []

@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +69,9 @@ def unpack(entry: Path, files: Mapping[str, Array]) -> None:
     with FileLock(folder / f".{entry.name.rpartition('-')[2]}.lock"):
         if is_whole(entry):
             return
-        aside = entry.with_name(f".making-{entry.name}")
-        shutil.rmtree(aside, ignore_errors=True)
-        try:
-            aside.mkdir()
+        with _made_aside(entry) as aside:
             for name, content in files.items():
                 content.tofile(aside / name)
-            shutil.rmtree(entry, ignore_errors=True)
-            aside.rename(entry)
-        except OSError as error:
-            raise DataError(f"cache entry {entry} cannot be written ({error}); {ELSEWHERE}") from None
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _writable(folder: Path) -> Path:
@@ -142,7 +134,7 @@ def is_whole(entry: Path) -> bool:
 
 
 def _write(entry: Path, name: str, raw: RawDataset) -> None:
-    """Writes the entry aside and renames it; the caller holds the entry's lock.
+    """Writes the entry; the caller holds its lock.
 
     Raises: DataError if the disk does not take it.
     """
@@ -152,15 +144,25 @@ def _write(entry: Path, name: str, raw: RawDataset) -> None:
         arrays |= {"test-images.npy": raw.test.images, "test-labels.npy": raw.test.labels}
     if raw.writers is not None:
         arrays["writers.npy"] = raw.writers
-    aside = entry.with_name(f".making-{entry.name}")
-    shutil.rmtree(aside, ignore_errors=True)  # a process killed in mid-writing left it
-    try:
-        aside.mkdir()
+    with _made_aside(entry) as aside:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
         meta = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std, "files": sizes}
         (aside / "meta.json").write_text(json.dumps(meta), encoding="utf8")
+
+
+@contextmanager
+def _made_aside(entry: Path) -> Iterator[Path]:
+    """An empty folder to write the entry into, which takes its place at the end; its lock is held.
+
+    Raises: DataError if the disk does not take it.
+    """
+    aside = entry.with_name(f".making-{entry.name}")
+    shutil.rmtree(aside, ignore_errors=True)  # a process killed in mid-writing left it
+    try:
+        aside.mkdir()
+        yield aside
         shutil.rmtree(entry, ignore_errors=True)
         aside.rename(entry)
     except OSError as error:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
 STATISTICS = ("last", "best", "mean of last")
+BAR = r"\|"  # within a cell of a Markdown table
 HEADLINES = ("server_accuracy", "amp", "ua")
 
 
@@ -256,8 +257,19 @@ class Comparison:
         notes = list(self.notes)
         if self.study.target is not None and all(self._target(seed) is None for seed in self.study.seeds):
             notes.append(f"the target's run has no {TITLES[self.headline()]}, so there is no target")
+        notes += self._changed()
         over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
         return "; ".join([self.study.title or "Comparison", f"last round, {over}", *notes]) + "."
+
+    def _changed(self) -> list[str]:
+        """What the relative change is of, and from which row to which."""
+        rows: dict[str, list[str]] = {}
+        for run in self.study.runs:
+            if run.against is not None:
+                rows.setdefault(run.against, []).append(run.label)
+        told = ", ".join(f"{' and '.join(labels)} to {other}" for other, labels in rows.items())
+        of = ", else ".join(TITLES[metric].removesuffix(" %") for metric in HEADLINES)
+        return [f"relative change: of the last accuracy ({of}) of {told}"] if told else []
 
     def latex(self) -> str:
         """A table for booktabs, the published values beneath, the caption as a comment."""
@@ -397,7 +409,7 @@ def _printed(mean: float | None, deviation: float | None) -> str:
 
 
 def _markdown_line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
 def _latex_line(cells: Sequence[str]) -> str:

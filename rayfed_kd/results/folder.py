@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from filelock import FileLock, Timeout
 
 from rayfed_kd.attacks import attackers
 from rayfed_kd.config import Recipe
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.identity import package_version
+from rayfed_kd.results.locks import locked_folder, unwritable
 from rayfed_kd.results.summary import write_json
 
 if TYPE_CHECKING:
@@ -40,24 +40,14 @@ def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = 
     Raises: RecipeError if another run lies or works there: two runs are never mixed.
     """
     folder = _chosen(recipe)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise RecipeError(f"results.folder: another process is running in {folder}") from None
-    except OSError as error:
-        raise RecipeError(f"results.folder: {folder} cannot be written ({error})") from None
-    try:
+    with locked_folder(folder, "results.folder", "running"):
         if not resume and (folder / "config.yaml").exists():
             raise RecipeError(f"results.folder: {folder} holds a run already; give another folder")
         try:
             _describe(folder, recipe, setting, engine, begun=resume)
         except OSError as error:
-            raise RecipeError(f"results.folder: {folder} cannot be written ({error})") from None
+            raise unwritable(folder, "results.folder", error) from None
         yield folder
-    finally:
-        lock.release()
 
 
 def _describe(folder: Path, recipe: Recipe, setting: Setting, engine: str, *, begun: bool) -> None:
@@ -121,7 +111,7 @@ def environment(engine: str) -> dict[str, Any]:
         "command": sys.argv,
         "engine": engine,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: package_version(name) for name in PACKAGES},
         "machine": platform.machine(),
         "system": platform.platform(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
@@ -135,14 +125,7 @@ def changed_packages(folder: Path) -> list[str]:
     path = folder / "environment.json"
     begun = json.loads(path.read_text(encoding="utf8")).get("packages", {}) if path.is_file() else {}
     return [
-        f"{name} {version}, now {_version(name)}"
+        f"{name} {version}, now {package_version(name)}"
         for name, version in begun.items()
-        if name in DECISIVE and version != _version(name)
+        if name in DECISIVE and version != package_version(name)
     ]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

@@ -51,7 +51,7 @@ class TrialRow:
     @property
     def best_round(self) -> int | None:
         """Where it was first."""
-        return next((index for index, value in self.values if value == self.best), None)
+        return max(self.values, key=lambda point: point[1], default=(None, None))[0]
 
     @property
     def last(self) -> float | None:
@@ -113,8 +113,15 @@ class Found:
     @property
     def best(self) -> TrialRow | None:
         """The trial with the largest value that did not fail; the first of equals."""
-        there = [row for row in self.rows if row.status != "failed" and row.best is not None]
-        return max(there, key=lambda row: (row.best, -row.trial), default=None)
+        return max(self._counting(), key=lambda row: (row.best, -row.trial), default=None)
+
+    def _counting(self) -> list[TrialRow]:
+        """The trials with a value that did not fail."""
+        return [row for row in self.rows if row.status != "failed" and row.best is not None]
+
+    def ranked(self) -> list[TrialRow]:
+        """All trials, the best first, failed ones last."""
+        return sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial))
 
     def table(self) -> pa.Table:
         """A row a trial: number, coefficients, best, best_round, last, rounds, seconds, status, error."""
@@ -138,10 +145,15 @@ class Found:
         said = ", ".join(f"{key} {shown(value)}" for key, value in best.coefficients.items())
         text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
         return (
-            f"# {self.metric} {best.best:.4f} in round {best.best_round}: the best of "
+            f"# {self.metric} {100 * best.best:.2f} % in round {best.best_round}: the best of "
             f"{len(self.rows)} trials, trial {best.trial} ({self.how}, {self.space.source}).\n"
-            f"# {said}\n{self._header()}{text}"
+            f"{self._equals(best)}# {said}\n{self._header()}{text}"
         )
+
+    def _equals(self, best: TrialRow) -> str:
+        """A comment on the trials that reached the same value; empty if none did."""
+        equal = [str(row.trial) for row in self._counting() if row.best == best.best and row is not best]
+        return f"# The same value, and not the first to have it: trial {', '.join(equal)}.\n" if equal else ""
 
     def _header(self) -> str:
         """The comment above the recipe that was searched from."""
@@ -155,7 +167,7 @@ class Found:
             table.add_column(
                 name, justify="right" if place else "left", overflow="fold", no_wrap=name == "status"
             )
-        for row in sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial)):
+        for row in self.ranked():
             values = [shown(row.coefficients[key]) for key in self.space.keys]
             values += [_percent(row.best), _percent(row.last), str(row.rounds)]
             table.add_row(str(row.trial), *map(Text, values), f"{row.seconds:.1f}", row.status)

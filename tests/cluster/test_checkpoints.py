@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from small_recipes import assert_same_run, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from algorithms import METHODS
@@ -29,10 +29,7 @@ from rayfed_kd.slots import Slots
 from rayfed_kd.studies import Study
 
 RECIPE = {
-    "model": {"name": "lenet5"},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4},
-    "local": {"epochs": 1, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
+    **FOUR_CLIENTS,
     "rounds": 4,
     "sampling": {"fraction": 0.5},
     "evaluation": {"samples": False},

@@ -2,7 +2,7 @@
 
 import pytest
 import ray
-from small_recipes import assert_same_run, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from algorithms import METHODS
@@ -10,10 +10,7 @@ from cluster.placement import Node, plan_hosts
 from rayfed_kd.config import load_recipe
 
 RECIPE = {
-    "model": {"name": "lenet5"},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4},
-    "local": {"epochs": 1, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
+    **FOUR_CLIENTS,
     "rounds": 3,
     "sampling": {"fraction": 0.75},
 }

@@ -108,20 +108,38 @@ def test_sent_data_without_room_says_so(tmp_path):
         unpack(tmp_path / "file" / "entry", {"a": np.zeros(1, np.uint8)})
 
 
+@pytest.fixture
+def refusing(monkeypatch):
+    """Every Ray refuses this process with the error that is given."""
+
+    def refuse_with(fault):
+        def refuses(**given):
+            raise fault
+
+        monkeypatch.setattr("ray.init", refuses)
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("cluster.session._probe", lambda address: None)
+    return refuse_with
+
+
 @pytest.mark.parametrize(
     "fault", [RuntimeError("Version mismatch: the cluster has Ray: 2.1"), ConnectionError("no")]
 )
-def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, monkeypatch):
+def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, refusing):
     """As `ray.init` says it for another Ray or Python version, or a token that is missing."""
-
-    def refuses(**given):
-        raise fault
-
-    monkeypatch.setattr("ray.init", refuses)
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.setattr("cluster.session._probe", lambda address: None)
+    refusing(fault)
     recipe = load_recipe(RECIPE)
     with RaySession(recipe, "far:6379") as session, pytest.raises(RecipeError, match="--address far:6379: "):
+        session.ready()
+
+
+@pytest.mark.parametrize(("given", "asked"), [(None, "far:6379"), ("near:6379", "near:6379")])
+def test_address_that_is_given_wins_over_the_environments(given, asked, refusing, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "far:6379")
+    refusing(ConnectionError("no"))
+    recipe = load_recipe(RECIPE)
+    with RaySession(recipe, given) as session, pytest.raises(RecipeError, match=f"--address {asked}: no"):
         session.ready()
 
 

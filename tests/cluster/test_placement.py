@@ -1,8 +1,10 @@
 """How many hosts fit: decisions from numbers, without Ray."""
 
+import re
+
 import pytest
 
-from cluster.placement import Node, bundles, plan_hosts
+from cluster.placement import Node, bundles, plan_hosts, rooms
 from rayfed_kd.config import load_recipe
 from rayfed_kd.errors import RecipeError
 
@@ -147,6 +149,35 @@ def test_own_resources_bound_the_hosts():
         plan(nodes, "placement.client.resources={licence: 6}")
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            "placement.client.label_selector={kind: c}",
+            "; placement.client.label_selector: kind c, there is a, b",
+        ),
+        (
+            "placement.server.label_selector={site: x}",
+            "; placement.server.label_selector: site x, there is none",
+        ),
+        (
+            "placement.server.resources={licence: 6}",
+            "; placement.server.resources: 6 licence, a machine has 5 at most",
+        ),
+        (
+            "placement.overrides=[{clients: [0]}, {clients: [1], resources: {gate: 1}}]",
+            "; placement.overrides.1.resources: 1 gate, a machine has 0 at most",
+        ),
+        ("placement.client.num_gpus=1", ""),
+    ],
+)
+def test_refusal_says_who_asks_for_what_no_machine_has(asked, told):
+    nodes = [Node(8, 0, 64 * GIB, {"licence": 5}, {"kind": kind}) for kind in ("a", "b")]
+    shown = r"2 machine\(s\) \(8 CPU, 0 GPU, 64 GiB, 5 licence, kind a; .*, kind b\)"
+    with pytest.raises(RecipeError, match=f"do not fit on {shown}{re.escape(told)}$"):
+        plan(nodes, asked)
+
+
 def test_server_lies_where_the_runs_folder_is_seen():
     nodes = [Node(4, 0, 64 * GIB, id="far", sees_folder=False), Node(4, 0, 64 * GIB, id="near")]
     found = plan(nodes)
@@ -178,3 +209,20 @@ def test_share_of_a_machine_is_a_part_of_everything():
 def test_selector_that_ray_would_not_take_is_refused(selector):
     with pytest.raises(RecipeError, match=r"label_selector.kind = .*: expected a value, !value, in\(a, b\)"):
         plan([Node(4, 0, 64 * GIB)], f"placement.client.label_selector={{kind: '{selector}'}}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([], 8),
+        (["placement.client.num_gpus=0.5"], 4),
+        (["placement.client.resources={licence: 2}", "placement.server.resources={licence: 1}"], 3),
+        (["placement.client.resources={gate: 1}"], 1),
+        (["placement.client.num_cpus=0", "placement.server.num_cpus=0"], 2),
+    ],
+    ids=["cores", "GPUs", "own resources", "what is not there", "nothing"],
+)
+def test_as_many_runs_at_a_time_as_have_room_for_a_server_and_a_client_actor(asked, expected):
+    """Two machines: 16 CPU, 2 GPU and 10 licences in all."""
+    nodes = [Node(8, 1, 64 * GIB, {"licence": 5})] * 2
+    assert rooms(load_recipe({"method": {"name": "fedavg"}}, asked), nodes) == expected

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from small_recipes import assert_same_run, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.doctor import report_lines
@@ -21,10 +21,7 @@ from rayfed_kd.errors import RecipeError, RunError
 # Slow: `make slow` runs one after another. Two clusters at a time are too much for two cores.
 pytestmark = pytest.mark.slow
 RECIPE = {
-    "model": {"name": "lenet5"},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4},
-    "local": {"epochs": 1, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
+    **FOUR_CLIENTS,
     "rounds": 3,
     "sampling": {"fraction": 1.0},
     "evaluation": {"samples": False},
@@ -111,6 +108,19 @@ def test_three_machines_give_the_local_engines_bits(method, machines, tmp_path):
     assert_same_run(run(tmp_path / "ray", *spread, method=method), expected)
     (entry,) = {path.name for cache in caches(machines) for path in cache.glob("digits-*")}
     assert all((cache / entry / "meta.json").is_file() for cache in caches(machines))
+
+
+def test_trials_of_a_search_have_their_data_on_every_machine(machines, tmp_path):
+    """One trial of four hosts and a server: more than a machine holds."""
+    before = [set(cache.glob("digits-*")) for cache in caches(machines)]
+    space = tmp_path / "space.yaml"
+    space.write_text("space:\n  local.optimizer.lr: {choice: [0.05]}\n")
+    placed = ["placement.clients_per_actor=1", "placement.data=ship", "data.fraction=0.15"]
+    recipe, folder = small_recipe(RECIPE, "fedavg"), tmp_path / "search"
+    found = rayfed_kd.tune(recipe, space, placed, search="grid", concurrent=1, folder=folder)
+    assert [row.status for row in found.rows] == ["finished"], found.failures()
+    new = [set(cache.glob("digits-*")) - old for cache, old in zip(caches(machines), before, strict=True)]
+    assert [len(entries) for entries in new] == [1, 1, 1]
 
 
 def test_fractions_pack_on_one_gpu_when_pack_is_asked(machines, telling, tmp_path):

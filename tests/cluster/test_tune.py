@@ -83,9 +83,10 @@ def test_failing_trial_is_shown_with_its_error_and_ends_nothing(failing):
 
 
 def test_every_evaluated_round_of_a_trial_counts(failing):
-    _, found, _ = failing
+    _, found, told = failing
     for row in (found.rows[0], found.rows[2]):
         assert [index for index, _ in row.values] == list(range(1, 10))
+        assert f"trial {row.trial}: finished after round 9, {100 * row.last:.2f} %" in told
         assert row.rounds == 9
         assert row.seconds > 0
 

@@ -12,10 +12,7 @@ from rayfed_kd.data.dataset import RawDataset, Source, Split
 from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.errors import DataError
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class Counted:
@@ -112,19 +109,27 @@ def test_statistics_are_those_of_the_pixels(counted):
     assert data.std == (1.0,)
 
 
-def test_second_start_hashes_nothing(counted, monkeypatch):
-    cached("made", counted.source(), 1.0)
-    monkeypatch.setattr(cache, "_hash", lambda file: pytest.fail("hashed again"))
-    cached("made", counted.source(), 1.0)
+@pytest.fixture
+def hashed(monkeypatch):
+    """The files whose content is hashed, in order."""
+    files, whole = [], cache._hash
+    monkeypatch.setattr(cache, "_hash", lambda file: files.append(file) or whole(file))
+    return files
 
 
-def test_many_files_go_by_size_and_time(counted, monkeypatch):
+def test_second_start_hashes_nothing(counted, hashed):
+    for _ in range(2):
+        cached("made", counted.source(), 1.0)
+        assert hashed == [counted.file]
+
+
+def test_many_files_go_by_size_and_time(counted, hashed, monkeypatch):
     monkeypatch.setattr(cache, "MANY_FILES", 0)
-    monkeypatch.setattr(cache, "_hash", lambda file: pytest.fail("hashed"))
     cached("made", counted.source(), 1.0)
     counted.file.write_bytes(b"longer")
     cached("made", counted.source(), 1.0)
     assert counted.decoded == 2
+    assert hashed == []
 
 
 def test_missing_file_of_a_source_is_named(counted):

@@ -1,46 +1,24 @@
 """Named sets: torchvision's files in each format, and nobody else's files under their name."""
 
-import io
-import json
 import pickle
 import struct
 import sys
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from image_files import images, write_parquet
 
 from rayfed_kd.data.image_sets import CIFAR10, CIFAR100, DIGITS
 from rayfed_kd.data.loading import load_dataset
 from rayfed_kd.data.torchvision_import import import_torchvision
 from rayfed_kd.errors import DataError
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def images(count, *shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
-
-
-def png(pixels):
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="png")
-    return buffer.getvalue()
-
-
-def write_parquet(folder, pixels, label="label", names=None):
-    column = pa.array([{"bytes": png(p), "path": None} for p in pixels])
-    table = pa.table({"image": column, label: list(range(len(pixels)))})
-    if names:
-        info = {"info": {"features": {label: {"names": list(names)}}}}
-        table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, folder / "train-0.parquet")
+def write_set(folder, pixels, names=None):
+    """A Parquet file with a class for each image."""
+    write_parquet(folder / "train-0.parquet", pixels, range(len(pixels)), names=names)
 
 
 def write_idx(folder, name, pixels, labels):
@@ -60,39 +38,39 @@ def test_missing_data_tells_of_both_layouts(name, file, tmp_path):
 
 
 def test_another_sets_images_are_refused(tmp_path):
-    write_parquet(tmp_path, images(3, 32, 32, 3))
+    write_set(tmp_path, images(3, 32, 32, 3))
     with pytest.raises(DataError, match=r"images are \(3, 32, 32\), expected \(1, 28, 28\)"):
         load_dataset("mnist", tmp_path)
 
 
 def test_another_sets_classes_are_refused(tmp_path):
-    write_parquet(tmp_path, images(3, 28, 28), names=DIGITS)
+    write_set(tmp_path, images(3, 28, 28), names=DIGITS)
     with pytest.raises(DataError, match=r"10 classes are 0, 1, 2, ..., expected the 10 of fashion_mnist"):
         load_dataset("fashion_mnist", tmp_path)
 
 
 def test_class_names_may_be_spelt_otherwise(tmp_path):
     names = ["T - shirt / top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag"]
-    write_parquet(tmp_path, images(3, 28, 28), names=[*names, "Ankle boot"])
+    write_set(tmp_path, images(3, 28, 28), names=[*names, "Ankle boot"])
     assert load_dataset("fashion_mnist", tmp_path).class_names[9] == "ankle boot"
 
 
 def test_cifar100_never_takes_cifar10s_labels(tmp_path):
-    write_parquet(tmp_path, images(3, 32, 32, 3), names=CIFAR10)
+    write_set(tmp_path, images(3, 32, 32, 3), names=CIFAR10)
     with pytest.raises(DataError, match="the columns are image, label; expected fine_label"):
         load_dataset("cifar100", tmp_path)
 
 
 def test_parquet_letters_are_not_guessed_at(tmp_path):
     """Copies of EMNIST differ in orientation and first label."""
-    write_parquet(tmp_path, images(3, 28, 28))
+    write_set(tmp_path, images(3, 28, 28))
     with pytest.raises(DataError, match="emnist_letters is not in"):
         load_dataset("emnist_letters", tmp_path)
 
 
 def test_own_folder_of_a_set_goes_first(tmp_path):
-    write_parquet(tmp_path, images(2, 28, 28))
-    write_parquet(tmp_path / "mnist", images(5, 28, 28))
+    write_set(tmp_path, images(2, 28, 28))
+    write_set(tmp_path / "mnist", images(5, 28, 28))
     assert len(load_dataset("mnist", tmp_path).train) == 5
 
 

@@ -1,49 +1,21 @@
 """Parquet in the Hugging Face layout: any columns, any folder; what is broken is named by file and row."""
 
-import io
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from image_files import images, png, write_encoded, write_parquet
 
 from rayfed_kd.data.loading import load_dataset
 from rayfed_kd.errors import DataError
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
-
-
-def images(count, *shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
-
-
-def png(pixels):
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="png")
-    return buffer.getvalue()
-
-
-def write(path, encoded, labels, image="image", label="label", names=None):
-    column = pa.array([{"bytes": one, "path": None} for one in encoded])
-    table = pa.table({image: column, label: labels})
-    if names:
-        info = {"info": {"features": {label: {"names": names, "_type": "ClassLabel"}}}}
-        table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path)
-
-
-def write_parquet(path, pixels, labels, *columns):
-    write(path, [png(p) for p in pixels], pa.array(labels, pa.int64()), *columns)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_any_parquet_takes_its_names_from_the_schema(tmp_path):
-    write_parquet(tmp_path / "a.parquet", images(3, 8, 8, 3), [0, 1, 1], "picture", "kind", ["cat", "dog"])
+    write_parquet(
+        tmp_path / "a.parquet", images(3, 8, 8, 3), [0, 1, 1], "picture", "kind", names=["cat", "dog"]
+    )
     options = {"train": "a.parquet", "test": None, "image_column": "picture", "label_column": "kind"}
     data = load_dataset("parquet", tmp_path, options=options)
     assert data.class_names == ("cat", "dog")
@@ -110,13 +82,13 @@ def test_shards_of_two_sizes_are_refused(tmp_path):
 
 
 def test_missing_label_is_refused(tmp_path):
-    write(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])] * 2, pa.array([1, None]))
+    write_encoded(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])] * 2, pa.array([1, None]))
     with pytest.raises(DataError, match=r"train-0.parquet: 1 of 2 rows have no label"):
         load_dataset("parquet", tmp_path)
 
 
 def test_labels_that_are_words_are_refused(tmp_path):
-    write(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])], pa.array(["cat"]))
+    write_encoded(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])], pa.array(["cat"]))
     with pytest.raises(DataError, match="column label is string, expected integer labels"):
         load_dataset("parquet", tmp_path)
 
@@ -133,7 +105,7 @@ def test_labels_that_are_words_are_refused(tmp_path):
 )
 def test_unreadable_image_is_named_by_its_row(encoded, told, tmp_path):
     good = png(images(1, 8, 8)[0])
-    write(tmp_path / "train-0.parquet", [good, encoded], pa.array([0, 1]))
+    write_encoded(tmp_path / "train-0.parquet", [good, encoded], pa.array([0, 1]))
     with pytest.raises(DataError, match=f"train-0.parquet, row 1: .*{told}"):
         load_dataset("parquet", tmp_path)
 
@@ -151,7 +123,7 @@ def test_file_that_is_no_parquet_is_named(tmp_path):
 
 
 def test_files_without_rows_are_refused(tmp_path):
-    write(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])], pa.array([0]))
+    write_encoded(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])], pa.array([0]))
     pq.write_table(pq.read_table(tmp_path / "train-0.parquet").slice(0, 0), tmp_path / "train-0.parquet")
     with pytest.raises(DataError, match=r"train-0.parquet: no rows"):
         load_dataset("parquet", tmp_path)

@@ -1,7 +1,6 @@
 """Every format is read from small files made in it; missing data is told."""
 
 import gzip
-import io
 import json
 import pickle
 import struct
@@ -9,10 +8,8 @@ import subprocess
 import sys
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from image_files import images, png, write_parquet
 
 from rayfed_kd.data.image_sets import CIFAR10
 from rayfed_kd.data.loading import load_dataset
@@ -20,30 +17,7 @@ from rayfed_kd.errors import DataError, RecipeError
 
 NAMED = ["mnist", "fashion_mnist", "emnist_letters", "svhn", "cifar10", "cifar100", "cinic10", "femnist"]
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
-
-
-def images(count, *shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
-
-
-def png(pixels):
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="png")
-    return buffer.getvalue()
-
-
-def write_parquet(path, pixels, labels, image="image", label="label", names=None):
-    column = pa.array([{"bytes": png(p), "path": None} for p in pixels])
-    table = pa.table({image: column, label: pa.array(labels, pa.int64())})
-    if names:
-        info = {"info": {"features": {label: {"names": names, "_type": "ClassLabel"}}}}
-        table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def write_idx(path, array):

@@ -5,6 +5,22 @@ import numpy as np
 from algorithms import METHODS
 from rayfed_kd.registry import load_object
 
+# What is trained on what, by whom; a test's recipe says for how many rounds, and what else it needs.
+FOUR_CLIENTS = {
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 4},
+    "local": {"epochs": 1, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
+}
+THREE_CLIENTS = {
+    "method": {"name": "fedavg"},
+    "model": {"name": "mlp"},
+    "data": {"name": "digits", "fraction": 0.1},
+    "partition": {"name": "iid", "clients": 3},
+    "local": {"epochs": 1},
+    "sampling": {"fraction": 1.0},
+    "rounds": 2,
+}
 # A method without a line here is small enough as it is.
 OPTIONS = {
     "fedcog": {"images": 20, "steps": 2},

@@ -71,8 +71,16 @@ def test_equal_bubbles_do_not_touch(clients, classes):
 
 
 @DRAW
+@pytest.mark.filterwarnings("error")
 def test_no_samples_at_all_can_be_drawn(draw, tmp_path):
-    save_figure(draw(np.zeros((3, 2), dtype=np.int64), ("a", "b"), "p"), tmp_path / "p.png")
+    """Clients and classes are there; no bubble, and no number that is not zero."""
+    figure = draw(np.zeros((3, 2), dtype=np.int64), ("a", "b"), "p")
+    save_figure(figure, tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    axes = figure.axes[0]
+    assert [*axes.texts, *(place for points in axes.collections for place in points.get_offsets())] == []
+    clients = axes.yaxis if draw is heat_map_figure else axes.xaxis
+    assert clients.get_ticklocs().tolist() == [0, 1, 2]
 
 
 def test_pictures_leave_no_global_state(tmp_path):

@@ -145,6 +145,15 @@ def test_metrics_are_the_last_the_best_and_the_mean(page):
     ]
 
 
+def test_mean_says_of_how_many_evaluations_it_is(page, tmp_path):
+    def headings(found):
+        return [table[0][5] for table in found.tables if table[0][:3] == ["run", "model", "metric"]]
+
+    assert headings(page) == ["mean of last 3 evaluations"]
+    two = report(made(tmp_path / "one"), made(tmp_path / "two", rounds=2))
+    assert headings(two) == ["mean of last 2 to 3 evaluations"]
+
+
 def test_client_accuracies_are_quartiles_of_the_last_round(page):
     shown = ["5", "0.00", "25.00", "50.00", "75.00", "100.00", "50.00"]
     assert page.table("run", "model", "clients") == [["one", "aca", *shown]]

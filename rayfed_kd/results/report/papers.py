@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.published import published_lines, published_rows, tables_named
+from rayfed_kd.results.comparison import BAR
 from rayfed_kd.results.report.parts import Section, Table
 from rayfed_kd.results.report.reading import Run
 
@@ -35,7 +36,8 @@ def comparison_section(folder: str, text: str) -> Section:
 
 def _cells(line: str) -> list[str]:
     """Of a line of a Markdown table."""
-    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split(" | ")]
+    cells = line.strip().removeprefix("|").removesuffix("|").split(" | ")
+    return [cell.strip().replace(BAR, "|") for cell in cells]
 
 
 def published_section(runs: Sequence[Run]) -> Section | None:

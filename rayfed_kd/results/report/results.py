@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,25 @@ from rayfed_kd.results.report.pictures import (
     partition_picture,
 )
 from rayfed_kd.results.report.reading import Run
-from rayfed_kd.results.summary import METRICS
+from rayfed_kd.results.summary import LAST, METRICS
 
 
 def metrics_section(runs: Sequence[Run]) -> Section | None:
     """Every metric's last, best and mean of the last ten; curves over rounds and simulated seconds."""
-    rows = []
+    rows, averaged = [], set()
     for run in runs:
+        evaluated = Counter(run.tables["metrics"]["model"].to_pylist())
+        averaged |= {min(LAST, count) for count in evaluated.values()}
         for model, found in run.summary["models"].items():
             for metric in (m for m in METRICS if found["best"][m] is not None):
-                values = [found[key][metric] for key in ("last", "best", "last10")]
+                values = [found[key][metric] for key in ("last", "best", f"last{LAST}")]
                 shown = [_value(metric, value) for value in values]
                 rows.append((run.label, model, TITLES[metric], *shown, str(found["best_round"][metric])))
     if not rows:
         return None
-    header = ("run", "model", "metric", "last", "best", "mean of last 10 evaluations", "best in round")
+    counts = " to ".join(str(count) for count in sorted({min(averaged), max(averaged)}))
+    mean = f"mean of last {counts} evaluations"
+    header = ("run", "model", "metric", "last", "best", mean, "best in round")
     looks = looks_of(runs)
     pictures = [_curves(runs, looks, metric, "round") for metric in METRICS]
     headline = next(metric for metric in HEADLINES if any(TITLES[metric] == row[2] for row in rows))

@@ -17,11 +17,13 @@ TRIALS, FAILED, BEST = 0, 1, 2
 def search_section(found: Found) -> Section:
     """One search."""
     best = found.best
-    counts = {status: sum(row.status == status for row in found.rows) for status in ("finished", "stopped")}
+    finished, stopped = (sum(row.status == s for row in found.rows) for s in ("finished", "stopped"))
+    failures = _failures(found)
+    seconds = sum(row.seconds for row in found.rows)
     notes = [
-        f"{found.metric}, {found.how}: {len(found.rows)} trials, {counts['finished']} finished, "
-        f"{counts['stopped']} stopped early; {sum(row.seconds for row in found.rows):.0f} s in rounds, all "
-        "trials together. Hollow points and dashed lines: trials that did not finish."
+        f"{found.metric}, {found.how}: {len(found.rows)} trials, {finished} finished, "
+        f"{stopped} stopped early; {seconds:.0f} s in rounds, all trials together. "
+        "Hollow points and dashed lines: trials that did not finish."
     ]
     if best is None:
         notes.append("No trial has a value.")
@@ -29,26 +31,19 @@ def search_section(found: Found) -> Section:
     return Section(
         f"Search {found.folder.resolve().name}",
         notes,
-        [_space(found), _trials(found), *_failures(found)],
-        legend={"trials": TRIALS} | ({"failed": FAILED} if _failures(found) else {}) | {"the best": BEST},
+        [_space(found), _trials(found), *failures],
+        legend={"trials": TRIALS} | ({"failed": FAILED} if failures else {}) | {"the best": BEST},
         pictures=_pictures(found),
         folded=folded,
     )
 
 
 def _space(found: Found) -> Table:
-    best = found.best
-    rows = [
-        (
-            key,
-            *next(
-                (kind, shown(list(ends) if isinstance(ends, tuple) else ends)) for kind, ends in raw.items()
-            ),
-        )
-        for key, raw in found.space.raw.items()
-    ]
-    told = [(*row, "" if best is None else shown(best.coefficients[row[0]])) for row in rows]
-    return Table("What was searched", ("coefficient", "drawn", "from", "best trial's"), told, left=3)
+    best, rows = found.best, []
+    for key, entry in found.space.raw.items():
+        ((kind, values),) = entry.items()
+        rows.append((key, kind, shown(values), "" if best is None else shown(best.coefficients[key])))
+    return Table("What was searched", ("coefficient", "drawn", "from", "best trial's"), rows, left=3)
 
 
 def _trials(found: Found) -> Table:
@@ -65,7 +60,7 @@ def _trials(found: Found) -> Table:
             str(row.rounds),
             f"{row.seconds:.1f}",
         )
-        for row in sorted(found.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial))
+        for row in found.ranked()
     ]
     return Table("Trials, the best first", header, rows, left=2)
 
