@@ -229,7 +229,7 @@ class RayEngine:
         self._hosts = {client: one.hosts for one in plan.classes for client in one.clients}
         self._load = [0] * len(actors)
         self._waiting: list[_Job] = []
-        self._open: set[Future[Any]] = set()
+        self._open: dict[Future[Any], Any] = {}
         self._away = set(self._every)  # hosts that are not built: new ones, and lost ones
         self._new = set(self._every)  # those that never were
         self._gone: dict[int, str] = {}  # those that never will, and why
@@ -276,15 +276,18 @@ class RayEngine:
         return StepResult(result.facts, self.publish(parts), RayHandle(ray.put(state)))
 
     def cancel(self) -> None:
-        """Ends all waiting: every call, open or still to come, raises StoppedError where it is waited for."""
+        """Ends all steps: each, open or still to come, raises StoppedError where it is waited for.
+
+        Evaluations that are under way go on: a round that is over may still be written down.
+        """
         self._cancelled = True
-        self._waiting.clear()
-        for future in list(self._open):
-            _stop(future)
+        for future, call in list(self._open.items()):
+            if not isinstance(call, EvaluationCall | PersonalCall):
+                _stop(future)
 
     def _queue(self, call: Any, priority: float) -> Future[Any]:
         future: Future[Any] = Future()
-        self._open.add(future)
+        self._open[future] = call
         if self._cancelled:
             _stop(future)
             return future
@@ -305,7 +308,7 @@ class RayEngine:
                 return
             place, host = found
             job = self._waiting.pop(place)
-            if job.future.cancelled():  # given up before it began
+            if job.future.done():  # given up or stopped before it began
                 continue
             self._load[host] += 1
             self._on_load(sum(self._load))
@@ -356,7 +359,7 @@ class RayEngine:
                 job.future.set_exception(_explained(error))
         finally:
             if job.future.done():
-                self._open.discard(job.future)
+                self._open.pop(job.future, None)
             self._load[host] -= 1
             self._on_load(sum(self._load))
             self._pump()
@@ -409,7 +412,7 @@ class RayEngine:
             if self._fault is None and not all(host in self._gone for host in hosts):
                 continue
             self._waiting.remove(job)
-            self._open.discard(job.future)
+            self._open.pop(job.future, None)
             if not job.future.done():
                 text = f"{job.call}: no host came back for it; host {hosts[-1]} {self._gone.get(hosts[-1])}"
                 job.future.set_exception(self._fault or RunError(text))

@@ -7,8 +7,9 @@ A server's part behind every client's first layers is evaluated in as many calls
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,26 @@ STRETCH = 2048
 
 Rows = list[dict[str, Any]]
 Started = dict[tuple[str, str], list[Future[EvaluationResult]]]
+Completed = dict[str, dict[int, Future[int]]]
+Own = dict[int, tuple[int, Future[int]]]  # client -> its state's version, right predictions
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation under way.
+
+    Attributes:
+        futures: what it waits for.
+        rows: waits, and gives rows of the metrics and the clients table.
+    """
+
+    futures: Sequence[Future[Any]]
+    rows: Callable[[], tuple[Rows, Rows]]
+
+    @property
+    def done(self) -> bool:
+        """Whether `rows` would not wait."""
+        return all(future.done() for future in self.futures)
 
 
 class Evaluator:
@@ -50,10 +71,10 @@ class Evaluator:
         self._own_counts = dict.fromkeys(counts, official) if self._own_split == "official" else self._counts
         self._own_known: dict[int, tuple[int, int]] = {}
 
-    def evaluate(
+    def start(
         self, round_index: int, models: Mapping[str, Evaluable], records: Mapping[int, ClientRecord]
-    ) -> tuple[Rows, Rows]:
-        """Rows of the metrics and the clients table for these models.
+    ) -> Evaluation:
+        """Starts the evaluation of these models as they are now.
 
         Args:
             round_index: for the rows.
@@ -65,12 +86,31 @@ class Evaluator:
         started = self._start(models, handle)
         completed = self._start_completed(models, handle, records)
         personal = any(isinstance(model, Personal) for model in models.values())
-        own = self._own_correct(records) if personal else {}
+        own = self._start_own(records) if personal else {}
+        return Evaluation(
+            [future for futures in started.values() for future in futures]
+            + [future for futures in completed.values() for future in futures.values()]
+            + [future for _, future in own.values()],
+            lambda: self._rows(round_index, models, started, completed, own),
+        )
+
+    def _rows(
+        self,
+        round_index: int,
+        models: Mapping[str, Evaluable],
+        started: Started,
+        completed: Completed,
+        own: Own,
+    ) -> tuple[Rows, Rows]:
+        """Rows of the metrics and the clients table; waits for what was started."""
+        for client, (version, future) in own.items():
+            self._own_known[client] = (version, future.result())
         metrics: Rows = []
         clients: Rows = []
         for name, model in models.items():
             if isinstance(model, Personal):
-                rows = _client_rows(round_index, name, self._own_counts, own)
+                known = {client: correct for client, (_, correct) in self._own_known.items()}
+                rows = _client_rows(round_index, name, self._own_counts, known)
             elif name in completed:
                 correct = {client: future.result() for client, future in completed[name].items()}
                 rows = _client_rows(round_index, name, self._own_counts, correct)
@@ -90,9 +130,9 @@ class Evaluator:
 
     def _start_completed(
         self, models: Mapping[str, Evaluable], handle: Handle, records: Mapping[int, ClientRecord]
-    ) -> dict[str, dict[int, Future[int]]]:
+    ) -> Completed:
         """Every server's part behind every client's first layers."""
-        started = {}
+        started: Completed = {}
         for name, model in models.items():
             if isinstance(model, Completing):
                 part = SharedPart(handle, name, model.architecture)
@@ -121,17 +161,15 @@ class Evaluator:
                 ]
         return started
 
-    def _own_correct(self, records: Mapping[int, ClientRecord]) -> dict[int, int]:
-        """Right predictions of every client's own model; asked for only where its state is another now."""
+    def _start_own(self, records: Mapping[int, ClientRecord]) -> Own:
+        """Every client's own model; asked for only where its state is another now."""
         started = {}
         for client in self._own_counts:
             record = records.get(client, ClientRecord())
             if self._own_known.get(client, (-1, 0))[0] != record.version:
                 call = PersonalCall(client, record.state, record.version, self._own_split)
                 started[client] = (record.version, self._engine.evaluate_personal(call))
-        for client, (version, future) in started.items():
-            self._own_known[client] = (version, future.result())
-        return {client: correct for client, (_, correct) in self._own_known.items()}
+        return started
 
     def _by_client(self, futures: Sequence[Future[EvaluationResult]]) -> dict[int, int]:
         """Right predictions of a shared model on each client's test part, pooled in client order."""

@@ -34,7 +34,7 @@ class Records(Mapping[int, ClientRecord]):
 
     def __init__(self, found: Mapping[int, ClientRecord] | None = None) -> None:
         self._records = dict(found or {})
-        self._before: dict[int, ClientRecord | None] = {}
+        self._before: list[dict[int, ClientRecord | None]] = [{}, {}]  # of the last two rounds
 
     def __getitem__(self, client: int) -> ClientRecord:
         return self._records.get(client, ClientRecord())
@@ -47,18 +47,18 @@ class Records(Mapping[int, ClientRecord]):
 
     def put(self, client: int, record: ClientRecord) -> None:
         """A client's record from now on."""
-        self._before.setdefault(client, self._records.get(client))
+        self._before[-1].setdefault(client, self._records.get(client))
         self._records[client] = record
 
     def begin(self) -> None:
-        """From here on changes can be taken back: a round begins."""
-        self._before.clear()
+        """A round begins; its changes can be taken back, and those of the one before it."""
+        self._before = [self._before[-1], {}]
 
     def undo(self) -> None:
-        """All is as it was at `begin`: the round is abandoned."""
-        for client, record in self._before.items():
+        """All is as it was at the last `begin`; at the one before it, if called again."""
+        for client, record in self._before.pop().items():
             if record is None:
                 del self._records[client]
             else:
                 self._records[client] = record
-        self._before.clear()
+        self._before.insert(0, {})

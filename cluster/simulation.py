@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,7 +16,7 @@ from cluster.checkpoints import Checkpointer, Snapshot
 from cluster.clock import Clock, DeviceClock, NoClock
 from cluster.cohort import Counters, EngineCohort, Ground, Onlookers, Traffic
 from cluster.engine import Engine
-from cluster.evaluation import Evaluator
+from cluster.evaluation import Evaluation, Evaluator
 from cluster.flights import Flights
 from cluster.grouping import Grouping
 from cluster.poisoning import Poisoning
@@ -26,6 +28,7 @@ from rayfed_kd.protocol import Evaluable, Shown
 from rayfed_kd.setting import Setting
 
 Rows = list[dict[str, Any]]
+GRACE_S = 5.0  # what a run that is stopped waits for its last evaluation
 
 
 class StoppedError(RunError):
@@ -83,12 +86,16 @@ class Simulation:
     models: Mapping[str, Evaluable] = field(default_factory=dict)
     ground: Ground = field(init=False)
     _stopping: bool = False
+    _settling: Future[None] | None = None
+    _given_up: bool = False
 
     def __post_init__(self) -> None:
         self._workshop = self.setting.workshop(self.device)
         self._data = self.setting.device_data(self.device)
         self._evaluator = Evaluator(self.setting, self.engine)
         self._started = time.perf_counter()
+        # One round is evaluated and written down while the next one trains; one thread keeps the order.
+        self._clerk = ThreadPoolExecutor(1, "clerk")
 
     def stop(self) -> None:
         """Asks the run to end before its next round."""
@@ -100,7 +107,7 @@ class Simulation:
         Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
         """
         start = self.begin(start)
-        server = start.server
+        server, earlier = start.server, start
         for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
             before = self.snapshot(round_index - 1, server)
             self.ground.records.begin()
@@ -110,10 +117,20 @@ class Simulation:
                 server = self.round(round_index, server)
             except (StoppedError, KeyboardInterrupt):
                 self.ground.records.undo()
+                if not self._settled(GRACE_S):  # the round before is not evaluated: it will be run again
+                    self.ground.records.undo()
+                    before = earlier
                 self._save(before)
                 raise
-            last = round_index == self.setting.recipe.rounds
+            except Exception:
+                with suppress(Exception):  # the first fault is the one to tell
+                    self._settled(GRACE_S)
+                raise
+            earlier, last = before, round_index == self.setting.recipe.rounds
+            if last:
+                self._settled()
             if self.checkpointer is not None and (last or self.checkpointer.due(round_index)):
+                self._settled()
                 self._save(self.snapshot(round_index, server))
 
     def begin(self, start: Snapshot | None = None) -> Snapshot:
@@ -164,7 +181,10 @@ class Simulation:
             self.checkpointer.save(snapshot)
 
     def round(self, round_index: int, server: Any) -> Any:
-        """One round, recorded; gives the server's new state. `begin` comes first."""
+        """One round; gives the server's new state. `begin` comes first.
+
+        Its record is written when its evaluation is there, which the next round does not wait for.
+        """
         method, started, flights = self.setting.method, time.perf_counter(), self.ground.flights
         ctx, waited_s = self._context(round_index), flights.waited_s
         cohort = EngineCohort(round_index, self.ground)
@@ -173,10 +193,11 @@ class Simulation:
         self._note_apart(cohort.traffic)
         trained, client_s = time.perf_counter(), flights.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
+        self._settled()
+        evaluation = None
         if self._due(round_index):
             self.models = method.evaluated(server)
-            metrics, clients = self._evaluator.evaluate(round_index, self.models, self.ground.records)
-            record.tables |= {"metrics": metrics, "clients": clients}
+            evaluation = self._evaluator.start(round_index, self.models, self.ground.records)
             if self.setting.recipe.evaluation.samples:
                 onlookers = Onlookers(cohort.clients, round_index, self.ground)
                 record.shown = method.shown(server, onlookers, ctx)
@@ -193,8 +214,40 @@ class Simulation:
         sim_s = flights.now if flights.simulated else None
         for row in (row for rows in record.tables.values() for row in rows):
             row["sim_s"] = sim_s
-        self.recorder.record(record)
+        self._settle(record, evaluation)
         return server
+
+    def _settle(self, record: RoundRecord, evaluation: Evaluation | None) -> None:
+        """Writes a round down: now, or as soon as its evaluation is there."""
+
+        def written() -> None:
+            if evaluation is not None:
+                metrics, clients = evaluation.rows()
+                sim_s = record.tables["rounds"][0]["sim_s"]
+                rows = {"metrics": metrics, "clients": clients}
+                record.tables |= {n: [{**row, "sim_s": sim_s} for row in found] for n, found in rows.items()}
+            if not self._given_up:
+                self.recorder.record(record)
+
+        if evaluation is None or evaluation.done:
+            written()
+        else:
+            self._settling = self._clerk.submit(written)
+
+    def _settled(self, timeout_s: float | None = None) -> bool:
+        """Waits until the last round is written down; whether it is.
+
+        Raises: what went wrong with its evaluation or its record.
+        """
+        if self._settling is None:
+            return True
+        try:
+            self._settling.result(timeout_s)
+        except TimeoutError:
+            self._given_up = True
+            return False
+        self._settling = None
+        return True
 
     def _note_apart(self, traffic: Traffic) -> None:
         reasons = {facts.alone: None for _, facts in traffic.facts if facts.alone}

@@ -188,6 +188,11 @@ class Shortcut(nn.Conv2d):
         return super().forward(images[:, :, :: self.every, :: self.every])
 
 
+def pooled_relu() -> tuple[nn.Module, nn.Module]:
+    """ReLU and 2x2 max pooling, pooling first: the same bits forward and back, a quarter of ReLU's work."""
+    return nn.MaxPool2d(2), nn.ReLU()
+
+
 def image_shape(shape: Shape, model: str, smallest: int, path: str = "model.name") -> tuple[int, int, int]:
     """`shape` as (channels, height, width), if each side has at least `smallest` pixels.
 

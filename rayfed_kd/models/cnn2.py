@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, Shape, image_shape
+from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
 
 
 def cnn2(shape: Shape, classes: int) -> Classifier:
@@ -15,11 +15,9 @@ def cnn2(shape: Shape, classes: int) -> Classifier:
     channels, height, width = image_shape(shape, "cnn2", 4)
     body = nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *pooled_relu(),
         nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *pooled_relu(),
         nn.Flatten(),
         nn.Linear(64 * (height // 4) * (width // 4), 512),
         nn.ReLU(),

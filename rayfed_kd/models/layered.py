@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, Shape, image_shape
+from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
 
 
 def m1(shape: Shape, classes: int) -> Classifier:
@@ -30,7 +30,7 @@ def _layered(shape: Shape, classes: int, maps: Sequence[int], units: Sequence[in
     into, height, width = image_shape(shape, name, 8)
     body: list[nn.Module] = []
     for out in maps:
-        body += [nn.Conv2d(into, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        body += [nn.Conv2d(into, out, 3, padding=1), *pooled_relu()]
         into = out
     body.append(nn.Flatten())
     into *= (height // 8) * (width // 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, Shape, image_shape
+from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
 
 # Below this, 28x28 and digits' 8x8 among them, the first convolution pads by 2 and keeps the size.
 UNPADDED = 32
@@ -23,11 +23,9 @@ def lenet5(shape: Shape, classes: int) -> Classifier:
     flat = 16 * sides[0] * sides[1]
     body = nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=first),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *pooled_relu(),
         nn.Conv2d(6, 16, 5, padding=second),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *pooled_relu(),
         nn.Flatten(),
         nn.Linear(flat, 120),
         nn.ReLU(),

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, Shape, image_shape
+from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
 
 
 def simple_cnn(
@@ -25,11 +25,9 @@ def simple_cnn(
     flat = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
     layers: list[nn.Module] = [
         nn.Conv2d(channels, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *pooled_relu(),
         nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *pooled_relu(),
         nn.Flatten(),
         nn.Linear(flat, 120),
         nn.ReLU(),

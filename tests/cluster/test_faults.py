@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 
 import numpy as np
 import psutil
@@ -70,8 +71,12 @@ def run(folder, *overrides, local=False, on_event=lambda event: None, method=Non
 
 def client_hosts():
     """This process's client actors, by pid."""
-    children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if "ClientActor" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # one that was killed before and is not gone yet
+            if "ClientActor" in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found
 
 
 @pytest.mark.parametrize(("at_a_time", "vectorise"), [(1, "off"), (2, "off"), (1, 2)])

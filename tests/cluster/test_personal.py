@@ -176,13 +176,13 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
 
     def forget(simulation):
         count(simulation)
-        evaluate = simulation._evaluator.evaluate
+        start = simulation._evaluator.start
 
         def afresh(*arguments):
             simulation._evaluator._own_known.clear()
-            return evaluate(*arguments)
+            return start(*arguments)
 
-        simulation._evaluator.evaluate = afresh
+        simulation._evaluator.start = afresh
 
     simulation, cached = simulated(before=count)
     cohorts = [simulation.ground.schedule.drawn(range(5), 2, r) for r in (1, 2, 3, 4)]

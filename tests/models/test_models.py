@@ -6,7 +6,7 @@ from torch import nn
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
-from rayfed_kd.models.base import Shortcut, last_maps, layer_shape
+from rayfed_kd.models.base import Shortcut, last_maps, layer_shape, pooled_relu
 from rayfed_kd.registry import load_object
 from rayfed_kd.vectors import FlatModule
 
@@ -360,3 +360,16 @@ def test_last_maps_and_what_follows_them(name, shape, stage, maps):
     assert last_maps(model, shape) == (stage, maps)
     images = torch.randn(2, *shape)
     torch.testing.assert_close(model.from_(stage, model.up_to(stage, images)), model(images))
+
+
+def test_pooling_before_relu_gives_the_bits_of_relu_before_pooling():
+    stream = torch.Generator().manual_seed(3)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        plain = torch.randn(4, 6, 8, 8, generator=stream).round(decimals=1)  # with ties
+        found = []
+        for order in (pooled_relu(), reversed(pooled_relu())):
+            images = plain.clone(memory_format=layout).requires_grad_()
+            maps = nn.Sequential(*order)(images)
+            (maps * torch.arange(maps.numel()).view(maps.shape)).sum().backward()
+            found.append((maps.detach(), images.grad))
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
