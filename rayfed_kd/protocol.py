@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, get_type_hints
 
 import numpy as np
@@ -524,6 +525,11 @@ def to_tensor(array: Array, device: torch.device | str = "cpu") -> Tensor:
 
     Kernels choose their code by alignment, so computing on received memory could change bits.
     """
-    tensor = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
+    tensor = torch.empty(array.shape, dtype=_torch_dtype(array.dtype))
     np.copyto(tensor.numpy(), array)
     return tensor.to(device)
+
+
+@cache
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
