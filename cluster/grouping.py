@@ -8,6 +8,7 @@ decision lies in the run's folder, so that a resumed run groups alike and gives 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -15,14 +16,14 @@ from pathlib import Path
 
 import yaml
 
-from cluster.calls import StepCall
+from cluster.calls import StepCall, StepResult
 from cluster.engine import Engine
 from rayfed_kd.config import Recipe
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.setting import Setting
 from rayfed_kd.timing import AsynchronousOptions, schedule_options
 
-MOST = 64  # clients in a group that `auto` tries
+MOST, FEW = 64, 4  # clients in a group that `auto` tries, and by themselves on each host
 WORTH = 0.9  # of the plain loop's time, at most
 FILE = "vectorise.yaml"
 
@@ -33,7 +34,7 @@ class Decision:
 
     Attributes:
         together: clients in a group; 1: each trains by itself.
-        plain_ms, together_ms: milliseconds a client, measured; None where nothing was measured.
+        plain_ms, together_ms: milliseconds a client that the server waited; None where nothing was measured.
         why: in words.
     """
 
@@ -51,6 +52,7 @@ class Grouping:
         engine: where `auto` measures.
         folder: the run's, where decisions lie; None: in memory only.
         tell: called with a line when something was decided or could not be done.
+        clock: seconds, for the measurement.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class Grouping:
         engine: Engine,
         folder: Path | None = None,
         tell: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._clock = clock
         self._setting, self._engine, self._tell = setting, engine, tell
         self._path = None if folder is None else folder / FILE
         self._decided: dict[str, Decision] = {}
@@ -110,20 +114,30 @@ class Grouping:
         size = min(MOST, math.ceil(len(calls) / self._engine.hosts))
         if size < 2:
             return Decision(1, why="one client at a time and host: there is nothing to group")
-        looks = [replace(call, observing=True) for call in calls[:size]]
-        # Each twice: the first time builds modules and warms caches.
-        plain_s = min(self._engine.submit(looks[0]).result().facts.seconds for _ in range(2))
-        for _ in range(2):
-            results = [future.result() for future in self._engine.submit_together(looks)]
-            together_s = results[0].facts.seconds
+        looks = [replace(call, observing=True) for call in calls]
+        few = [[look] for look in looks[: FEW * self._engine.hosts]]
+        groups = [[looks[place] for place in part] for part in _parts(range(len(looks)), size)]
+        results = self._run(groups)[1]  # the first time builds modules and warms caches, here and there
         apart = [reason for result in results if (reason := result.facts.alone)]
-        plain_ms, together_ms = 1000 * plain_s, 1000 * together_s
+        if len(apart) == len(results):
+            return Decision(1, why=f"each client by itself: {apart[0]}")
+        self._run(few)
+        plain_ms, together_ms = self._run(few)[0], self._run(groups)[0]
         times = f"{together_ms:.2f} ms a client in groups of {size}, {plain_ms:.2f} ms alone"
-        if len(apart) == size:
-            return Decision(1, plain_ms, together_ms, f"each client by itself: {apart[0]}")
-        if together_s > WORTH * plain_s:
+        if together_ms > WORTH * plain_ms:
             return Decision(1, plain_ms, together_ms, f"each client by itself: {times}")
         return Decision(size, plain_ms, together_ms, f"{size} clients together: {times}")
+
+    def _run(self, groups: Sequence[Sequence[StepCall]]) -> tuple[float, list[StepResult]]:
+        """Milliseconds a client that the server waits for these groups, and what came."""
+        engine, started = self._engine, self._clock()
+        futures = [
+            future
+            for group in groups
+            for future in (engine.submit_together(group) if len(group) > 1 else [engine.submit(group[0])])
+        ]
+        results = [future.result() for future in futures]
+        return 1000 * (self._clock() - started) / len(results), results
 
     def _write(self) -> None:
         if self._path is not None:

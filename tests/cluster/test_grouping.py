@@ -1,7 +1,6 @@
 """Groups: formed by client order, the same everywhere, decided once, refused where they cannot be."""
 
 import shutil
-from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -116,31 +115,28 @@ def test_a_resumed_run_groups_alike_and_gives_the_same_bits(tmp_path):
 
 
 class Timed(LocalEngine):
-    """An engine whose clock says what a test wants."""
+    """An engine whose clock says what a test wants: seconds a client, alone and together."""
 
     def __init__(self, host, alone_s, together_s, hosts=1):
         super().__init__(host)
-        self._seconds, self._hosts, self.asked = (alone_s, together_s), hosts, []
+        self._seconds, self._hosts, self.asked, self.now = (alone_s, together_s), hosts, [], 0.0
 
     @property
     def hosts(self):
         return self._hosts
 
+    def clock(self):
+        return self.now
+
     def submit(self, call):
         self.asked.append([call])
-        return self._timed([super().submit(call)], self._seconds[0])[0]
+        self.now += self._seconds[0]
+        return super().submit(call)
 
     def submit_together(self, group):
         self.asked.append(list(group))
-        return self._timed(super().submit_together(group), self._seconds[1])
-
-    def _timed(self, futures, seconds):
-        timed = []
-        for future in futures:
-            result = future.result()
-            timed.append(Future())
-            timed[-1].set_result(replace(result, facts=replace(result.facts, seconds=seconds)))
-        return timed
+        self.now += self._seconds[1] * len(group)
+        return super().submit_together(group)
 
 
 def first_calls(one, count):
@@ -153,14 +149,14 @@ def first_calls(one, count):
 def test_auto_takes_what_is_faster_by_a_tenth_and_says_so(together_s, expected, tmp_path):
     one = prepare(recipe(vectorise="auto")).setting
     engine, lines = Timed(Host(one), 1.0, together_s, hosts=2), []
-    grouping = Grouping(one, engine, tmp_path, lines.append)
+    grouping = Grouping(one, engine, tmp_path, lines.append, engine.clock)
     asked = first_calls(one, 6)
     assert grouping.groups(asked) == (expected or [[place] for place in range(6)])
-    assert [len(group) for group in engine.asked] == [1, 1, 3, 3]
+    assert [len(group) for group in engine.asked] == [3, 3, *12 * [1], 3, 3]
     assert all(call.observing for group in engine.asked for call in group)
     assert f"{1000 * together_s:.2f} ms a client in groups of 3, 1000.00 ms alone" in lines[0]
     grouping.groups(asked)
-    assert len(engine.asked) == 4  # decided once
+    assert len(engine.asked) == 16  # decided once
     again = Grouping(one, other := Timed(Host(one), 1.0, 5.0), tmp_path)
     assert again.groups(asked) == (expected or [[place] for place in range(6)])
     assert other.asked == []
