@@ -143,7 +143,9 @@ class Grouping:
         if self._path is not None:
             found = {step: asdict(decision) for step, decision in self._decided.items()}
             text = "# What local.vectorise: auto measured and decided; a resumed run goes by it.\n"
-            self._path.write_text(text + yaml.safe_dump(found, sort_keys=False), encoding="utf8")
+            part = self._path.with_suffix(".part")  # a crash leaves the old file or the new one
+            part.write_text(text + yaml.safe_dump(found, sort_keys=False), encoding="utf8")
+            part.replace(self._path)
 
 
 def check_grouping(recipe: Recipe) -> None:

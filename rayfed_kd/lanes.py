@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import torch
 from greenlet import getcurrent, greenlet
 
 from rayfed_kd.contexts import ClientContext
@@ -56,6 +57,7 @@ class Lanes:
         lanes = [greenlet(step) for _, step in steps]
         outcomes: dict[int, Outcome[T]] = {}
         reasons: dict[int, str] = {}
+        apart: dict[int, str] = {}
         for ctx, _ in steps:
             ctx.together = _waiting
         running, came = list(range(len(steps))), set[int]()
@@ -63,13 +65,14 @@ class Lanes:
             while running:
                 asked = {}
                 for lane in running:
-                    found = lanes[lane].switch()
+                    found = lanes[lane].switch(lane not in apart) if lane in came else lanes[lane].switch()
                     if lanes[lane].dead:
                         outcomes[lane] = Outcome(found, reasons.get(lane, ""))
                     else:
                         asked[lane] = found
                         came.add(lane)
-                reasons |= self._train(asked)
+                apart = self._train(asked)
+                reasons |= apart
                 running = list(asked)
         finally:
             for (ctx, _), left in zip(steps, lanes, strict=True):
@@ -82,7 +85,7 @@ class Lanes:
         return [outcomes[lane] for lane in range(len(steps))]
 
     def _train(self, asked: Mapping[int, LocalEpochs]) -> dict[int, str]:
-        """Makes all the epochs asked for; gives the lanes that went alone, and why."""
+        """Makes the epochs that can be made together; gives the lanes whose cannot, and why."""
         programs: dict[Hashable, list[tuple[int, Program]]] = {}
         reasons = {}
         for lane, epochs in asked.items():
@@ -90,7 +93,6 @@ class Lanes:
                 program = Program(epochs)
             except ApartError as error:
                 reasons[lane] = str(error)
-                epochs.run()
                 continue
             programs.setdefault(program.key, []).append((lane, program))
         for key, members in programs.items():
@@ -98,23 +100,28 @@ class Lanes:
             if not reason and len(members) == 1:
                 reason = "no other client of its group has the same program"
             if not reason:
-                try:
-                    Together([program for _, program in members]).run()
-                    continue
-                except (
-                    Exception
-                ) as error:  # whatever it is: the plain loop raises it again if it is the method's
-                    reason = self.hopeless[key] = _first_line(error)
-            for lane, program in members:
-                reasons[lane] = reason
-                program.epochs.run()
+                reason = self._together(key, [program for _, program in members])
+            if reason:
+                reasons |= {lane: reason for lane, _ in members}
         return reasons
+
+    def _together(self, key: Hashable, programs: Sequence[Program]) -> str:
+        """Runs programs as one; why not, if they cannot be. Then nothing has changed."""
+        try:
+            Together(programs).run()
+        except torch.OutOfMemoryError:
+            raise  # how much memory a host has must not decide what is computed
+        except Exception as error:  # a fault of the method's own comes again when the lane runs by itself
+            self.hopeless[key] = _first_line(error)
+        return self.hopeless.get(key, "")
 
 
 def _waiting(epochs: LocalEpochs) -> None:
+    """Leaves a lane until its epochs were made together with others'; if they were not, makes them here."""
     parent = getcurrent().parent
     assert parent is not None  # a step's lane was made by `Lanes.run`
-    parent.switch(epochs)
+    if not parent.switch(epochs):
+        epochs.run()
 
 
 def _first_line(error: Exception) -> str:

@@ -127,7 +127,7 @@ class Optimizer:
 
     Attributes:
         rule: recipe and betas.
-        part: as given.
+        module, part: as given.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Optimizer:
         part: slice = slice(None),
         betas: tuple[float, float] = ADAM_BETAS,
     ) -> None:
-        self.rule, self.part, self._module = StepRule(recipe, betas), part, module
+        self.rule, self.part, self.module = StepRule(recipe, betas), part, module
         self._parameters, self._gradients = module.trainable[part], module.gradients[part]
         self._state = {name: value.clone() for name, value in (state or {}).items()}
 
@@ -148,8 +148,8 @@ class Optimizer:
 
         `alone`: no other module's gradients are computed; those that the loss reaches are left as they are.
         """
-        self._module.zero_gradients()
-        torch.autograd.backward(loss, inputs=self._module.parameters() if alone else None)
+        self.module.zero_gradients()
+        torch.autograd.backward(loss, inputs=self.module.parameters() if alone else None)
         self.step()
 
     def step(self, factor: float = 1.0) -> None:

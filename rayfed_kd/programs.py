@@ -55,6 +55,8 @@ class Program:
             loss, self.build = self._apart(epochs.loss, "loss")
         except RecursionError:
             raise ApartError("its loss refers to itself") from None
+        if epochs.optimizer.module is not epochs.student:
+            raise ApartError("its optimiser is not on the model that its epochs train")
         part = (epochs.optimizer.part.start, epochs.optimizer.part.stop)
         self.key: Hashable = (student, loss, epochs.optimizer.rule, part, epochs.optimizer.begun)
 
@@ -73,6 +75,8 @@ class Program:
         return self._container(value, name)
 
     def _leaf(self, value: FlatModule | Tensor | ClientContext, name: str) -> Apart:
+        if isinstance(value, Tensor) and _inside(value, self.epochs.student.storage):
+            raise ApartError(f"its loss uses {name}, which is part of the model that it trains")
         place = self._places.setdefault(id(value), len(self.leaves))
         if place == len(self.leaves):
             self.leaves.append(value)
@@ -141,6 +145,10 @@ def _changed(code: CodeType) -> str:
     """The outer variables that a function assigns to."""
     stores = (line.argval for line in dis.get_instructions(code) if line.opname == "STORE_DEREF")
     return ", ".join(sorted({name for name in stores if name in code.co_freevars}))
+
+
+def _inside(tensor: Tensor, whole: Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
 
 def _frozen(kind: Any) -> bool:

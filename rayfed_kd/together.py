@@ -161,7 +161,10 @@ class Together:
                 loss = self._build(new)(images, labels)
             return loss, caught.values
 
+        versions = [tensor._version for tensor in own.values()]
         found = torch.vmap(lane)(student, seen, own, images, labels)
+        if versions != [tensor._version for tensor in own.values()]:
+            raise ApartError("its loss changes a tensor in place")
         losses: Tensor = found[0]
         if losses.dim() != 1:
             raise ApartError("its loss is no scalar")

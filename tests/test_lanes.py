@@ -209,9 +209,32 @@ class Peeking(OwnLoss):
         return loss
 
 
+class Averaging(OwnLoss):
+    """Keeps a running mean of its images, in place."""
+
+    def loss(self, student, ctx):
+        mean = torch.zeros(1, 8, 8)
+
+        def loss(images, labels):
+            mean.add_(0.1 * (images.mean(dim=0) - mean))
+            return cross_entropy(student(images - mean), labels)
+
+        return loss
+
+
+class Shrinking(OwnLoss):
+    """Uses its own weights as they are at each step."""
+
+    def loss(self, student, ctx):
+        weights = student.trainable
+        return lambda images, labels: cross_entropy(student(images), labels) / (1 + weights.square().sum())
+
+
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
+        (Averaging, "in place"),
+        (Shrinking, "part of the model that it trains"),
         (Noisy, "ctx.stream"),
         (Counting, "changes steps"),
         (Remembering, "append"),
@@ -251,8 +274,21 @@ class Failing(FedAvg):
         return super().client_update(client, message, ctx)
 
 
-def test_a_bug_names_its_client_and_the_host_goes_on():
-    one = setting(method=Failing)
+class FailingInTheLoss(OwnLoss):
+    def loss(self, student, ctx):
+        fails = ctx.client == 3
+
+        def loss(images, labels):
+            if fails:
+                raise ValueError("seventeen")
+            return cross_entropy(student(images), labels)
+
+        return loss
+
+
+@pytest.mark.parametrize("method", [Failing, FailingInTheLoss])
+def test_a_bug_names_its_client_and_the_host_goes_on(method):
+    one = setting(method=method)
     _, asked = calls(one)
     host = Host(one)
     with pytest.raises(StepError, match=r"client 3, client_update failed:(?s:.*)seventeen"):
