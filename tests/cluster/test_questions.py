@@ -71,6 +71,7 @@ def asked(engine, question="ids", message=None, *, drop=False):
         flights=Flights(engine, NoClock(), method.up),
         records=Records({k: ClientRecord(3, Held({"state": None}), 7, 0) for k in ANSWERS}),
         counters=Counters(),
+        grouping=None,  # questions are asked one by one
     )
     cohort = EngineCohort(2, ground)
     found = cohort.questions(method.predict, message or Message(), answer="logits", question=question)
