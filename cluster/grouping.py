@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from cluster.calls import StepCall, StepResult
+from cluster.calls import StepCall, StepFacts, StepResult
 from cluster.engine import Engine
 from rayfed_kd.config import Recipe
 from rayfed_kd.errors import RecipeError
@@ -87,13 +87,19 @@ class Grouping:
         groups = [part for places in alike.values() for part in _parts(places, asked)]
         return sorted(groups)
 
-    def note(self, reasons: Sequence[str]) -> None:
-        """Says why some clients were not batched, each reason once."""
-        for reason in reasons:
-            line = f"local.vectorise: clients trained by themselves: {reason}"
-            if line not in self._said:
-                self._said.add(line)
-                self._tell(line)
+    def note(self, facts: Sequence[StepFacts]) -> None:
+        """Says once how many of a round's steps ran together, and each reason why others did not."""
+        grouped = [one.alone for one in facts if one.alone is not None]
+        if not grouped:
+            return
+        lines = {f"local.vectorise: clients train one by one in spite of it: {why}" for why in grouped if why}
+        if not self._said:
+            self._tell(
+                f"local.vectorise: {grouped.count('')} of {len(facts)} steps of this round ran together"
+            )
+        for line in sorted(lines - self._said):
+            self._tell(line)
+        self._said |= lines | {""}
 
     def _alike(self, calls: Sequence[StepCall]) -> Mapping[str, list[int]]:
         """Places by architecture, in client order."""

@@ -250,8 +250,7 @@ class Simulation:
         return True
 
     def _note_apart(self, traffic: Traffic) -> None:
-        reasons = {facts.alone: None for _, facts in traffic.facts if facts.alone}
-        self.ground.grouping.note(list(reasons))
+        self.ground.grouping.note([facts for _, facts in traffic.facts])
 
     def _context(self, round_index: int) -> ServerContext:
         facts = self.setting.server_facts(round_index)
