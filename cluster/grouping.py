@@ -94,9 +94,8 @@ class Grouping:
             return
         lines = {f"local.vectorise: clients train one by one in spite of it: {why}" for why in grouped if why}
         if not self._said:
-            self._tell(
-                f"local.vectorise: {grouped.count('')} of {len(facts)} steps of this round ran together"
-            )
+            together = grouped.count("")
+            self._tell(f"local.vectorise: {together} of {len(facts)} steps of this round ran together")
         for line in sorted(lines - self._said):
             self._tell(line)
         self._said |= lines | {""}
