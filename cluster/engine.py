@@ -44,6 +44,11 @@ class Engine(Protocol):
         ...
 
 
+def submit_group(engine: Engine, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+    """Starts a group's steps; a group of one is a plain step."""
+    return [engine.submit(calls[0])] if len(calls) == 1 else engine.submit_together(calls)
+
+
 class LocalEngine:
     """One host in the calling process: for tests, debuggers and small runs."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from cluster.calls import StepCall, StepResult
 from cluster.clock import Clock
-from cluster.engine import Engine
+from cluster.engine import Engine, submit_group
 from rayfed_kd.ledger import travelling
 from rayfed_kd.protocol import Declaration
 
@@ -127,9 +127,7 @@ class Flights:
     def start(self, *orders: Order) -> None:
         """Sends an order out, or several as a group."""
         started = time.perf_counter()
-        calls = [order.call for order in orders]
-        engine = self._engine
-        futures = [engine.submit(calls[0])] if len(calls) == 1 else engine.submit_together(calls)
+        futures = submit_group(self._engine, [order.call for order in orders])
         self.waited_s += time.perf_counter() - started
         for order, future in zip(orders, futures, strict=True):
             at = order.at

@@ -17,9 +17,10 @@ from pathlib import Path
 import yaml
 
 from cluster.calls import StepCall, StepFacts, StepResult
-from cluster.engine import Engine
+from cluster.engine import Engine, submit_group
 from rayfed_kd.config import Recipe
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.results.summary import write_text
 from rayfed_kd.setting import Setting
 from rayfed_kd.timing import AsynchronousOptions, schedule_options
 
@@ -135,12 +136,8 @@ class Grouping:
 
     def _run(self, groups: Sequence[Sequence[StepCall]]) -> tuple[float, list[StepResult]]:
         """Milliseconds a client that the server waits for these groups, and what came."""
-        engine, started = self._engine, self._clock()
-        futures = [
-            future
-            for group in groups
-            for future in (engine.submit_together(group) if len(group) > 1 else [engine.submit(group[0])])
-        ]
+        started = self._clock()
+        futures = [future for group in groups for future in submit_group(self._engine, group)]
         results = [future.result() for future in futures]
         return 1000 * (self._clock() - started) / len(results), results
 
@@ -148,9 +145,7 @@ class Grouping:
         if self._path is not None:
             found = {step: asdict(decision) for step, decision in self._decided.items()}
             text = "# What local.vectorise: auto measured and decided; a resumed run goes by it.\n"
-            part = self._path.with_suffix(".part")  # a crash leaves the old file or the new one
-            part.write_text(text + yaml.safe_dump(found, sort_keys=False), encoding="utf8")
-            part.replace(self._path)
+            write_text(self._path, text + yaml.safe_dump(found, sort_keys=False))
 
 
 def check_grouping(recipe: Recipe) -> None:

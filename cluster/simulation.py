@@ -127,9 +127,7 @@ class Simulation:
                     self._settled(GRACE_S)
                 raise
             earlier, last = before, round_index == self.setting.recipe.rounds
-            if last:
-                self._settled()
-            if self.checkpointer is not None and (last or self.checkpointer.due(round_index)):
+            if last or (self.checkpointer is not None and self.checkpointer.due(round_index)):
                 self._settled()
                 self._save(self.snapshot(round_index, server))
 

@@ -168,8 +168,8 @@ class Drawn(NamedTuple):
         augmented: images as stored -> the same, augmented.
     """
 
-    numbers: np.ndarray[Any, np.dtype[np.int64]]
-    indices: np.ndarray[Any, np.dtype[np.int64]]
+    numbers: Tensor
+    indices: Tensor
     augmented: Callable[[Tensor], Tensor]
 
 
@@ -322,19 +322,19 @@ class ClientContext(Context):
     def numbered_epoch(self, index: int) -> Iterator[tuple[Tensor, Batch]]:
         """The same, each batch with its samples' numbers in `samples`, [batch] int64."""
         for numbers, indices, augmented in self.batches(index):
-            images, labels = self._data.gather(torch.from_numpy(indices).to(self.device))
+            images, labels = self._data.gather(indices)
             images = augmented(images)
             self._drawn(len(labels))
-            yield torch.from_numpy(numbers).to(self.device), Batch(self._data.normalise(images), labels)
+            yield numbers, Batch(self._data.normalise(images), labels)
 
     def batches(self, index: int) -> Iterator[Drawn]:
         """What that pass's batches are made of, in order; for those who gather many clients' at once."""
         order = numpy_stream(self._seed, "batches", *self._scope, index).permutation(self.num_samples)
-        chosen = self._client_data.indices[order]
-        augmented = self._augmentation(index)
-        for start in range(0, len(order), self.local.batch_size):
-            stop = start + self.local.batch_size
-            yield Drawn(order[start:stop], chosen[start:stop], augmented)
+        chosen = torch.from_numpy(self._client_data.indices[order]).to(self.device)
+        numbers = torch.from_numpy(order).to(self.device)
+        augmented, size = self._augmentation(index), self.local.batch_size
+        for which, indices in zip(torch.split(numbers, size), torch.split(chosen, size), strict=True):
+            yield Drawn(which, indices, augmented)
 
     def _augmentation(self, index: int) -> Callable[[Tensor], Tensor]:
         """That pass's augmentation; its draws go on from batch to batch."""
@@ -346,7 +346,7 @@ class ClientContext(Context):
 
     def gathered(self, drawn: Sequence[Drawn]) -> Batch:
         """Batches of one size, of any clients: images [n, batch, ...], normalised, labels [n, batch]."""
-        indices = torch.from_numpy(np.stack([one.indices for one in drawn])).to(self.device)
+        indices = torch.stack([one.indices for one in drawn])
         images, labels = self._data.gather(indices.flatten())
         if drawn[0].augmented is not _as_they_are:
             parts = torch.split(images, len(drawn[0].indices))

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.vectors import FlatModule, view_as
 
 
 class Stack:
@@ -39,18 +39,13 @@ class Stack:
             torch.stack(list(same)) for same in zip(*(module.integers for module in modules), strict=True)
         ]
 
-    @property
-    def first(self) -> FlatModule:
-        """The module that computes for all."""
-        return self._modules[0]
-
     def parameters(self, rows: Tensor) -> list[Tensor]:
         """`rows`, [m, num_parameters] or wider, seen as m modules' parameters: [m, ...] each, in order."""
         views, start = [], 0
         for owner, name in self._parameters:
             shape = _shape(owner, name)
             stop = start + shape.numel()
-            views.append(_seen(rows[:, start:stop], shape))
+            views.append(view_as(rows[:, start:stop], shape))
             start = stop
         return views
 
@@ -62,7 +57,7 @@ class Stack:
             stop = start + shape.numel()
             buffer = owner._buffers[name]
             floating = buffer is not None and buffer.is_floating_point()
-            views.append(_seen(rows[:, start:stop], shape) if floating else next(left))
+            views.append(view_as(rows[:, start:stop], shape) if floating else next(left))
             start = stop
         return views
 
@@ -136,11 +131,3 @@ def _normalised(layer: nn.GroupNorm, images: Tensor) -> Tensor:
 def _shape(owner: nn.Module, name: str) -> torch.Size:
     tensor = owner._parameters.get(name)
     return (owner._buffers[name] if tensor is None else tensor).shape  # type: ignore[union-attr]
-
-
-def _seen(flat: Tensor, shape: torch.Size) -> Tensor:
-    """[m, numel] as [m, *shape]; 4-D weights in channels-last order, as in a vector."""
-    if len(shape) == 4:
-        out, into, height, width = shape
-        return flat.view(len(flat), out, height, width, into).permute(0, 1, 4, 2, 3)
-    return flat.view(len(flat), *shape)

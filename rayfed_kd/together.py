@@ -73,10 +73,9 @@ class Together:
         if isinstance(first, FlatModule):
             if first.module.training:
                 raise ApartError("its loss runs a second model in train mode")
+            self._shared[place] = first  # computes for all
             stack = Stack(leaves)
-            if stack.same():
-                self._shared[place] = first
-            else:
+            if not stack.same():
                 self._fixed[place] = stack
         elif isinstance(first, Tensor):
             if all(_same_memory(first, other) for other in leaves):
@@ -156,8 +155,7 @@ class Together:
                 standing.enter_context(self._student.standing_in(*student))
                 for place, tensors in seen.items():
                     standing.enter_context(programs[place].standing_in(*tensors))
-                firsts = {place: stack.first for place, stack in programs.items()}
-                new = {0: self._student.first, self._context: caught, **self._shared, **firsts, **own}
+                new = {0: self._lanes[0].student, self._context: caught, **self._shared, **own}
                 loss = self._build(new)(images, labels)
             return loss, caught.values
 

@@ -58,10 +58,10 @@ class FlatModule:
         start = 0
         for parameter in parameters:
             stop = start + parameter.numel()
-            place = _view_like(self.storage[start:stop], parameter)
+            place = view_as(self.storage[start:stop], parameter.shape)
             place.copy_(parameter.data)
             parameter.data = place
-            parameter.grad = _view_like(self.gradients[start:stop], parameter)
+            parameter.grad = view_as(self.gradients[start:stop], parameter.shape)
             start = stop
 
     def _adopt_buffers(self) -> None:
@@ -152,7 +152,7 @@ class FlatModule:
         """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""
         views, start = [], 0
         for parameter in self.module.parameters():
-            views.append(_view_like(vector[start : start + parameter.numel()], parameter))
+            views.append(view_as(vector[start : start + parameter.numel()], parameter.shape))
             start += parameter.numel()
         return views
 
@@ -219,12 +219,12 @@ class FlatModule:
         return self
 
 
-def _view_like(flat: Tensor, shaped: Tensor) -> Tensor:
-    """`flat` seen with the shape of `shaped`; 4-D weights in channels-last order."""
-    if shaped.dim() == 4:
-        out, into, height, width = shaped.shape
-        return flat.view(out, height, width, into).permute(0, 3, 1, 2)
-    return flat.view(shaped.shape)
+def view_as(flat: Tensor, shape: torch.Size) -> Tensor:
+    """`flat`, [..., numel], seen as [..., *shape]; 4-D weights in channels-last order."""
+    if len(shape) == 4:
+        out, into, height, width = shape
+        return flat.view(*flat.shape[:-1], out, height, width, into).movedim(-1, -3)
+    return flat.view(*flat.shape[:-1], *shape)
 
 
 def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, client: int | None = None) -> Tensor:

@@ -85,11 +85,15 @@ def _better(metric: str, value: float | None, best: float | None) -> bool:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes aside, flushes to disk, renames."""
+    """As `write_text`."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes aside, flushes to disk, renames: a crash leaves the old file or the new one."""
     aside = path.with_name(f".{path.name}.part")
     with aside.open("w", encoding="utf8") as stream:
-        json.dump(content, stream, indent=2)
-        stream.write("\n")
+        stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
     aside.replace(path)
