@@ -35,6 +35,7 @@ from cluster.checkpoints import Checkpointer
 from cluster.grouping import Grouping
 from cluster.host import Host
 from cluster.meters import Meters
+from cluster.parcels import PackedCalls, pack_facts, stacked, unpack_facts, unstacked
 from cluster.placement import Plan
 from cluster.simulation import Simulation, StoppedError, run_recorded
 from rayfed_kd.config import FaultsRecipe
@@ -90,8 +91,7 @@ class Rows:
     @cached_property
     def found(self) -> Sequence[Mapping[str, Array]]:
         """All of them, in the group's order."""
-        rows: Any = self._handle.resolve()
-        return list(rows)
+        return unstacked(self._handle.resolve())
 
 
 class RowHandle:
@@ -163,12 +163,11 @@ class ClientActor:
         return self._host.step(call)
 
     @ray.method(num_returns=3)
-    def steps(
-        self, calls: Sequence[StepCall]
-    ) -> tuple[list[StepFacts], list[dict[str, Array]], list[Any] | None]:
-        """A group's steps; their facts, parts and states, None where no client keeps any."""
-        facts, parts, states = self._host.steps(calls)
-        return facts, parts, states if any(one.keeps_state for one in facts) else None
+    def steps(self, packed: PackedCalls) -> tuple[bytes, Any, list[Any] | None]:
+        """A group's steps; their facts and parts, packed, and states, None where no client keeps any."""
+        facts, parts, states = self._host.steps(packed.calls())
+        kept = states if any(one.keeps_state for one in facts) else None
+        return pack_facts(facts), stacked(parts), kept
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """A stretch of test samples."""
@@ -248,14 +247,9 @@ class RayEngine:
         """Queues a step."""
         return self._queue(call, -float(self._sizes[call.facts.client]))
 
-    def submit_together(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+    def submit_together(self, calls: Sequence[StepCall]) -> Future[list[StepResult]]:
         """Queues a group's steps."""
-        whole = self._queue(_Group(tuple(calls)), -float(sum(self._sizes[c.facts.client] for c in calls)))
-        parts: list[Future[StepResult]] = [Future() for _ in calls]
-        whole.add_done_callback(lambda done: _shared_out(done, parts))
-        for part in parts:
-            part.add_done_callback(lambda _: whole.cancel() if all(p.cancelled() for p in parts) else None)
-        return parts
+        return self._queue(_Group(tuple(calls)), -float(sum(self._sizes[c.facts.client] for c in calls)))
 
     @property
     def hosts(self) -> int:
@@ -425,8 +419,9 @@ class RayEngine:
     async def _called(self, host: int, call: Any) -> Any:
         actor = self._actors[host]
         if isinstance(call, _Group):
-            known, parts, states = actor.steps.remote(call.calls)
-            return _results(await asyncio.wrap_future(known.future()), parts, states)
+            known, parts, states = actor.steps.remote(PackedCalls.of(call.calls))
+            facts = unpack_facts(await asyncio.wrap_future(known.future()))
+            return _results(facts, parts, states)
         if isinstance(call, EvaluationCall):
             return await asyncio.wrap_future(actor.evaluate.remote(call).future())
         if isinstance(call, PersonalCall):
@@ -456,19 +451,6 @@ def _results(facts: Sequence[StepFacts], parts: Any, states: Any) -> list[StepRe
         )
         for place, known in enumerate(facts)
     ]
-
-
-def _shared_out(whole: Future[list[StepResult]], parts: Sequence[Future[StepResult]]) -> None:
-    """Gives each of a group's callers its own result, or what went wrong."""
-    for place, part in enumerate(parts):
-        if part.done():
-            continue
-        if whole.cancelled():
-            part.cancel()
-        elif (error := whole.exception()) is not None:
-            part.set_exception(error)
-        else:
-            part.set_result(whole.result()[place])
 
 
 def _whose(call: Any) -> int | None:

@@ -97,6 +97,7 @@ class _Sent:
     message: Message
     handle: Handle
     shapes: Mapping[str, tuple[int, int]]
+    bytes_down: int
 
 
 class EngineCohort:
@@ -242,7 +243,7 @@ class EngineCohort:
         handle = self._ground.engine.publish({name: to_array(part) for name, part in message.parts.items()})
         self.traffic.dispatch_s += time.perf_counter() - started
         shapes = {name: (part.numel(), part.element_size()) for name, part in message.parts.items()}
-        return _Sent(message, handle, shapes)
+        return _Sent(message, handle, shapes, travelling(self._method.down, shapes))
 
     def _dispatch(self, step: Step, sent: Mapping[int, _Sent]) -> list[Order]:
         """Asks clients, ascending, at once."""
@@ -272,7 +273,7 @@ class EngineCohort:
             number=call.number,
             at=self._flights.now,
             call=call,
-            bytes_down=travelling(self._method.down, sent.shapes),
+            bytes_down=sent.bytes_down,
             sizes={name: elements for name, (elements, _) in sent.shapes.items()},
             least_samples=self._method.least_samples(samples, setting.recipe.local),
         )

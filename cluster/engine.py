@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from cluster.calls import EvaluationCall, EvaluationResult, Held, PersonalCall, StepCall, StepResult
 from cluster.host import Host
@@ -22,7 +23,7 @@ class Engine(Protocol):
         """Starts a step on some host."""
         ...
 
-    def submit_together(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+    def submit_together(self, calls: Sequence[StepCall]) -> Future[list[StepResult]]:
         """Starts a group's steps on one host, as one batched program where they can be."""
         ...
 
@@ -44,9 +45,31 @@ class Engine(Protocol):
         ...
 
 
-def submit_group(engine: Engine, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+@dataclass(frozen=True)
+class Pending:
+    """The result to come of one step, which may run in a group.
+
+    Attributes:
+        future: of its result, or of its group's results.
+        place: in its group; None: it runs by itself.
+    """
+
+    future: Future[Any]
+    place: int | None = None
+
+    def result(self) -> StepResult:
+        """Waits for it. Raises: what the step raised, or another of its group."""
+        found = self.future.result()
+        result: StepResult = found if self.place is None else found[self.place]
+        return result
+
+
+def submit_group(engine: Engine, calls: Sequence[StepCall]) -> list[Pending]:
     """Starts a group's steps; a group of one is a plain step."""
-    return [engine.submit(calls[0])] if len(calls) == 1 else engine.submit_together(calls)
+    if len(calls) == 1:
+        return [Pending(engine.submit(calls[0]))]
+    whole = engine.submit_together(calls)
+    return [Pending(whole, place) for place in range(len(calls))]
 
 
 class LocalEngine:
@@ -66,13 +89,12 @@ class LocalEngine:
         future.set_result(StepResult(facts, Held(parts), Held(state)))
         return future
 
-    def submit_together(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+    def submit_together(self, calls: Sequence[StepCall]) -> Future[list[StepResult]]:
         """Runs the group now."""
-        futures: list[Future[StepResult]] = []
-        for facts, parts, state in zip(*self._host.steps(calls), strict=True):
-            futures.append(Future())
-            futures[-1].set_result(StepResult(facts, Held(parts), Held(state)))
-        return futures
+        future: Future[list[StepResult]] = Future()
+        done = zip(*self._host.steps(calls), strict=True)
+        future.set_result([StepResult(facts, Held(parts), Held(state)) for facts, parts, state in done])
+        return future
 
     @property
     def hosts(self) -> int:

@@ -12,12 +12,12 @@ import heapq
 import math
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
 
 from cluster.calls import StepCall, StepResult
 from cluster.clock import Clock
-from cluster.engine import Engine, submit_group
+from cluster.engine import Engine, Pending, submit_group
 from rayfed_kd.ledger import travelling
 from rayfed_kd.protocol import Declaration
 
@@ -61,14 +61,9 @@ class Landing:
     result: StepResult
 
 
-@dataclass(order=True)
-class _Event:
-    at: float
-    client: int
-    number: int
-    order: Order = field(compare=False)
-    future: Future[StepResult] = field(compare=False)
-    exact: bool = field(compare=False, default=False)
+# (second, client, number of dispatch), what was asked, what will come, whether the second is exact.
+# The first three differ, so nothing else is ever compared; a tuple, because a heap compares much.
+_Event = tuple[float, int, int, Order, Pending, bool]
 
 
 class Flights:
@@ -102,12 +97,12 @@ class Flights:
     @property
     def clients(self) -> set[int]:
         """Who is at work."""
-        return {event.client for event in self._events}
+        return {client for _, client, *_ in self._events}
 
     @property
     def orders(self) -> Sequence[Order]:
         """What is under way, in the order of dispatch."""
-        return sorted((event.order for event in self._events), key=lambda order: order.number)
+        return sorted((event[3] for event in self._events), key=lambda order: order.number)
 
     def available(self, clients: Sequence[int]) -> Sequence[int]:
         """Those of `clients`, ascending, that can be asked: not at work, and their devices are there.
@@ -127,13 +122,13 @@ class Flights:
     def start(self, *orders: Order) -> None:
         """Sends an order out, or several as a group."""
         started = time.perf_counter()
-        futures = submit_group(self._engine, [order.call for order in orders])
+        pending = submit_group(self._engine, [order.call for order in orders])
         self.waited_s += time.perf_counter() - started
-        for order, future in zip(orders, futures, strict=True):
+        for order, coming in zip(orders, pending, strict=True):
             at = order.at
             if self._clock is not None:
                 at = self._clock.earliest(order.client, order.at, order.bytes_down, order.least_samples)
-            heapq.heappush(self._events, _Event(at, order.client, order.number, order, future))
+            heapq.heappush(self._events, (at, order.client, order.number, order, coming, False))
 
     def next(self, until: float = math.inf) -> Landing | None:
         """The next reply, or None if there is none before second `until`; time goes on to either.
@@ -142,51 +137,50 @@ class Flights:
         """
         if self._clock is None:
             return self._first_done(until)
-        while self._events and self._events[0].at <= until:
-            event = heapq.heappop(self._events)
-            result = self._waited(event.future)
-            if event.exact:
-                self.now = max(self.now, event.at)
-                return Landing(event.order, result)
-            exact = self._clock.landing(
-                event.client,
-                event.order.at,
-                event.order.bytes_down,
-                max(result.facts.samples, event.order.least_samples),
-                travelling(self._up, result.facts.shapes),
-            )
-            heapq.heappush(
-                self._events,
-                _Event(exact, event.client, event.number, event.order, event.future, exact=True),
-            )
+        while self._events and self._events[0][0] <= until:
+            at, client, number, order, coming, known = self._events[0]
+            result = self._waited(coming)
+            exact = at if known else self._landing(self._clock, order, result)
+            if exact == at:  # then it is still the first
+                heapq.heappop(self._events)
+                self.now = max(self.now, at)
+                return Landing(order, result)
+            heapq.heapreplace(self._events, (exact, client, number, order, coming, True))
         if until < math.inf:
             self.now = max(self.now, until)
         return None
 
+    def _landing(self, clock: Clock, order: Order, result: StepResult) -> float:
+        samples = max(result.facts.samples, order.least_samples)
+        bytes_up = travelling(self._up, result.facts.shapes)
+        return clock.landing(order.client, order.at, order.bytes_down, samples, bytes_up)
+
     def give_up(self) -> int:
         """Forgets what is under way; gives how many dispatches that were."""
         given_up = len(self._events)
-        for event in self._events:
-            event.future.cancel()
+        for *_, coming, _ in self._events:
+            coming.future.cancel()
         self._events.clear()
         return given_up
 
-    def _waited(self, future: Future[StepResult]) -> StepResult:
+    def _waited(self, coming: Pending) -> StepResult:
+        if coming.future.done():
+            return coming.result()
         started = time.perf_counter()
         try:
-            return future.result()
+            return coming.result()
         finally:
             self.waited_s += time.perf_counter() - started
 
     def _first_done(self, until: float) -> Landing | None:
         started = time.perf_counter()
         left = None if until == math.inf else max(0.0, until - (time.monotonic() - self._origin))
-        done, _ = wait([event.future for event in self._events], left, FIRST_COMPLETED)
+        done, _ = wait({coming.future for *_, coming, _ in self._events}, left, FIRST_COMPLETED)
         self.waited_s += time.perf_counter() - started
         self.now = time.monotonic() - self._origin
         if not done:
             return None
-        event = min(event for event in self._events if event.future in done)
+        event = min(event for event in self._events if event[4].future in done)
         self._events.remove(event)
         heapq.heapify(self._events)
-        return Landing(event.order, event.future.result())
+        return Landing(event[3], event[4].result())

@@ -137,8 +137,8 @@ class Grouping:
     def _run(self, groups: Sequence[Sequence[StepCall]]) -> tuple[float, list[StepResult]]:
         """Milliseconds a client that the server waits for these groups, and what came."""
         started = self._clock()
-        futures = [future for group in groups for future in submit_group(self._engine, group)]
-        results = [future.result() for future in futures]
+        pending = [coming for group in groups for coming in submit_group(self._engine, group)]
+        results = [coming.result() for coming in pending]
         return 1000 * (self._clock() - started) / len(results), results
 
     def _write(self) -> None:

@@ -87,6 +87,7 @@ class Simulation:
     ground: Ground = field(init=False)
     _stopping: bool = False
     _settling: Future[None] | None = None
+    _evaluation: Evaluation | None = None
     _given_up: bool = False
 
     def __post_init__(self) -> None:
@@ -230,7 +231,7 @@ class Simulation:
         if evaluation is None or evaluation.done:
             written()
         else:
-            self._settling = self._clerk.submit(written)
+            self._settling, self._evaluation = self._clerk.submit(written), evaluation
 
     def _settled(self, timeout_s: float | None = None) -> bool:
         """Waits until the last round is written down; whether it is.
@@ -243,6 +244,8 @@ class Simulation:
             self._settling.result(timeout_s)
         except TimeoutError:
             self._given_up = True
+            if self._evaluation is not None:
+                self._evaluation.give_up()  # a thread that waited for ever would keep the process from ending
             return False
         self._settling = None
         return True

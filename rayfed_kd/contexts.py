@@ -333,6 +333,9 @@ class ClientContext(Context):
         chosen = torch.from_numpy(self._client_data.indices[order]).to(self.device)
         numbers = torch.from_numpy(order).to(self.device)
         augmented, size = self._augmentation(index), self.local.batch_size
+        if len(order) <= size:
+            yield Drawn(numbers, chosen, augmented)
+            return
         for which, indices in zip(torch.split(numbers, size), torch.split(chosen, size), strict=True):
             yield Drawn(which, indices, augmented)
 

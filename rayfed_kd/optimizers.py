@@ -160,8 +160,9 @@ class Optimizer:
 
     def state(self) -> dict[str, Tensor]:
         """The moments, to be kept between rounds; copied."""
-        kept = self._state or self.rule.fresh(self._parameters)
-        return {name: value.clone() for name, value in kept.items()}
+        if not self._state:
+            return self.rule.fresh(self._parameters)
+        return {name: value.clone() for name, value in self._state.items()}
 
     @property
     def begun(self) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.contexts import ClientContext, Drawn
+from rayfed_kd.optimizers import Moments
 from rayfed_kd.programs import ApartError, Program
 from rayfed_kd.stacked import Stack
 from rayfed_kd.training import LocalEpochs
@@ -59,13 +60,13 @@ class Together:
                 self._adopt(place, leaves)
         first = self._lanes[0].optimizer
         self._rule = first.rule
-        self._moments = [epochs.optimizer.state() for epochs in self._lanes]
         trained = self._student.gradients.shape[1]
-        self._updated = [row[:trained][first.part] for row in self._student.storage]
-        self._descents = [row[first.part] for row in self._student.gradients]
+        updated = self._student.storage[:, :trained][:, first.part]
+        self._updated, self._descents = list(updated), list(self._student.gradients[:, first.part])
+        self._moments = self._states() if first.begun else self._fresh(updated)
         self._everybody = self._leaves(self._student.storage)
         self._sums: dict[str, Tensor] = {}
-        self._counts: list[Counter[str]] = [Counter() for _ in self._lanes]
+        self._counts: dict[str, list[int]] = {}
         self._drawn = [0] * len(self._lanes)
 
     def _adopt(self, place: int, leaves: Sequence[Any]) -> None:
@@ -87,6 +88,18 @@ class Together:
         else:
             self._context = place
 
+    def _states(self) -> list[Moments]:
+        return [epochs.optimizer.state() for epochs in self._lanes]
+
+    def _fresh(self, updated: Tensor) -> list[Moments]:
+        """Every lane's moments before its first step, rows of one tensor; counters are each its own."""
+        whole = self._rule.fresh(updated)
+        rows = {name: list(value) if value.dim() else None for name, value in whole.items()}
+        return [
+            {name: whole[name].clone() if own is None else own[lane] for name, own in rows.items()}
+            for lane in range(len(updated))
+        ]
+
     def run(self) -> None:
         """All epochs of all lanes; students, optimisers and contexts then are as after their own."""
         with warnings.catch_warnings():
@@ -98,7 +111,7 @@ class Together:
         sums = {name: column.tolist() for name, column in self._sums.items()}
         for lane, epochs in enumerate(self._lanes):
             epochs.optimizer.go_on_from(self._moments[lane])
-            counts = self._counts[lane]
+            counts = {name: own[lane] for name, own in self._counts.items() if own[lane]}
             epochs.ctx.log_sums({name: (sums[name][lane], count) for name, count in counts.items()})
             epochs.ctx.count_drawn(self._drawn[lane])
 
@@ -125,9 +138,11 @@ class Together:
         for name, values in logged.items():
             if name not in self._sums:
                 self._sums[name] = torch.zeros(len(self._lanes), dtype=torch.float64, device=values.device)
+                self._counts[name] = [0] * len(self._lanes)
             self._sums[name][where] += values.detach().to(torch.float64)
+            for lane in lanes:
+                self._counts[name][lane] += 1
         for lane in lanes:
-            self._counts[lane].update(logged.keys())
             self._drawn[lane] += samples
 
     def _leaves(self, rows: Tensor) -> list[Tensor]:

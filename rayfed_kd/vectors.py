@@ -259,8 +259,9 @@ def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
         raise ValueError(f"{len(vectors)} vectors and {len(weights)} weights: expected as many, at least one")
     first = vectors[0]
     total = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
+    exact = torch.empty_like(total)
     for index, weight in enumerate(weights):
-        total.add_(vectors[index].to(torch.float64), alpha=float(weight))
+        total.add_(exact.copy_(vectors[index]), alpha=float(weight))
     return total
 
 

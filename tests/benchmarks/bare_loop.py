@@ -42,15 +42,17 @@ class BareWorker:
         model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
         model.train()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        order = numpy_stream(self._seed, "batches", client, participation, 0).permutation(len(indices))
-        for batch in torch.from_numpy(indices[order]).split(self._work.batch_size):
-            images = self._images[batch]
-            if not self._floats:
-                images = (images.float() / 255 - self._mean) / self._std
-            loss = nn.functional.cross_entropy(model(images), self._labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        for epoch in range(self._work.epochs):
+            stream = numpy_stream(self._seed, "batches", client, participation, epoch)
+            order = stream.permutation(len(indices))
+            for batch in torch.from_numpy(indices[order]).split(self._work.batch_size):
+                images = self._images[batch]
+                if not self._floats:
+                    images = (images.float() / 255 - self._mean) / self._std
+                loss = nn.functional.cross_entropy(model(images), self._labels[batch])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
         return {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
 
 

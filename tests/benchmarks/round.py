@@ -59,6 +59,7 @@ class Workload:
     model: str
     rounds: int
     vectorise: str | int = "off"
+    epochs: int = 1
 
     def recipe(self) -> dict[str, Any]:
         """The workload as a recipe."""
@@ -74,7 +75,7 @@ class Workload:
             },
             "partition": {"name": "iid", "clients": self.clients, "test": "official"},
             "local": {
-                "epochs": 1,
+                "epochs": self.epochs,
                 "batch_size": self.batch_size,
                 "vectorise": self.vectorise,
                 "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9},
@@ -240,10 +241,12 @@ def main() -> None:
     parser.add_argument("--start", action="store_true", help="time to the first finished round, three times")
     parser.add_argument("--vectorise", default="off", help="as local.vectorise: off, auto or a number")
     parser.add_argument("--rounds", type=int, help="fewer or more rounds")
+    parser.add_argument("--epochs", type=int, default=1, help="local epochs, in both sides")
     asked = parser.parse_args()
     work = TINY if asked.tiny else ROUND
     vectorise = int(asked.vectorise) if asked.vectorise.isdigit() else asked.vectorise
-    work = replace(work, rounds=asked.rounds or work.rounds, vectorise=vectorise)
+    rounds = asked.rounds or work.rounds
+    work = replace(work, rounds=rounds, vectorise=vectorise, epochs=asked.epochs)
     lines = report(work)
     if asked.start:
         seconds = [start_seconds(work) for _ in range(3)]

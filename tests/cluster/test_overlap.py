@@ -1,7 +1,7 @@
 """A round is written down while the next one trains: in order, with the same numbers, and never half."""
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 
 import pytest
 from small_recipes import small_recipe
@@ -133,6 +133,8 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
     ((round_index, participations),) = stopped.checkpointer.snapshots
     assert round_index == 1
     assert participations == dict.fromkeys(seen[1], 1)
+    with pytest.raises(CancelledError):  # nobody is left waiting: Python ends only when its threads have
+        stopped._settling.result(5)
 
 
 def test_two_rounds_of_records_can_be_taken_back():
