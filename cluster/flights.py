@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cluster.calls import StepCall, StepResult
 from cluster.clock import Clock
@@ -61,9 +62,15 @@ class Landing:
     result: StepResult
 
 
-# (second, client, number of dispatch), what was asked, what will come, whether the second is exact.
-# The first three differ, so nothing else is ever compared; a tuple, because a heap compares much.
-_Event = tuple[float, int, int, Order, Pending, bool]
+class _Event(NamedTuple):
+    """A tuple: a heap compares much. No two are alike in the first three, so the rest is never compared."""
+
+    at: float
+    client: int
+    number: int
+    order: Order
+    coming: Pending
+    exact: bool
 
 
 class Flights:
@@ -97,12 +104,12 @@ class Flights:
     @property
     def clients(self) -> set[int]:
         """Who is at work."""
-        return {client for _, client, *_ in self._events}
+        return {event.client for event in self._events}
 
     @property
     def orders(self) -> Sequence[Order]:
         """What is under way, in the order of dispatch."""
-        return sorted((event[3] for event in self._events), key=lambda order: order.number)
+        return sorted((event.order for event in self._events), key=lambda order: order.number)
 
     def available(self, clients: Sequence[int]) -> Sequence[int]:
         """Those of `clients`, ascending, that can be asked: not at work, and their devices are there.
@@ -128,7 +135,8 @@ class Flights:
             at = order.at
             if self._clock is not None:
                 at = self._clock.earliest(order.client, order.at, order.bytes_down, order.least_samples)
-            heapq.heappush(self._events, (at, order.client, order.number, order, coming, False))
+            event = _Event(at, order.client, order.number, order, coming, exact=False)
+            heapq.heappush(self._events, event)
 
     def next(self, until: float = math.inf) -> Landing | None:
         """The next reply, or None if there is none before second `until`; time goes on to either.
@@ -137,15 +145,15 @@ class Flights:
         """
         if self._clock is None:
             return self._first_done(until)
-        while self._events and self._events[0][0] <= until:
-            at, client, number, order, coming, known = self._events[0]
-            result = self._waited(coming)
-            exact = at if known else self._landing(self._clock, order, result)
-            if exact == at:  # then it is still the first
+        while self._events and self._events[0].at <= until:
+            event = self._events[0]
+            result = self._waited(event.coming)
+            at = event.at if event.exact else self._landing(self._clock, event.order, result)
+            if at == event.at:  # then it is still the first
                 heapq.heappop(self._events)
                 self.now = max(self.now, at)
-                return Landing(order, result)
-            heapq.heapreplace(self._events, (exact, client, number, order, coming, True))
+                return Landing(event.order, result)
+            heapq.heapreplace(self._events, event._replace(at=at, exact=True))
         if until < math.inf:
             self.now = max(self.now, until)
         return None
@@ -158,8 +166,8 @@ class Flights:
     def give_up(self) -> int:
         """Forgets what is under way; gives how many dispatches that were."""
         given_up = len(self._events)
-        for *_, coming, _ in self._events:
-            coming.future.cancel()
+        for event in self._events:
+            event.coming.future.cancel()
         self._events.clear()
         return given_up
 
@@ -175,12 +183,12 @@ class Flights:
     def _first_done(self, until: float) -> Landing | None:
         started = time.perf_counter()
         left = None if until == math.inf else max(0.0, until - (time.monotonic() - self._origin))
-        done, _ = wait({coming.future for *_, coming, _ in self._events}, left, FIRST_COMPLETED)
+        done, _ = wait({event.coming.future for event in self._events}, left, FIRST_COMPLETED)
         self.waited_s += time.perf_counter() - started
         self.now = time.monotonic() - self._origin
         if not done:
             return None
-        event = min(event for event in self._events if event[4].future in done)
+        event = min(event for event in self._events if event.coming.future in done)
         self._events.remove(event)
         heapq.heapify(self._events)
-        return Landing(event[3], event[4].result())
+        return Landing(event.order, event.coming.result())
