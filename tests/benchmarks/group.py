@@ -1,0 +1,116 @@
+"""Where the milliseconds of a round of tiny clients go when they train in groups, in one process.
+
+    python tests/benchmarks/group.py                 # groups of 25, one epoch of one batch each
+    python tests/benchmarks/group.py --epochs 5
+
+The workload of `round.py --tiny`, two groups a round. Medians of 40 rounds, per group; the least in brackets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cluster.engine import LocalEngine
+from cluster.host import Host
+from cluster.simulation import Simulation
+from rayfed_kd.lanes import Lanes
+from rayfed_kd.preparation import prepare
+from rayfed_kd.programs import Program
+from rayfed_kd.stacked import Stack
+from rayfed_kd.together import Together
+
+sys.path.insert(0, str(Path(__file__).parent))
+from round import TINY, Silent
+
+ROUNDS, WARM, GROUPS = 40, 8, 2
+TIMED = [
+    (Host, "steps"),
+    (Host, "_packed"),
+    (Lanes, "_train"),
+    (Program, "__init__"),
+    (Together, "__init__"),
+    (Together, "run"),
+    (Together, "_step"),
+    (Together, "_losses"),
+    (Stack, "hand_back"),
+    (torch.autograd, "grad"),
+]
+
+
+class Meter:
+    """Seconds spent in functions since the last `taken`."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, float] = defaultdict(float)
+
+    def watch(self, owner: Any, name: str) -> None:
+        """Counts the seconds of `owner.name` from now on."""
+        original, key = getattr(owner, name), f"{owner.__name__.rpartition('.')[2]}.{name}"
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._spent[key] += time.perf_counter() - started
+
+        setattr(owner, name, timed)
+
+    def taken(self, whole: float) -> dict[str, float]:
+        """Milliseconds by part of a round that took `whole` seconds; counting starts anew."""
+        found, self._spent = self._spent, defaultdict(float)
+        return {name: 1000 * seconds for name, seconds in _parts(found, whole).items()}
+
+
+def _parts(spent: Mapping[str, float], whole: float) -> dict[str, float]:
+    step, run = spent["Together._step"], spent["Together.run"]
+    inside = {
+        "forward, batched": spent["Together._losses"],
+        "backward": spent["autograd.grad"],
+        "gathering, update, logs": step - spent["Together._losses"] - spent["autograd.grad"],
+        "random streams, order of batches": run - step - spent["Stack.hand_back"],
+        "stacking, handing back": spent["Together.__init__"] + spent["Stack.hand_back"],
+        "taking losses apart": spent["Program.__init__"],
+        "lanes, contexts, modules, optimisers": spent["Host.steps"]
+        - spent["Lanes._train"]
+        - spent["Host._packed"],
+        "replies and facts": spent["Host._packed"],
+    }
+    return {"a group": spent["Host.steps"], **inside, "the server's part": whole - spent["Host.steps"]}
+
+
+def main() -> None:
+    """Runs rounds and prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, default=1)
+    asked = parser.parse_args()
+    work = replace(TINY, vectorise=TINY.cohort // GROUPS, epochs=asked.epochs)
+    setting = prepare(work.recipe()).setting
+    simulation = Simulation(setting, LocalEngine(Host(setting)), Silent())
+    state, meter, seen = simulation.begin().server, Meter(), []
+    for owner, name in TIMED:
+        meter.watch(owner, name)
+    for index in range(1, WARM + ROUNDS + 1):
+        started = time.perf_counter()
+        state = simulation.round(index, state)
+        seen.append(meter.taken(time.perf_counter() - started))
+    for name in seen[0]:
+        column = [row[name] / GROUPS for row in seen[WARM:]]
+        sys.stdout.write(f"{name:38s} {statistics.median(column):6.2f} ms  ({min(column):.2f})\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
