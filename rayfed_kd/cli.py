@@ -183,12 +183,12 @@ def compare_(
 
     changes = [c for c in configs if "=" in c and c != "quick=true"]
     sources = [c for c in configs if "=" not in c]
-    studies = studies_of(sources, seeds=seeds, folder=folder, quick="quick=true" in configs)
+    studies = studies_of(sources, changes, seeds=seeds, folder=folder, quick="quick=true" in configs)
     run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
     for study in studies:
-        check(study, changes)
+        check(study)
     for study in studies:
-        comparison = compare(study, changes, run=run_missing, tell=click.echo)
+        comparison = compare(study, run=run_missing, tell=click.echo)
         _show(comparison)
 
 

@@ -47,7 +47,6 @@ class Planned:
 
 def compare(
     study: Study,
-    overrides: Sequence[str] = (),
     *,
     run: Callable[[Sequence[Planned]], None],
     tell: Callable[[str], None] = lambda line: None,
@@ -56,12 +55,11 @@ def compare(
 
     Args:
         study: what to run.
-        overrides: for every recipe.
         run: runs those given, and renames each run's folder from `aside` when it is finished.
         tell: called with a line about what is there already.
     Raises: RecipeError if the study or one of its recipes is bad, before the first run; RunError.
     """
-    planned = plan(study, overrides)
+    planned = plan(study)
     recipes = _checked(study, planned)
     missing = [one for one in planned if not one.done]
     if len(missing) < len(planned):
@@ -73,22 +71,19 @@ def compare(
     return Comparison.read(study, planned, _notes(study, recipes))
 
 
-def check(study: Study, overrides: Sequence[str] = ()) -> None:
+def check(study: Study) -> None:
     """Whether `compare` would start.
 
     Raises: RecipeError
     """
-    _checked(study, plan(study, overrides))
+    _checked(study, plan(study))
 
 
-def plan(study: Study, overrides: Sequence[str] = ()) -> list[Planned]:
+def plan(study: Study) -> list[Planned]:
     """Every run of a study, by row and seed.
 
-    Raises: RecipeError if a row has no recipe, or an override sets a run's folder.
+    Raises: RecipeError if a row has no recipe.
     """
-    asked = next((change for change in overrides if change.startswith("results.")), None)
-    if asked is not None:
-        raise RecipeError(f"override {asked!r}: a comparison gives each run its folder; expected --folder")
     planned = []
     for run in study.runs:
         base = run.base or study.base
@@ -96,7 +91,7 @@ def plan(study: Study, overrides: Sequence[str] = ()) -> list[Planned]:
             raise RecipeError(f"runs: {run.label}: no base recipe, neither here nor in the study")
         for seed in study.seeds:
             folder = Path(study.folder) / f"{file_name(run.label)}-seed{seed}"
-            changes = (*study.overrides, *run.overrides, *overrides, f"seed={seed}")
+            changes = (*study.overrides, *run.overrides, f"seed={seed}")
             planned.append(Planned(run.label, seed, base, changes, folder))
     return planned
 

@@ -186,6 +186,37 @@ class Study(_Strict):
         }
         return self.model_copy(update=changes)
 
+    def changed(self, overrides: Sequence[str] = (), seeds: int | None = None) -> Study:
+        """What a command line makes of it; the title and what differs of every published table say so.
+
+        Args:
+            overrides: of every row, after the row's own.
+            seeds: 1 to this many instead of the study's.
+        Raises: RecipeError if an override sets a run's folder.
+        """
+        asked = next((change for change in overrides if change.startswith("results.")), None)
+        if asked is not None:
+            raise RecipeError(
+                f"override {asked!r}: a comparison gives each run its folder; expected --folder"
+            )
+        numbers = self.seeds if seeds is None else list(range(1, seeds + 1))
+        told = list(overrides)
+        if numbers != self.seeds:
+            told.append(f"seeds {_listed(numbers)} for {_listed(self.seeds)}")
+        runs = [run.model_copy(update={"overrides": [*run.overrides, *overrides]}) for run in self.runs]
+        return self.model_copy(update={"seeds": numbers, "runs": runs})._told(told)
+
+    def _told(self, changes: Sequence[str]) -> Study:
+        if not changes:
+            return self
+        told = f"changed on the command line: {', '.join(changes)}"
+        published = [
+            named.model_copy(update={"differs": "; ".join(filter(None, (named.differs, told)))})
+            for named in self.published
+        ]
+        title = "; ".join((self.title or "Comparison", told))
+        return self.model_copy(update={"title": title, "published": published})
+
     def _changed(self, path: str, overrides: Mapping[str, list[str]]) -> list[StudyRun]:
         """The rows with further overrides, by label."""
         _known(path, overrides, [run.label for run in self.runs])
@@ -213,13 +244,18 @@ def read_study(path: Path) -> Study:
 
 
 def studies_of(
-    sources: Sequence[str], *, seeds: int | None = None, folder: str | None = None, quick: bool = False
+    sources: Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    seeds: int | None = None,
+    folder: str | None = None,
+    quick: bool = False,
 ) -> list[Study]:
     """What a command line names: one study file, or recipes, each a row. One study per table.
 
     Args:
         sources: files.
-        seeds: run seeds 1 to this many instead of the study's.
+        overrides, seeds: as `Study.changed` takes them.
         folder: in place of the study's.
         quick: the study's quick version.
     Raises: RecipeError
@@ -229,17 +265,27 @@ def studies_of(
     else:
         names = [_label(source, sources) for source in sources]
         runs = [{"label": name, "base": source} for name, source in zip(names, sources, strict=True)]
-        study = Study.model_validate({"runs": runs, "folder": f"runs/compare-{'-'.join(names)}"})
+        content = {
+            "runs": runs,
+            "folder": f"runs/compare-{'-'.join(names)}",
+            "seeds": list(range(1, (seeds or 1) + 1)),
+        }
+        study = Study.model_validate(content)
     if quick:
         study.split()  # a name that is wrong in a table which is left out is wrong, too
         study = study.shortened()
-    changes: dict[str, Any] = {} if seeds is None else {"seeds": list(range(1, seeds + 1))}
-    return study.model_copy(update=changes | ({} if folder is None else {"folder": folder})).split()
+    if folder is not None:
+        study = study.model_copy(update={"folder": folder})
+    return [table.changed(overrides, seeds) for table in study.split()]
 
 
 def file_name(label: str) -> str:
     """A label as part of a path."""
     return re.sub(r"[^0-9A-Za-z._-]+", "-", label)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _raw(source: str) -> Any:

@@ -1,5 +1,6 @@
 """Comparisons: one table over seeds, the paper's rows beside, nothing run twice."""
 
+import io
 import math
 from functools import partial
 
@@ -7,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from rich.console import Console
 from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cli import commands
@@ -272,6 +274,42 @@ def test_quick_true_on_the_command_line_runs_it(tables, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_what_the_command_line_changes_is_told_on_the_screen_in_the_files_and_on_the_page(tables, tmp_path):
+    words = ["compare", str(tables), "quick=true", "--local", "--seeds", "2", "local.batch_size=32"]
+    shown = CliRunner().invoke(commands, words)
+    assert shown.exit_code == 0, shown.output
+    told = "changed on the command line: local.batch_size=32, seeds 1, 2 for 4"
+    folder = tmp_path / "runs-quick" / "lr-.2"
+    title = f"T; quick: one round; lr .2; {told}; last round, mean ± sample deviation over 2 seeds"
+    differs = f"here differs: digits; one round for two; {told}"
+    for text in (shown.output, *((folder / f"comparison.{kind}").read_text() for kind in ("md", "tex"))):
+        assert title in text
+        assert differs in text
+    section = comparison_section("x", (folder / "comparison.md").read_text())
+    assert title in section.tables[0].title
+    assert differs in section.tables[1].title
+
+
+def test_study_as_its_file_has_it_tells_of_no_change(tables):
+    asked = studies_of([str(tables)], seeds=3)
+    assert asked == studies_of([str(tables)])
+    assert "changed" not in asked[0].title
+
+
+def test_terminal_shows_an_overrides_brackets_in_the_title():
+    console = Console(file=io.StringIO(), width=200)
+    changed = Comparison(made(title="T").study.changed(["x=[a, b]"]), made().curves)
+    console.print(changed.rich())
+    assert "x=[a, b]" in console.file.getvalue()
+
+
+def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
+    source = write(tmp_path / "one.yaml", THREE_CLIENTS)
+    (study,) = studies_of([str(source)], ["rounds=3"], seeds=2)
+    assert study.title == "Comparison; changed on the command line: rounds=3"
+    assert plan(study)[1].overrides == ("rounds=3", "seed=2")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -431,7 +469,7 @@ def test_misspelt_key_of_a_study_is_told(tmp_path):
 def test_finished_run_of_another_recipe_is_refused_with_the_difference(study):
     compare(study, run=local())
     with pytest.raises(RecipeError, match=r"A-seed1 holds another run: rounds was 2, is 3\."):
-        compare(study, ["rounds=3"], run=local())
+        compare(study.changed(["rounds=3"]), run=local())
 
 
 def test_recipe_that_fails_its_checks_is_found_before_any_other_row_runs(study, tmp_path):
@@ -469,4 +507,4 @@ def test_study_given_to_run_is_told(tmp_path):
 
 def test_folder_of_a_run_is_not_a_comparisons_to_set(tmp_path):
     with pytest.raises(RecipeError, match="a comparison gives each run its folder; expected --folder"):
-        plan(studies_of(["configs/quickstart.yaml"])[0], ["results.folder=there"])
+        studies_of(["configs/quickstart.yaml"], ["results.folder=there"])

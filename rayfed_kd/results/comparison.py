@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
+from rich.text import Text
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.agreement import PaperRows, Printed, rank_correlation
@@ -287,7 +288,7 @@ class Comparison:
 
     def rich(self) -> Table:
         """The table for the console."""
-        table = Table(title=self.study.title or None)
+        table = Table(title=Text(self.study.title) if self.study.title else None)
         for place, column in enumerate(self.header()):
             table.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
         for line in self.cells():
