@@ -6,13 +6,14 @@ both are functions of the recipe and the seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.config import Recipe, load_recipe
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.published import published_lines
 from rayfed_kd.studies import Published, Study, TargetRun, file_name
 
@@ -26,8 +27,14 @@ NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a study: what, where its result lies, and whether it is there."""
+    """One run of a study: what, where its result lies, and whether it is there.
 
+    Attributes:
+        study: the study's file; "" without one.
+        source: the row's base recipe.
+    """
+
+    study: str
     label: str
     seed: int
     source: str
@@ -44,6 +51,17 @@ class Planned:
         """Where it runs: renamed when finished, so a run cut off is gone on with, never half believed."""
         return self.folder.with_name(self.folder.name + ".running")
 
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Recipe errors raised within name the study, the row and its base recipe."""
+        row = ", ".join(filter(None, (self.study, f"row {self.label}")))
+        try:
+            with naming(self.source):
+                yield
+        except RecipeError as error:
+            source = f"{row}: {error.source}"
+            raise RecipeError(error.message, error.path, error.hint, source) from None
+
 
 def compare(
     study: Study,
@@ -59,8 +77,9 @@ def compare(
         tell: called with a line about what is there already.
     Raises: RecipeError if the study or one of its recipes is bad, before the first run; RunError.
     """
-    planned = plan(study)
-    recipes = _checked(study, planned)
+    with naming(study.source or None):
+        planned = plan(study)
+        recipes = _checked(study, planned)
     missing = [one for one in planned if not one.done]
     if len(missing) < len(planned):
         tell(f"{len(planned) - len(missing)} of {len(planned)} runs are there in {study.folder}")
@@ -76,7 +95,8 @@ def check(study: Study) -> None:
 
     Raises: RecipeError
     """
-    _checked(study, plan(study))
+    with naming(study.source or None):
+        _checked(study, plan(study))
 
 
 def plan(study: Study) -> list[Planned]:
@@ -92,7 +112,7 @@ def plan(study: Study) -> list[Planned]:
         for seed in study.seeds:
             folder = Path(study.folder) / f"{file_name(run.label)}-seed{seed}"
             changes = (*study.overrides, *run.overrides, f"seed={seed}")
-            planned.append(Planned(run.label, seed, base, changes, folder))
+            planned.append(Planned(study.source, run.label, seed, base, changes, folder))
     return planned
 
 
@@ -112,7 +132,8 @@ def _checked(study: Study, planned: Sequence[Planned]) -> list[Recipe]:
     first: tuple[str, Mapping[str, Any]] | None = None
     recipes = []
     for one in planned:
-        recipe = load_recipe(one.source, [*one.overrides, f"results.folder={one.aside}"])
+        with one.naming():
+            recipe = load_recipe(one.source, [*one.overrides, f"results.folder={one.aside}"])
         data = recipe.data.model_dump(exclude={"augment", "pixels"})
         if first is None:
             first = (one.label, data)

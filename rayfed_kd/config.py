@@ -48,6 +48,12 @@ def load_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 
+def yaml_line(value: Any) -> str:
+    """A plain value as a recipe has it in one line, as `{name: sgd, lr: 0.1}`."""
+    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=float("inf"))
+    return text.strip()[1:-1]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -388,7 +394,7 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
         for override in overrides:
-            raw = _overridden(raw, override)
+            raw = overridden(raw, override)
         recipe = validate(Recipe, raw)
     recipe._header = "" if isinstance(source, Mapping) else _top_comment(Path(source))
     return recipe
@@ -412,7 +418,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
+def overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
+    """Nested mappings with `key.path=value` set.
+
+    Raises: RecipeError
+    """
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {override!r}: expected key.path=value, as method.gamma=0.5")

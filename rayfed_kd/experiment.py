@@ -262,7 +262,8 @@ def run_each(
     """
     rows = {plan.label: plan for plan in planned}  # a row's seeds differ in nothing that can fail
     for plan in rows.values():
-        prepare(plan.source, plan.overrides)
+        with plan.naming():
+            prepare(plan.source, plan.overrides)
     if local:
         for plan in planned:
             _run_planned(plan, tell, lambda p, begun: _run_local(p, _silent, resume=begun, tell=tell))
@@ -287,9 +288,8 @@ def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared, bool], Res
     begun = _begun(plan.aside, recipe)
     tell(f"{plan.label}, seed {plan.seed}: {'goes on' if begun else 'starts'} in {plan.aside}")
     try:
-        with naming(plan.source):
-            prepared = make_ready(recipe)
-        result = work(prepared, begun)
+        with plan.naming():
+            result = work(make_ready(recipe), begun)
     except RunError as error:
         raise RunError(f"{plan.label}, seed {plan.seed}: {error}") from error
     plan.aside.rename(plan.folder)

@@ -39,10 +39,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from rayfed_kd.config import load_yaml, validate
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.config import load_yaml, overridden, validate, yaml_line
+from rayfed_kd.errors import RecipeError, naming, nearest
 
 Metric = Literal["amp", "fm", "wlp", "ua", "server_accuracy"]
 Statistic = Literal["last", "best", "mean of last"]
@@ -60,6 +60,17 @@ class StudyRun(_Strict):
     overrides: list[str] = []
     against: str | None = None
     published: str | dict[str, str] | None = None
+
+    def own(self, key: str) -> list[Any]:
+        """The value that the row's overrides give `key.path`, in a list; an empty one if they give none."""
+        value: Any = {}
+        for override in self.overrides:
+            value = overridden(value, override)
+        for step in key.split("."):
+            if not isinstance(value, Mapping) or step not in value:
+                return []
+            value = value[step]
+        return [value]
 
 
 class Published(_Strict):
@@ -127,6 +138,12 @@ class Study(_Strict):
     target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
     published: list[Published] = []
     quick: Quick | None = None
+    _source: str = PrivateAttr("")
+
+    @property
+    def source(self) -> str:
+        """The file that it was read from; "" without one."""
+        return self._source
 
     def shortened(self) -> Study:
         """The quick version, in a folder of its own, with what differs said of every published table.
@@ -200,11 +217,26 @@ class Study(_Strict):
                 f"override {asked!r}: a comparison gives each run its folder; expected --folder"
             )
         numbers = self.seeds if seeds is None else list(range(1, seeds + 1))
-        told = list(overrides)
+        told = [override + self._beaten(override) for override in overrides]
         if numbers != self.seeds:
             told.append(f"seeds {_listed(numbers)} for {_listed(self.seeds)}")
         runs = [run.model_copy(update={"overrides": [*run.overrides, *overrides]}) for run in self.runs]
         return self.model_copy(update={"seeds": numbers, "runs": runs})._told(told)
+
+    def _beaten(self, override: str) -> str:
+        """Which rows' own settings an override on the command line takes the place of, in brackets."""
+        key, _, text = override.partition("=")
+        rows: dict[str, list[str]] = {}
+        for run in self.runs:
+            with naming(f"{self.source or 'study'}, row {run.label}"):
+                rows_own = run.own(key)
+            if rows_own and rows_own != [load_yaml(text)]:
+                rows.setdefault(yaml_line(rows_own[0]), []).append(run.label)
+        told = [
+            f"{'rows' if len(labels) > 1 else 'row'} {' and '.join(labels)}: {own} -> {text}"
+            for own, labels in rows.items()
+        ]
+        return f" ({'; '.join(told)})" if told else ""
 
     def _told(self, changes: Sequence[str]) -> Study:
         if not changes:
@@ -240,7 +272,10 @@ def read_study(path: Path) -> Study:
     """
     if not path.is_file():
         raise RecipeError(f"{path}: no such study file")
-    return validate(Study, load_yaml(path.read_text(encoding="utf8")))
+    with naming(path):
+        study = validate(Study, load_yaml(path.read_text(encoding="utf8")))
+    study._source = str(path)
+    return study
 
 
 def studies_of(
@@ -271,12 +306,13 @@ def studies_of(
             "seeds": list(range(1, (seeds or 1) + 1)),
         }
         study = Study.model_validate(content)
-    if quick:
-        study.split()  # a name that is wrong in a table which is left out is wrong, too
-        study = study.shortened()
-    if folder is not None:
-        study = study.model_copy(update={"folder": folder})
-    return [table.changed(overrides, seeds) for table in study.split()]
+    with naming(study.source or None):
+        if quick:
+            study.split()  # a name that is wrong in a table which is left out is wrong, too
+            study = study.shortened()
+        if folder is not None:
+            study = study.model_copy(update={"folder": folder})
+        return [table.changed(overrides, seeds) for table in study.split()]
 
 
 def file_name(label: str) -> str:

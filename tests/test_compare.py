@@ -303,6 +303,48 @@ def test_terminal_shows_an_overrides_brackets_in_the_title():
     assert "x=[a, b]" in console.file.getvalue()
 
 
+def test_rows_own_settings_that_the_command_line_takes_the_place_of_are_told(study):
+    """C and D set another rate, D within the whole optimiser; B has the number that is asked for."""
+    rates = {
+        "C": ["local.optimizer.lr=0.5"],
+        "D": ["local.optimizer={name: sgd, lr: 0.5}"],
+        "E": ["rounds=7"],
+    }
+    runs = [*study.runs, *({"label": label, "overrides": own} for label, own in rates.items())]
+    changed = Study.model_validate({**study.model_dump(), "runs": runs}).changed(
+        ["local.optimizer.lr=0.1", "local.optimizer={name: adam}"]
+    )
+    assert changed.title == (
+        "Comparison; changed on the command line: "
+        "local.optimizer.lr=0.1 (rows C and D: 0.5 -> 0.1), "
+        "local.optimizer={name: adam} (row B b: {lr: 0.1} -> {name: adam}; row C: {lr: 0.5} -> {name: adam}; "
+        "row D: {name: sgd, lr: 0.5} -> {name: adam})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("roundz=1", "roundz is no key of a recipe. Did you mean rounds?"),
+        ("method.moo=1", "method.moo is no option of fedprox. There are: "),
+        ("rounds", "override 'rounds': expected key.path=value"),
+    ],
+)
+def test_mistake_in_a_row_names_the_study_the_row_and_its_recipe(tables, tmp_path, override, message):
+    content = yaml.safe_load(tables.read_text())
+    content["runs"][1]["overrides"].append(override)
+    write(tables, content)
+    shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
+    assert isinstance(shown.exception, RecipeError)
+    assert str(shown.exception).startswith(f"{tables}, row B: {tmp_path / 'base.yaml'}: {message}")
+
+
+def test_mistake_of_the_study_itself_names_its_file(tables):
+    write(tables, {**yaml.safe_load(tables.read_text()), "target": {"run": "Z"}})
+    with pytest.raises(RecipeError, match=rf"{tables}: target.run: 'Z' is no row"):
+        compare(studies_of([str(tables)])[0], run=local())
+
+
 def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
     source = write(tmp_path / "one.yaml", THREE_CLIENTS)
     (study,) = studies_of([str(source)], ["rounds=3"], seeds=2)
