@@ -156,24 +156,29 @@ def doctor(address: str | None) -> None:
 @commands.command(name="compare")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG [CONFIG|KEY=VALUE]...")
 @click.option("--seeds", type=click.IntRange(1), help="Run seeds 1 to N; default: the study's, else 1.")
+@click.option(
+    "--table", "tables", multiple=True, metavar="NAME", help="One of the study's tables; repeatable."
+)
+@click.option("--only", multiple=True, metavar="LABEL", help="A row to run, and no other; repeatable.")
+@click.option("--without", multiple=True, metavar="LABEL", help="A row to leave out; repeatable.")
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray; default: as many as have room.")
 @click.option("--folder", help="Where runs and tables go; default: the study's.")
 @click.option("--local", is_flag=True, help="In this process, one after another, without Ray.")
 @click.option("--address", help="HOST:PORT of a Ray cluster; default: RAY_ADDRESS, else a private Ray.")
 def compare_(
     configs: tuple[str, ...],
-    seeds: int | None,
     jobs: int | None,
-    folder: str | None,
     local: bool,
     address: str | None,
+    **chosen: Any,
 ) -> None:
     """Run a study file, or several recipes, with every seed, and put the results in one table.
 
     KEY=VALUE goes to every recipe; a study file gives rows options of their own (rayfed_kd/studies.py shows
-    one). quick=true runs a study's quick version. Mean and deviation of every metric, the paper's values and
-    the agreement of both orders; Markdown, LaTeX, Parquet and curves are written to the folder. Runs that
-    are there already are not run again: a study goes on where it was cut off.
+    one). quick=true runs a study's quick version; --table, --only and --without take parts of it. What the
+    command line changes of a study stands in the table's title. Mean and deviation of every metric, the
+    paper's values and the agreement of both orders; Markdown, LaTeX, Parquet and curves are written to the
+    folder. Runs that are there already are not run again: a study goes on where it was cut off.
     """
     from functools import partial
 
@@ -183,7 +188,7 @@ def compare_(
 
     changes = [c for c in configs if "=" in c and c != "quick=true"]
     sources = [c for c in configs if "=" not in c]
-    studies = studies_of(sources, changes, seeds=seeds, folder=folder, quick="quick=true" in configs)
+    studies = studies_of(sources, changes, quick="quick=true" in configs, **chosen)
     run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
     for study in studies:
         check(study)

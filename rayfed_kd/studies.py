@@ -171,6 +171,14 @@ class Study(_Strict):
         }
         return self.model_copy(update=changes)
 
+    def _tabled(self, names: Sequence[str]) -> Study:
+        """With the tables of these names; all for none."""
+        if names and not self.tables:
+            raise RecipeError(f"--table {names[0]!r}: this study has one table, without a name")
+        _known("--table", names, self.tables)
+        tables = {name: table for name, table in self.tables.items() if name in (names or self.tables)}
+        return self.model_copy(update={"tables": tables})
+
     def split(self) -> list[Study]:
         """One study per table, each in a folder of its own; itself if it has no tables.
 
@@ -189,26 +197,29 @@ class Study(_Strict):
             # After the study's own, and after the quick version's: a table is told by them.
             "overrides": [*self.overrides, *table.overrides],
             "folder": str(Path(self.folder) / file_name(name)),
-            "runs": [run for run in runs if run.label not in table.without],
+            "runs": runs,
             "published": [
-                named.model_copy(
-                    update={
-                        "where": {**named.where, **table.where},
-                        "rows": [label for label in named.rows if label not in table.without],
-                    }
-                )
-                for named in self.published
+                named.model_copy(update={"where": {**named.where, **table.where}}) for named in self.published
             ],
             "tables": {},
         }
-        return self.model_copy(update=changes)
+        return self.model_copy(update=changes)._without(table.without)
 
-    def changed(self, overrides: Sequence[str] = (), seeds: int | None = None) -> Study:
+    def changed(
+        self,
+        overrides: Sequence[str] = (),
+        seeds: int | None = None,
+        *,
+        only: Sequence[str] = (),
+        without: Sequence[str] = (),
+    ) -> Study:
         """What a command line makes of it; the title and what differs of every published table say so.
 
         Args:
             overrides: of every row, after the row's own.
             seeds: 1 to this many instead of the study's.
+            only: labels of the rows to keep; empty: all.
+            without: labels of rows to leave out.
         Raises: RecipeError if an override sets a run's folder.
         """
         asked = next((change for change in overrides if change.startswith("results.")), None)
@@ -216,12 +227,42 @@ class Study(_Strict):
             raise RecipeError(
                 f"override {asked!r}: a comparison gives each run its folder; expected --folder"
             )
-        numbers = self.seeds if seeds is None else list(range(1, seeds + 1))
-        told = [override + self._beaten(override) for override in overrides]
-        if numbers != self.seeds:
-            told.append(f"seeds {_listed(numbers)} for {_listed(self.seeds)}")
-        runs = [run.model_copy(update={"overrides": [*run.overrides, *overrides]}) for run in self.runs]
-        return self.model_copy(update={"seeds": numbers, "runs": runs})._told(told)
+        labels = [run.label for run in self.runs]
+        left_out = [label for label in labels if label in without or label not in (only or labels)]
+        study, missed = self._without(left_out)._unreferred(left_out)
+        told = [override + study._beaten(override) for override in overrides]
+        seeds_now = self.seeds if seeds is None else list(range(1, seeds + 1))
+        if seeds_now != self.seeds:
+            told.append(f"seeds {_listed(seeds_now)} for {_listed(self.seeds)}")
+        if left_out and only:
+            told.append(f"of {len(labels)} rows only {' and '.join(run.label for run in study.runs)}")
+        elif left_out:
+            told.append(f"without {' and '.join(left_out)}")
+        runs = [run.model_copy(update={"overrides": [*run.overrides, *overrides]}) for run in study.runs]
+        return study.model_copy(update={"seeds": seeds_now, "runs": runs})._told([*told, *missed])
+
+    def _without(self, labels: Sequence[str]) -> Study:
+        """Without these rows, and without printed tables that are about them alone."""
+        kept = [run for run in self.runs if run.label not in labels]
+        published = []
+        for named in self.published:
+            rows = [label for label in named.rows if label not in labels]
+            if rows or not named.rows:  # an empty list would stand for all rows
+                published.append(named.model_copy(update={"rows": rows}))
+        return self.model_copy(update={"runs": kept, "published": published})
+
+    def _unreferred(self, labels: Sequence[str]) -> tuple[Study, list[str]]:
+        """Without what is held against rows that are left out, and what that is."""
+        told, target = [], self.target
+        if isinstance(target, TargetRun) and target.run in labels:
+            told.append(f"no target, which was {target.run}'s best")
+            target = None
+        runs = []
+        for run in self.runs:
+            if run.against in labels:
+                told.append(f"no relative change of {run.label}, which was to {run.against}")
+            runs.append(run.model_copy(update={"against": None}) if run.against in labels else run)
+        return self.model_copy(update={"target": target, "runs": runs}), told
 
     def _beaten(self, override: str) -> str:
         """Which rows' own settings an override on the command line takes the place of, in brackets."""
@@ -285,14 +326,18 @@ def studies_of(
     seeds: int | None = None,
     folder: str | None = None,
     quick: bool = False,
+    tables: Sequence[str] = (),
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> list[Study]:
     """What a command line names: one study file, or recipes, each a row. One study per table.
 
     Args:
         sources: files.
-        overrides, seeds: as `Study.changed` takes them.
+        overrides, seeds, only, without: as `Study.changed` takes them; a table without a row is left out.
         folder: in place of the study's.
         quick: the study's quick version.
+        tables: names of those to keep; empty: all.
     Raises: RecipeError
     """
     if len(sources) == 1 and "runs" in (_raw(sources[0]) or {}):
@@ -312,7 +357,14 @@ def studies_of(
             study = study.shortened()
         if folder is not None:
             study = study.model_copy(update={"folder": folder})
-        return [table.changed(overrides, seeds) for table in study.split()]
+        labels = [run.label for run in study.runs]
+        _known("--only", only, labels)
+        _known("--without", without, labels)
+        asked = study._tabled(tables).split()
+        changed = [table.changed(overrides, seeds, only=only, without=without) for table in asked]
+        if not any(table.runs for table in changed):
+            raise RecipeError("--only, --without: they leave no row")
+        return [table for table in changed if table.runs]
 
 
 def file_name(label: str) -> str:

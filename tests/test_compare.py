@@ -345,6 +345,67 @@ def test_mistake_of_the_study_itself_names_its_file(tables):
         compare(studies_of([str(tables)])[0], run=local())
 
 
+def test_rows_chosen_on_the_command_line_are_told_and_their_runs_are_found_by_the_whole_study(
+    tables, tmp_path
+):
+    words = ["compare", str(tables), "quick=true", "--local"]
+    few = CliRunner().invoke(commands, [*words, "--only", "B"])
+    assert few.exit_code == 0, few.output
+    assert "changed on the command line: of 2 rows only B; last round" in few.output
+    assert "A (aca)" not in few.output
+    whole = CliRunner().invoke(commands, words)
+    assert whole.exit_code == 0, whole.output
+    assert "1 of 2 runs are there" in whole.output
+    written = (tmp_path / "runs-quick" / "lr-.2" / "comparison.md").read_text()
+    assert "A (aca)" in written
+    assert "changed on the command line" not in written
+
+
+def test_table_chosen_on_the_command_line_is_the_only_one(tables):
+    (study,) = studies_of([str(tables)], tables=["lr .2"], without=["A"])
+    assert study.title == "T; lr .2; changed on the command line: without A"
+    assert [run.label for run in study.runs] == ["B"]
+
+
+def test_table_that_has_none_of_the_chosen_rows_is_left_out(tables):
+    content = yaml.safe_load(tables.read_text())
+    content["tables"]["lr .1"]["without"] = ["A"]
+    (study,) = studies_of([str(write(tables, content))], only=["A"])
+    assert study.title.startswith("T; lr .2; ")
+
+
+def test_what_is_held_against_a_row_that_is_left_out_goes_with_it_and_is_told(tables):
+    content = yaml.safe_load(tables.read_text())
+    content["runs"][1]["against"] = "A"
+    content["target"] = {"run": "A"}
+    content["published"] = [{**KDIA, "rows": ["A"]}, {**KDIA, "rows": ["A", "B"]}]
+    (study, _) = studies_of([str(write(tables, content))], without=["A"])
+    assert (study.target, study.runs[0].against) == (None, None)
+    assert [named.rows for named in study.published] == [["B"]]
+    told = "without A, no target, which was A's best, no relative change of B, which was to A"
+    assert study.title == f"T; lr .1; changed on the command line: {told}"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"only": ["BB"]}, "--only: 'BB': there are A, B"),
+        ({"without": ["C"]}, "--without: 'C': there are A, B"),
+        ({"tables": ["lr .3"]}, "--table: 'lr .3': there are lr .1, lr .2 Did you mean lr .2?"),
+        ({"only": ["A"], "without": ["A"]}, "--only, --without: they leave no row"),
+    ],
+)
+def test_choice_of_what_is_not_there_is_answered_with_what_is(tables, chosen, message):
+    with pytest.raises(RecipeError) as caught:
+        studies_of([str(tables)], **chosen)
+    assert message in str(caught.value)
+
+
+def test_table_of_a_study_that_has_but_one_is_refused():
+    with pytest.raises(RecipeError, match="--table 'x': this study has one table, without a name"):
+        studies_of(["configs/quickstart.yaml"], tables=["x"])
+
+
 def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
     source = write(tmp_path / "one.yaml", THREE_CLIENTS)
     (study,) = studies_of([str(source)], ["rounds=3"], seeds=2)
