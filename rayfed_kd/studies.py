@@ -24,12 +24,12 @@ target: {run: FedAvg}                 # rounds and bytes to this run's best; or 
 published:
   - {paper: kdia, table: "2", where: {dataset: CIFAR-10}, metric: accuracy, statistic: last}
 quick:                                # `quick=true`: what two cores do in their time
-  title: "4,000 images, 20 clients"
+  title: "10 % of the training images, 20 clients"
   overrides: [data.fraction=0.1, partition.clients=20]
   seeds: [1, 2]
   tables: [beta 0.1]
   runs: {KDIA: [method.generator.width=32]}
-  differs: "4,000 images for 50,000, 20 clients for 100"
+  differs: "10 % of the training images, 20 clients for 100"
 """
 
 from __future__ import annotations

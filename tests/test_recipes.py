@@ -128,6 +128,18 @@ def test_recipes_of_a_study_are_valid(path):
             assert recipe.partition.clients >= 8 or recipe.method.name == "centralized"
 
 
+@pytest.mark.parametrize("path", STUDIES, ids=name)
+def test_study_tells_the_share_of_images_and_no_count_that_holds_for_one_data_folder(path):
+    studies = studies_of([str(path)])
+    if read_study(path).quick:
+        studies += studies_of([str(path)], quick=True)
+    for study in studies:
+        texts = (study.title, *(named.differs for named in study.published))
+        assert not [text for text in texts if re.search(r"\d,\d{3} images", text)]
+        for share in re.findall(r"data\.fraction=([\d.]+)", " ".join(plan(study)[0].overrides)):
+            assert f"{100 * float(share):g} %" in study.title
+
+
 def test_published_settings_of_fedkf_are_the_papers():
     """Section V-A: K 20, C 0.2, T 100, E 10, B 64; SGD 0.01 for LeNet-5 and 0.1 for ResNet-8."""
     for data, model, lr in (
