@@ -448,23 +448,27 @@ def _with(raw: Mapping[str, Any], path: Sequence[str], value: Any, override: str
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def validate(model: type[Model], raw: Any, prefix: str = "", owner: str = "") -> Model:
+def validate(
+    model: type[Model], raw: Any, prefix: str = "", owner: str = "", beside: Sequence[str] = ()
+) -> Model:
     """`raw` as `model`; the first fault becomes a RecipeError.
 
     Args:
         prefix: the recipe's path of `raw`, as `method`.
         owner: what the options belong to, as `fedkf`; the recipe itself if empty.
+        beside: keys that the recipe may have there as well, taken out of `raw` before.
     """
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise _explained(model, error, raw, _Where(prefix, owner)) from None
+        raise _explained(model, error, raw, _Where(prefix, owner, tuple(beside))) from None
 
 
 @dataclass(frozen=True)
 class _Where:
     prefix: str
     owner: str
+    beside: tuple[str, ...]
 
     def path(self, steps: Sequence[str]) -> str:
         return ".".join(filter(None, [self.prefix, *steps]))
@@ -489,10 +493,12 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
 
 def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) -> RecipeError:
     known = _keys_at(model, steps[:-1])
-    near = nearest(steps[-1], known)
+    beside = where.beside if len(steps) == 1 else ()
+    near = nearest(steps[-1], [*known, *beside])
     parent = where.path(steps[:-1])
     whose = f"no option of {where.owner}" if where.owner else f"no key of {parent or 'a recipe'}"
     there = f" There are: {', '.join(sorted(known))}." if known else " It takes none."
+    there += f" The method's own there: {', '.join(sorted(beside))}." if beside else ""
     if where.owner and len(steps) == 1:  # often left over from the recipe when only a name was changed
         there += f" '{parent}={{name: {where.owner}}}' replaces name and options."
     hint = ".".join(filter(None, [parent, near])) if near else None

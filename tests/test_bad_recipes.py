@@ -76,6 +76,28 @@ BAD = [
 ]
 
 
+IMAGES = "data={name: synthetic, samples: 40, classes: 2, shape: [1, 32, 32]}"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("batchs", "Did you mean method.generator.batches?"),
+        ("widht", "Did you mean method.generator.width?"),
+        (
+            "foo",
+            "There are: latent, width. The method's own there: batch_size, batches, diversity, epochs, lr, ",
+        ),
+    ],
+)
+def test_unknown_option_of_a_generator_is_answered_with_its_own_and_the_methods(option, message):
+    recipe = {**GOOD, "method": {"name": "kdia"}, "model": {"name": "simple_cnn"}}
+    with pytest.raises(RayfedError) as caught:
+        prepare(recipe, [IMAGES, f"method.generator.{option}=3"])
+    assert f"method.generator.{option} is no option of fedcg_feature." in str(caught.value)
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize(("override", "message"), BAD, ids=[override for override, _ in BAD])
 def test_bad_recipe_is_answered_in_one_message(override, message):
     with pytest.raises(RayfedError) as caught:
