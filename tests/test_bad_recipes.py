@@ -106,6 +106,14 @@ def test_bad_recipe_is_answered_in_one_message(override, message):
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("schedule", ["{name: fedbuff}", "{name: quorum, late: next_round, foo: 1}"])
+def test_schedule_that_no_clock_would_make_fit_the_method_is_answered_with_that_alone(schedule):
+    with pytest.raises(RayfedError) as caught:
+        prepare({**GOOD, "method": {"name": "dsfl"}}, [f"schedule={schedule}"])
+    assert "dsfl's rounds have several exchanges" in str(caught.value)
+    assert "clock" not in str(caught.value)
+
+
 def test_good_recipe_passes_every_check():
     prepared = prepare(GOOD)
     assert prepared.recipe.rounds == 1
