@@ -239,7 +239,8 @@ def _show(comparison: Comparison) -> None:
     console = Console()
     if console.is_terminal:
         console.print(comparison.rich())
-        console.print(comparison.caption(), markup=False, highlight=False)
+        for line in (comparison.caption(), *comparison.remarks()):
+            console.print(line, markup=False, highlight=False)
         for heading, rows in comparison.published():
             console.print(heading, markup=False)
             for label, values in rows:

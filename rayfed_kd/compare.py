@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.config import Recipe, load_recipe
+from rayfed_kd.config import Recipe, load_recipe, yaml_line
 from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.published import published_lines
 from rayfed_kd.studies import Published, Study, TargetRun, file_name
@@ -87,7 +87,8 @@ def compare(
         run(missing)
     from rayfed_kd.results.comparison import Comparison
 
-    return Comparison.read(study, planned, _notes(study, recipes))
+    rows = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
+    return Comparison.read(study, planned, _notes(study, rows))
 
 
 def check(study: Study) -> None:
@@ -188,18 +189,41 @@ def _check_same(one: Planned, recipe: Recipe) -> None:
         raise RecipeError(f"{one.folder} holds another run: {shown}. Give another --folder, or remove it")
 
 
-def _notes(study: Study, recipes: Sequence[Recipe]) -> list[str]:
-    """What a reader of the table must know of its rows."""
-    notes = []
-    for key in ("model", "partition", "local", "sampling", "rounds"):
-        values = [getattr(recipe, key) for recipe in recipes]
-        if any(value != values[0] for value in values):
-            notes.append(f"rows differ in {key}")
+def _notes(study: Study, rows: Mapping[str, Recipe]) -> list[str]:
+    """What a reader of the table must know of its rows, from label -> recipe."""
+    notes = list(_differences(rows))
     if isinstance(study.target, TargetRun):
         notes.append(f"the target is the best of {study.target.run}, seed by seed")
     elif study.target is not None:
         notes.append(f"the target is {100 * study.target:g} %")
     return notes
+
+
+def _differences(rows: Mapping[str, Recipe]) -> Iterator[str]:
+    """What rows are not alike in, and which: the most common value is the other rows'."""
+    settings = {label: _settings(recipe) for label, recipe in rows.items()}
+    for key in sorted({key for found in settings.values() for key in found}):
+        labels: dict[str, list[str]] = {}
+        for label, found in settings.items():
+            labels.setdefault(yaml_line(found.get(key)), []).append(label)
+        if len(labels) > 1:
+            most = max(labels, key=lambda value: len(labels[value]))
+            told = [f"{value} in {' and '.join(named)}" for value, named in labels.items() if value != most]
+            others = "the others" if len(labels[most]) > 1 else labels[most][0]
+            yield f"rows differ in {key}: {'; '.join([*told, f'{most} in {others}'])}"
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """What tells rows apart beside their methods, as a recipe's `section.key` -> value."""
+    kept = {"model", "partition", "local", "sampling", "rounds"}
+    dumped = recipe.model_dump(include=kept, exclude_none=True)
+    found: dict[str, Any] = {}
+    for section, value in dumped.items():
+        if isinstance(value, Mapping):
+            found |= {f"{section}.{key}": inner for key, inner in value.items()}
+        else:
+            found[section] = value
+    return found
 
 
 def _shown(data: Mapping[str, Any]) -> str:

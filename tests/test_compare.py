@@ -96,7 +96,7 @@ def test_target_of_a_run_without_the_headline_is_pointed_out():
     comparison = made(target={"run": "A"}, headline="ua")
     comparison.curves["B", "aca", 1, "ua"] = Curve([2], [0.5], [1], [None])
     assert comparison.cells()[1][-2:] == ["", ""]
-    assert "the target's run has no UA %, so there is no target" in comparison.caption()
+    assert "The target's run has no UA %, so there is no target." in comparison.remarks()
 
 
 def test_relative_change_against_another_row_by_hand():
@@ -105,8 +105,9 @@ def test_relative_change_against_another_row_by_hand():
     assert comparison.changes(("B", "aca")) == pytest.approx([1.25, -0.625])
     assert comparison.header()[-1] == "relative change %"
     assert [line[-1] for line in comparison.cells()] == ["", "+31.25 ± 132.58"]
-    told = "relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
-    assert comparison.caption().endswith(told)
+    assert comparison.remarks() == [
+        "Relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
+    ]
 
 
 def test_a_row_without_an_accuracy_in_common_has_no_change():
@@ -582,17 +583,37 @@ def test_recipe_that_fails_its_checks_is_found_before_any_other_row_runs(study, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_rows_of_another_partition_are_pointed_out(study):
-    other = study.runs[0].model_copy(
-        update={"label": "C", "overrides": ["partition={name: iid, clients: 4}"]}
-    )
-    found = compare(study.model_copy(update={"runs": [study.runs[0], other], "seeds": [1]}), run=local())
-    assert "one seed; rows differ in partition." in found.caption()
+def test_rows_that_differ_are_named_beneath_the_table_with_what_they_differ_in(study):
+    changes = {"C": ["partition.public={fraction: 0.5}", "rounds=1"], "D": ["rounds=1"], "E": ["rounds=1"]}
+    others = [{"label": label, "overrides": own} for label, own in changes.items()]
+    runs = [study.runs[0].model_dump(), *others]
+    asked = Study.model_validate({**study.model_dump(), "runs": runs, "seeds": [1]})
+    found = compare(asked, run=local())
+    assert found.remarks() == [
+        "Rows differ in partition.public: {fraction: 0.5, labels: true} in C; null in the others.",
+        "Rows differ in rounds: 2 in A; 1 in the others.",
+    ]
+    assert found.caption() == "Comparison; last round, one seed."
+    table, *beneath = found.markdown().split("\n\n")[1:]
+    assert table.startswith("| run |")
+    assert beneath == found.remarks()
+    assert all(f"% {remark}" in found.latex() for remark in found.remarks())
+    section = comparison_section("x", found.markdown())
+    assert section.notes == found.remarks()
+    assert [table.title for table in section.tables] == [found.caption()]
+
+
+def test_two_rows_that_differ_are_both_named(study):
+    """B b has another rate; neither is "the others"."""
+    changed = study.model_copy(update={"seeds": [1]})
+    rates = "{name: sgd, lr: %s, momentum: 0.0, nesterov: false, weight_decay: 0.0}"
+    told = f"Rows differ in local.optimizer: {rates % 0.1} in B b; {rates % 0.01} in A."
+    assert compare(changed, run=local()).remarks() == [told]
 
 
 def test_model_that_no_row_evaluates_is_pointed_out(study):
     found = compare(study.model_copy(update={"models": {"acas": "A"}, "seeds": [1]}), run=local())
-    assert "models: no row evaluates acas" in found.caption()
+    assert "Models: no row evaluates acas." in found.remarks()
 
 
 def test_target_in_percent_is_refused():
