@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rayfed_kd.config import Recipe, load_recipe, yaml_line
 from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.published import published_lines
-from rayfed_kd.studies import Published, Study, TargetRun, file_name
+from rayfed_kd.studies import Published, Study, TargetRun, file_name, in_words
 
 if TYPE_CHECKING:
     from rayfed_kd.results.comparison import Comparison
@@ -208,7 +208,7 @@ def _differences(rows: Mapping[str, Recipe]) -> Iterator[str]:
             labels.setdefault(yaml_line(found.get(key)), []).append(label)
         if len(labels) > 1:
             most = max(labels, key=lambda value: len(labels[value]))
-            told = [f"{value} in {' and '.join(named)}" for value, named in labels.items() if value != most]
+            told = [f"{value} in {in_words(named)}" for value, named in labels.items() if value != most]
             others = "the others" if len(labels[most]) > 1 else labels[most][0]
             yield f"rows differ in {key}: {'; '.join([*told, f'{most} in {others}'])}"
 

@@ -235,9 +235,9 @@ class Study(_Strict):
         if seeds_now != self.seeds:
             told.append(f"seeds {_listed(seeds_now)} for {_listed(self.seeds)}")
         if left_out and only:
-            told.append(f"of {len(labels)} rows only {' and '.join(run.label for run in study.runs)}")
+            told.append(f"of {len(labels)} rows only {in_words([run.label for run in study.runs])}")
         elif left_out:
-            told.append(f"without {' and '.join(left_out)}")
+            told.append(f"without {in_words(left_out)}")
         runs = [run.model_copy(update={"overrides": [*run.overrides, *overrides]}) for run in study.runs]
         return study.model_copy(update={"seeds": seeds_now, "runs": runs})._told([*told, *missed])
 
@@ -274,7 +274,7 @@ class Study(_Strict):
             if rows_own and rows_own != [load_yaml(text)]:
                 rows.setdefault(yaml_line(rows_own[0]), []).append(run.label)
         told = [
-            f"{'rows' if len(labels) > 1 else 'row'} {' and '.join(labels)}: {own} -> {text}"
+            f"{'rows' if len(labels) > 1 else 'row'} {in_words(labels)}: {own} -> {text}"
             for own, labels in rows.items()
         ]
         return f" ({'; '.join(told)})" if told else ""
@@ -365,6 +365,12 @@ def studies_of(
         if not any(table.runs for table in changed):
             raise RecipeError("--only, --without: they leave no row")
         return [table for table in changed if table.runs]
+
+
+def in_words(labels: Sequence[str]) -> str:
+    """Labels in a sentence, as `A, "B, server" and C`: in quotes where they have a comma of their own."""
+    shown = [f'"{label}"' if "," in label else label for label in labels]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
 
 
 def file_name(label: str) -> str:

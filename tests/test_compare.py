@@ -19,7 +19,7 @@ from rayfed_kd.published import published_lines, published_rows
 from rayfed_kd.results.agreement import rank_correlation
 from rayfed_kd.results.comparison import Comparison, Curve
 from rayfed_kd.results.report.papers import comparison_section
-from rayfed_kd.studies import Study, read_study, studies_of
+from rayfed_kd.studies import Study, in_words, read_study, studies_of
 
 
 def write(path, content):
@@ -289,6 +289,11 @@ def test_what_the_command_line_changes_is_told_on_the_screen_in_the_files_and_on
     section = comparison_section("x", (folder / "comparison.md").read_text())
     assert title in section.tables[0].title
     assert differs in section.tables[1].title
+
+
+def test_labels_with_commas_stand_in_quotes_in_a_sentence():
+    assert in_words(["A"]) == "A"
+    assert in_words(["A", "B, server", "C"]) == 'A, "B, server" and C'
 
 
 def test_study_as_its_file_has_it_tells_of_no_change(tables):
