@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -192,9 +194,10 @@ def compare_(
     run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
     for study in studies:
         check(study)
-    for study in studies:
-        comparison = compare(study, run=run_missing, tell=click.echo)
-        _show(comparison)
+    with _going_on_by("the same compare command again"):
+        for study in studies:
+            comparison = compare(study, run=run_missing, tell=click.echo)
+            _show(comparison)
 
 
 @commands.command()
@@ -224,7 +227,8 @@ def tune(recipe: str, overrides: tuple[str, ...], resume_: bool, **options: Any)
     from rayfed_kd.listing import page_width
     from rayfed_kd.trials import tune as search
 
-    found = search(recipe, overrides=overrides, resume=resume_, tell=click.echo, **options)
+    with _going_on_by("the same tune command with --resume"):
+        found = search(recipe, overrides=overrides, resume=resume_, tell=click.echo, **options)
     page_width(Console()).print(found.rich())
     for line in found.failures():
         click.echo(line, err=True)
@@ -291,8 +295,16 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+@contextmanager
+def _going_on_by(way_on: str) -> Iterator[None]:
+    """An interruption within tells this way to go on, not that of the one run which was cut off."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(way_on) from None
+
+
 def _interrupted(terminated: list[int], way_on: str = "") -> int:
-    ways = "`rayfed-kd tune --resume`, `resume` with the run's folder, or the same compare again, goes on"
-    goes_on = f"`{way_on}` goes on" if way_on else ways
-    click.echo(f"interrupted: what was finished is there; {goes_on}", err=True)
+    goes_on = f"; {way_on} goes on" if way_on else ""
+    click.echo(f"interrupted: what was finished is there{goes_on}", err=True)
     return 143 if terminated else 130

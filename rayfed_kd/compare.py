@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.config import Recipe, load_recipe, yaml_line
 from rayfed_kd.errors import RecipeError, naming, nearest
+from rayfed_kd.experiment import UNFINISHED
 from rayfed_kd.published import published_lines
 from rayfed_kd.studies import Published, Study, TargetRun, file_name, in_words
 
@@ -49,7 +50,7 @@ class Planned:
     @property
     def aside(self) -> Path:
         """Where it runs: renamed when finished, so a run cut off is gone on with, never half believed."""
-        return self.folder.with_name(self.folder.name + ".running")
+        return self.folder.with_name(self.folder.name + UNFINISHED)
 
     @contextmanager
     def naming(self) -> Iterator[None]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Event = Mapping[str, Any]
 Tell = Callable[[str], None]
 CHANGEABLE = ("rounds", *EXECUTION)
+UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
 
 
 @dataclass(frozen=True)
@@ -323,7 +324,8 @@ def _resumable(folder: Path) -> Iterator[None]:
         yield
     except (RunError, KeyboardInterrupt) as error:
         if list((folder / "checkpoints").glob("round-*.json")):
-            way_on = f"rayfed-kd resume {folder}"
+            of_comparison = folder.suffix == UNFINISHED
+            way_on = "the same compare command again" if of_comparison else f"`rayfed-kd resume {folder}`"
             said = f"{error}\nTo go on from the last checkpoint: {way_on}"
             error.args = (said,) if isinstance(error, RunError) else (way_on,)
         raise
