@@ -100,6 +100,11 @@ def test_recipe_names_its_table(path):
     assert "Table" in first or path.name == "quickstart.yaml" or re.search(r"\(arXiv .*\bno table\b", first)
 
 
+def test_every_method_that_is_not_one_of_the_five_papers_has_a_recipe_among_the_baselines():
+    ours = {"fedkf", "datafree", "kdia", "fedgem", "fedgems", "dafkd", "fedd2s"}
+    assert set(METHODS) - ours == {path.stem for path in BASELINES} - {"centralized_all"}
+
+
 @pytest.mark.parametrize("path", BASELINES, ids=name)
 def test_recipe_of_a_comparison_method_says_how_our_papers_run_it_and_that_is_valid(path):
     """Comment lines as `configs/kdia/cifar10.yaml method={name: moon, mu: 5.0}`, or itself such a run."""
