@@ -64,7 +64,8 @@ def tune(
         import cluster.tune  # noqa: F401
     except ImportError as error:
         raise RecipeError(
-            f"tune: Ray Tune cannot be imported ({error}); pip install 'rayfed-kd[tune]' brings what it needs"
+            f"tune: Ray Tune cannot be imported ({error}); pip install -e '.[tune]' in the clone brings what "
+            "it needs"
         ) from None
     with ready.folder.claimed(ready.asked, resume=resume):
         _run_trials(ready, concurrent, address, tell)
