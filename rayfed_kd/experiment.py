@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -285,6 +286,7 @@ def run_each(
 
 def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared, bool], Result]) -> None:
     """`work` takes the run, and whether it was begun before."""
+    started = time.perf_counter()
     recipe = load_recipe(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
     begun = _begun(plan.aside, recipe)
     tell(f"{plan.label}, seed {plan.seed}: {'goes on' if begun else 'starts'} in {plan.aside}")
@@ -294,7 +296,10 @@ def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared, bool], Res
     except RunError as error:
         raise RunError(f"{plan.label}, seed {plan.seed}: {error}") from error
     plan.aside.rename(plan.folder)
-    tell(f"{plan.label}, seed {plan.seed}: {_headline(result)}")
+    seconds = f"{result.summary['wall_s']:.1f} s in rounds"
+    if not begun:  # the rounds' seconds are those of all its parts
+        seconds = f"{time.perf_counter() - started:.1f} s in all, {seconds}"
+    tell(f"{plan.label}, seed {plan.seed}: {_headline(result)}; {seconds}")
 
 
 def _begun(folder: Path, recipe: Recipe) -> bool:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from functools import partial
 
 import pyarrow.parquet as pq
@@ -480,6 +481,14 @@ def test_finished_runs_are_not_run_again(study, tmp_path):
         "B-b-seed1",
         "B-b-seed2",
     }
+
+
+def test_finished_run_tells_its_seconds_in_all_and_in_rounds(study):
+    """What is not in rounds is data, partition, start and end."""
+    told = []
+    compare(study.model_copy(update={"seeds": [1]}), run=local(told))
+    found = re.search(r"A, seed 1: aca amp .*; ([\d.]+) s in all, ([\d.]+) s in rounds$", told[1])
+    assert float(found[1]) >= float(found[2]) > 0
 
 
 def test_half_finished_run_is_made_again(study, tmp_path):
