@@ -267,11 +267,12 @@ class Study(_Strict):
     def _beaten(self, override: str) -> str:
         """Which rows' own settings an override on the command line takes the place of, in brackets."""
         key, _, text = override.partition("=")
+        asked = StudyRun(label="command line", overrides=[override]).own(key)
         rows: dict[str, list[str]] = {}
         for run in self.runs:
             with naming(f"{self.source or 'study'}, row {run.label}"):
                 rows_own = run.own(key)
-            if rows_own and rows_own != [load_yaml(text)]:
+            if rows_own and rows_own != asked:
                 rows.setdefault(yaml_line(rows_own[0]), []).append(run.label)
         told = [
             f"{'rows' if len(labels) > 1 else 'row'} {in_words(labels)}: {own} -> {text}"

@@ -346,6 +346,12 @@ def test_mistake_in_a_row_names_the_study_the_row_and_its_recipe(tables, tmp_pat
     assert str(shown.exception).startswith(f"{tables}, row B: {tmp_path / 'base.yaml'}: {message}")
 
 
+@pytest.mark.parametrize("override", ["local.epochs=[1", "rounds"])
+def test_override_that_cannot_be_read_is_answered(study, override):
+    with pytest.raises(RecipeError, match=re.escape(f"override {override!r}: ")):
+        study.changed([override])
+
+
 def test_mistake_of_the_study_itself_names_its_file(tables):
     write(tables, {**yaml.safe_load(tables.read_text()), "target": {"run": "Z"}})
     with pytest.raises(RecipeError, match=rf"{tables}: target.run: 'Z' is no row"):
