@@ -93,8 +93,12 @@ class FedDF(Averaging[None]):
     paper = "Lin et al. 2020, arXiv 2006.07242"
     public = "samples"
 
+    @property
+    def public_needed(self) -> Literal["samples", "labels"]:
+        return "samples" if self.options.validation is None else "labels"
+
     def check(self, ctx: ServerContext) -> None:
-        if self.options.validation is not None and not ctx.public.labelled:
+        if self.public_needed == "labels" and not ctx.public.labelled:
             raise RecipeError(
                 "partition.public.labels = false: method.validation needs the labels of public samples"
             )

@@ -88,14 +88,17 @@ class FedMD(Method[ServerState, ClientState]):
     heterogeneous = True
     public = "samples"
 
+    @property
+    def public_needed(self) -> Literal["samples", "labels"]:
+        return "labels" if self.options.pretrain_public else "samples"
+
     def check(self, ctx: ServerContext) -> None:
-        options = self.options
-        if options.pretrain_public and not ctx.public.labelled:
+        if self.public_needed == "labels" and not ctx.public.labelled:
             raise RecipeError(
                 "partition.public.labels = false: fedmd trains on public labels first; "
                 "expected labels, or method.pretrain_public = 0"
             )
-        options.check_public(ctx)
+        self.options.check_public(ctx)
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         return ServerState(())

@@ -17,6 +17,7 @@ from rayfed_kd.protocol import Method
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.staleness import UpdateRule
 from rayfed_kd.timing import (
+    SCHEDULES,
     AsynchronousOptions,
     BufferedOptions,
     FedAsyncOptions,
@@ -129,24 +130,34 @@ def make_schedule(recipe: Recipe, borders: Mapping[int, int] | None = None) -> S
     return Schedule(at_work=cohort, seed=seed)
 
 
-def check_schedule(recipe: Recipe, method: Method, devices: Devices | None, sizes: Sequence[int]) -> None:  # type: ignore[type-arg]
-    """Refuses what can be known to fail before the first round.
+def check_exchanges(recipe: Recipe, method: Method) -> None:  # type: ignore[type-arg]
+    """Whether the method's exchanges fit the schedule: asked first, as no clock or option would help.
 
-    Args:
-        sizes: [K] training samples.
-    Raises: RecipeError if the method cannot run under the schedule, or nobody can meet its deadline.
+    Raises: RecipeError
     """
-    options, name = schedule_options(recipe), recipe.schedule.name
-    if isinstance(options, AsynchronousOptions) and not method.asynchronous:
+    kind, asked = SCHEDULES.get(recipe.schedule.name), recipe.schedule
+    if kind is None or method.asynchronous:
+        return
+    if issubclass(kind, AsynchronousOptions):
         raise RecipeError(
-            f"schedule.name = {name!r}: {recipe.method.name}'s rounds have several exchanges; expected "
+            f"schedule.name = {asked.name!r}: {recipe.method.name}'s rounds have several exchanges; expected "
             "sync or quorum"
         )
-    if isinstance(options, QuorumOptions) and options.late == "next_round" and not method.asynchronous:
+    if issubclass(kind, QuorumOptions) and asked.options.get("late") == "next_round":
         raise RecipeError(
             f"schedule.late = 'next_round': {recipe.method.name}'s rounds have several exchanges, a late "
             "reply fits none of the next one's; expected drop"
         )
+
+
+def check_schedule(recipe: Recipe, method: Method, devices: Devices | None, sizes: Sequence[int]) -> None:  # type: ignore[type-arg]
+    """Refuses what can be known to fail before the first round, beside `check_exchanges`.
+
+    Args:
+        sizes: [K] training samples.
+    Raises: RecipeError if nobody can meet the schedule's deadline.
+    """
+    options = schedule_options(recipe)
     if isinstance(options, QuorumOptions) and options.deadline_s is not None and devices is not None:
         work = [method.least_samples(size, recipe.local) for size in sizes]
         seconds = [devices.busy_s(client, 0, samples, 0) for client, samples in enumerate(work)]

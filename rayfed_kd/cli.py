@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -156,24 +158,29 @@ def doctor(address: str | None) -> None:
 @commands.command(name="compare")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG [CONFIG|KEY=VALUE]...")
 @click.option("--seeds", type=click.IntRange(1), help="Run seeds 1 to N; default: the study's, else 1.")
+@click.option(
+    "--table", "tables", multiple=True, metavar="NAME", help="One of the study's tables; repeatable."
+)
+@click.option("--only", multiple=True, metavar="LABEL", help="A row to run, and no other; repeatable.")
+@click.option("--without", multiple=True, metavar="LABEL", help="A row to leave out; repeatable.")
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray; default: as many as have room.")
 @click.option("--folder", help="Where runs and tables go; default: the study's.")
 @click.option("--local", is_flag=True, help="In this process, one after another, without Ray.")
 @click.option("--address", help="HOST:PORT of a Ray cluster; default: RAY_ADDRESS, else a private Ray.")
 def compare_(
     configs: tuple[str, ...],
-    seeds: int | None,
     jobs: int | None,
-    folder: str | None,
     local: bool,
     address: str | None,
+    **chosen: Any,
 ) -> None:
     """Run a study file, or several recipes, with every seed, and put the results in one table.
 
     KEY=VALUE goes to every recipe; a study file gives rows options of their own (rayfed_kd/studies.py shows
-    one). quick=true runs a study's quick version. Mean and deviation of every metric, the paper's values and
-    the agreement of both orders; Markdown, LaTeX, Parquet and curves are written to the folder. Runs that
-    are there already are not run again: a study goes on where it was cut off.
+    one). quick=true runs a study's quick version; --table, --only and --without take parts of it. What the
+    command line changes of a study stands in the table's title. Mean and deviation of every metric, the
+    paper's values and the agreement of both orders; Markdown, LaTeX, Parquet and curves are written to the
+    folder. Runs that are there already are not run again: a study goes on where it was cut off.
     """
     from functools import partial
 
@@ -183,13 +190,14 @@ def compare_(
 
     changes = [c for c in configs if "=" in c and c != "quick=true"]
     sources = [c for c in configs if "=" not in c]
-    studies = studies_of(sources, seeds=seeds, folder=folder, quick="quick=true" in configs)
+    studies = studies_of(sources, changes, quick="quick=true" in configs, **chosen)
     run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
     for study in studies:
-        check(study, changes)
-    for study in studies:
-        comparison = compare(study, changes, run=run_missing, tell=click.echo)
-        _show(comparison)
+        check(study)
+    with _going_on_by("the same compare command again"):
+        for study in studies:
+            comparison = compare(study, run=run_missing, tell=click.echo)
+            _show(comparison)
 
 
 @commands.command()
@@ -219,7 +227,8 @@ def tune(recipe: str, overrides: tuple[str, ...], resume_: bool, **options: Any)
     from rayfed_kd.listing import page_width
     from rayfed_kd.trials import tune as search
 
-    found = search(recipe, overrides=overrides, resume=resume_, tell=click.echo, **options)
+    with _going_on_by("the same tune command with --resume"):
+        found = search(recipe, overrides=overrides, resume=resume_, tell=click.echo, **options)
     page_width(Console()).print(found.rich())
     for line in found.failures():
         click.echo(line, err=True)
@@ -234,7 +243,8 @@ def _show(comparison: Comparison) -> None:
     console = Console()
     if console.is_terminal:
         console.print(comparison.rich())
-        console.print(comparison.caption(), markup=False, highlight=False)
+        for line in (comparison.caption(), *comparison.remarks()):
+            console.print(line, markup=False, highlight=False)
         for heading, rows in comparison.published():
             console.print(heading, markup=False)
             for label, values in rows:
@@ -285,8 +295,16 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+@contextmanager
+def _going_on_by(way_on: str) -> Iterator[None]:
+    """An interruption within tells this way to go on, not that of the one run which was cut off."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(way_on) from None
+
+
 def _interrupted(terminated: list[int], way_on: str = "") -> int:
-    ways = "`rayfed-kd tune --resume`, `resume` with the run's folder, or the same compare again, goes on"
-    goes_on = f"`{way_on}` goes on" if way_on else ways
-    click.echo(f"interrupted: what was finished is there; {goes_on}", err=True)
+    goes_on = f"; {way_on} goes on" if way_on else ""
+    click.echo(f"interrupted: what was finished is there{goes_on}", err=True)
     return 143 if terminated else 130

@@ -6,15 +6,17 @@ both are functions of the recipe and the seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.config import Recipe, load_recipe
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.config import Recipe, load_recipe, yaml_line
+from rayfed_kd.errors import RecipeError, naming, nearest
+from rayfed_kd.experiment import UNFINISHED
 from rayfed_kd.published import published_lines
-from rayfed_kd.studies import Published, Study, TargetRun, file_name
+from rayfed_kd.studies import Published, Study, TargetRun, file_name, in_words
 
 if TYPE_CHECKING:
     from rayfed_kd.results.comparison import Comparison
@@ -26,8 +28,14 @@ NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a study: what, where its result lies, and whether it is there."""
+    """One run of a study: what, where its result lies, and whether it is there.
 
+    Attributes:
+        study: the study's file; "" without one.
+        source: the row's base recipe.
+    """
+
+    study: str
     label: str
     seed: int
     source: str
@@ -42,12 +50,22 @@ class Planned:
     @property
     def aside(self) -> Path:
         """Where it runs: renamed when finished, so a run cut off is gone on with, never half believed."""
-        return self.folder.with_name(self.folder.name + ".running")
+        return self.folder.with_name(self.folder.name + UNFINISHED)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Recipe errors raised within name the study, the row and its base recipe."""
+        row = ", ".join(filter(None, (self.study, f"row {self.label}")))
+        try:
+            with naming(self.source):
+                yield
+        except RecipeError as error:
+            source = f"{row}: {error.source}"
+            raise RecipeError(error.message, error.path, error.hint, source) from None
 
 
 def compare(
     study: Study,
-    overrides: Sequence[str] = (),
     *,
     run: Callable[[Sequence[Planned]], None],
     tell: Callable[[str], None] = lambda line: None,
@@ -56,13 +74,13 @@ def compare(
 
     Args:
         study: what to run.
-        overrides: for every recipe.
         run: runs those given, and renames each run's folder from `aside` when it is finished.
         tell: called with a line about what is there already.
     Raises: RecipeError if the study or one of its recipes is bad, before the first run; RunError.
     """
-    planned = plan(study, overrides)
-    recipes = _checked(study, planned)
+    with naming(study.source or None):
+        planned = plan(study)
+        recipes = _checked(study, planned)
     missing = [one for one in planned if not one.done]
     if len(missing) < len(planned):
         tell(f"{len(planned) - len(missing)} of {len(planned)} runs are there in {study.folder}")
@@ -70,25 +88,24 @@ def compare(
         run(missing)
     from rayfed_kd.results.comparison import Comparison
 
-    return Comparison.read(study, planned, _notes(study, recipes))
+    rows = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
+    return Comparison.read(study, planned, _notes(study, rows))
 
 
-def check(study: Study, overrides: Sequence[str] = ()) -> None:
+def check(study: Study) -> None:
     """Whether `compare` would start.
 
     Raises: RecipeError
     """
-    _checked(study, plan(study, overrides))
+    with naming(study.source or None):
+        _checked(study, plan(study))
 
 
-def plan(study: Study, overrides: Sequence[str] = ()) -> list[Planned]:
+def plan(study: Study) -> list[Planned]:
     """Every run of a study, by row and seed.
 
-    Raises: RecipeError if a row has no recipe, or an override sets a run's folder.
+    Raises: RecipeError if a row has no recipe.
     """
-    asked = next((change for change in overrides if change.startswith("results.")), None)
-    if asked is not None:
-        raise RecipeError(f"override {asked!r}: a comparison gives each run its folder; expected --folder")
     planned = []
     for run in study.runs:
         base = run.base or study.base
@@ -96,8 +113,8 @@ def plan(study: Study, overrides: Sequence[str] = ()) -> list[Planned]:
             raise RecipeError(f"runs: {run.label}: no base recipe, neither here nor in the study")
         for seed in study.seeds:
             folder = Path(study.folder) / f"{file_name(run.label)}-seed{seed}"
-            changes = (*study.overrides, *run.overrides, *overrides, f"seed={seed}")
-            planned.append(Planned(run.label, seed, base, changes, folder))
+            changes = (*study.overrides, *run.overrides, f"seed={seed}")
+            planned.append(Planned(study.source, run.label, seed, base, changes, folder))
     return planned
 
 
@@ -117,7 +134,8 @@ def _checked(study: Study, planned: Sequence[Planned]) -> list[Recipe]:
     first: tuple[str, Mapping[str, Any]] | None = None
     recipes = []
     for one in planned:
-        recipe = load_recipe(one.source, [*one.overrides, f"results.folder={one.aside}"])
+        with one.naming():
+            recipe = load_recipe(one.source, [*one.overrides, f"results.folder={one.aside}"])
         data = recipe.data.model_dump(exclude={"augment", "pixels"})
         if first is None:
             first = (one.label, data)
@@ -172,18 +190,41 @@ def _check_same(one: Planned, recipe: Recipe) -> None:
         raise RecipeError(f"{one.folder} holds another run: {shown}. Give another --folder, or remove it")
 
 
-def _notes(study: Study, recipes: Sequence[Recipe]) -> list[str]:
-    """What a reader of the table must know of its rows."""
-    notes = []
-    for key in ("model", "partition", "local", "sampling", "rounds"):
-        values = [getattr(recipe, key) for recipe in recipes]
-        if any(value != values[0] for value in values):
-            notes.append(f"rows differ in {key}")
+def _notes(study: Study, rows: Mapping[str, Recipe]) -> list[str]:
+    """What a reader of the table must know of its rows, from label -> recipe."""
+    notes = list(_differences(rows))
     if isinstance(study.target, TargetRun):
         notes.append(f"the target is the best of {study.target.run}, seed by seed")
     elif study.target is not None:
         notes.append(f"the target is {100 * study.target:g} %")
     return notes
+
+
+def _differences(rows: Mapping[str, Recipe]) -> Iterator[str]:
+    """What rows are not alike in, and which: the most common value is the other rows'."""
+    settings = {label: _settings(recipe) for label, recipe in rows.items()}
+    for key in sorted({key for found in settings.values() for key in found}):
+        labels: dict[str, list[str]] = {}
+        for label, found in settings.items():
+            labels.setdefault(yaml_line(found.get(key)), []).append(label)
+        if len(labels) > 1:
+            most = max(labels, key=lambda value: len(labels[value]))
+            told = [f"{value} in {in_words(named)}" for value, named in labels.items() if value != most]
+            others = "the others" if len(labels[most]) > 1 else labels[most][0]
+            yield f"rows differ in {key}: {'; '.join([*told, f'{most} in {others}'])}"
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """What tells rows apart beside their methods, as a recipe's `section.key` -> value."""
+    kept = {"model", "partition", "local", "sampling", "rounds"}
+    dumped = recipe.model_dump(include=kept, exclude_none=True)
+    found: dict[str, Any] = {}
+    for section, value in dumped.items():
+        if isinstance(value, Mapping):
+            found |= {f"{section}.{key}": inner for key, inner in value.items()}
+        else:
+            found[section] = value
+    return found
 
 
 def _shown(data: Mapping[str, Any]) -> str:

@@ -48,6 +48,12 @@ def load_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 
+def yaml_line(value: Any) -> str:
+    """A plain value as a recipe has it in one line, as `{name: sgd, lr: 0.1}`."""
+    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=float("inf"))
+    return text.strip()[1:-1]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -388,7 +394,7 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
         for override in overrides:
-            raw = _overridden(raw, override)
+            raw = overridden(raw, override)
         recipe = validate(Recipe, raw)
     recipe._header = "" if isinstance(source, Mapping) else _top_comment(Path(source))
     return recipe
@@ -412,7 +418,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
+def overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
+    """Nested mappings with `key.path=value` set.
+
+    Raises: RecipeError
+    """
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {override!r}: expected key.path=value, as method.gamma=0.5")
@@ -438,23 +448,27 @@ def _with(raw: Mapping[str, Any], path: Sequence[str], value: Any, override: str
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def validate(model: type[Model], raw: Any, prefix: str = "", owner: str = "") -> Model:
+def validate(
+    model: type[Model], raw: Any, prefix: str = "", owner: str = "", beside: Sequence[str] = ()
+) -> Model:
     """`raw` as `model`; the first fault becomes a RecipeError.
 
     Args:
         prefix: the recipe's path of `raw`, as `method`.
         owner: what the options belong to, as `fedkf`; the recipe itself if empty.
+        beside: keys that the recipe may have there as well, taken out of `raw` before.
     """
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise _explained(model, error, raw, _Where(prefix, owner)) from None
+        raise _explained(model, error, raw, _Where(prefix, owner, tuple(beside))) from None
 
 
 @dataclass(frozen=True)
 class _Where:
     prefix: str
     owner: str
+    beside: tuple[str, ...]
 
     def path(self, steps: Sequence[str]) -> str:
         return ".".join(filter(None, [self.prefix, *steps]))
@@ -479,10 +493,12 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
 
 def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) -> RecipeError:
     known = _keys_at(model, steps[:-1])
-    near = nearest(steps[-1], known)
+    beside = where.beside if len(steps) == 1 else ()
+    near = nearest(steps[-1], [*known, *beside])
     parent = where.path(steps[:-1])
     whose = f"no option of {where.owner}" if where.owner else f"no key of {parent or 'a recipe'}"
     there = f" There are: {', '.join(sorted(known))}." if known else " It takes none."
+    there += f" The method's own there: {', '.join(sorted(beside))}." if beside else ""
     if where.owner and len(steps) == 1:  # often left over from the recipe when only a name was changed
         there += f" '{parent}={{name: {where.owner}}}' replaces name and options."
     hint = ".".join(filter(None, [parent, near])) if near else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 Event = Mapping[str, Any]
 Tell = Callable[[str], None]
 CHANGEABLE = ("rounds", *EXECUTION)
+UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,8 @@ def run_each(
     """
     rows = {plan.label: plan for plan in planned}  # a row's seeds differ in nothing that can fail
     for plan in rows.values():
-        prepare(plan.source, plan.overrides)
+        with plan.naming():
+            prepare(plan.source, plan.overrides)
     if local:
         for plan in planned:
             _run_planned(plan, tell, lambda p, begun: _run_local(p, _silent, resume=begun, tell=tell))
@@ -283,17 +286,20 @@ def run_each(
 
 def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared, bool], Result]) -> None:
     """`work` takes the run, and whether it was begun before."""
+    started = time.perf_counter()
     recipe = load_recipe(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
     begun = _begun(plan.aside, recipe)
     tell(f"{plan.label}, seed {plan.seed}: {'goes on' if begun else 'starts'} in {plan.aside}")
     try:
-        with naming(plan.source):
-            prepared = make_ready(recipe)
-        result = work(prepared, begun)
+        with plan.naming():
+            result = work(make_ready(recipe), begun)
     except RunError as error:
         raise RunError(f"{plan.label}, seed {plan.seed}: {error}") from error
     plan.aside.rename(plan.folder)
-    tell(f"{plan.label}, seed {plan.seed}: {_headline(result)}")
+    seconds = f"{result.summary['wall_s']:.1f} s in rounds"
+    if not begun:  # the rounds' seconds are those of all its parts
+        seconds = f"{time.perf_counter() - started:.1f} s in all, {seconds}"
+    tell(f"{plan.label}, seed {plan.seed}: {_headline(result)}; {seconds}")
 
 
 def _begun(folder: Path, recipe: Recipe) -> bool:
@@ -323,7 +329,8 @@ def _resumable(folder: Path) -> Iterator[None]:
         yield
     except (RunError, KeyboardInterrupt) as error:
         if list((folder / "checkpoints").glob("round-*.json")):
-            way_on = f"rayfed-kd resume {folder}"
+            of_comparison = folder.suffix == UNFINISHED
+            way_on = "the same compare command again" if of_comparison else f"`rayfed-kd resume {folder}`"
             said = f"{error}\nTo go on from the last checkpoint: {way_on}"
             error.args = (said,) if isinstance(error, RunError) else (way_on,)
         raise

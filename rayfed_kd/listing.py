@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+from annotated_types import Ge
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from rich import box
 from rich.console import Console
@@ -110,29 +112,37 @@ def _options_table(model: type[BaseModel]) -> Text | Table:
 
 
 def public_data(method: AnyMethod) -> str:
-    """What it needs of `partition.public`."""
-    return PUBLIC[method.public]
+    """What it needs of `partition.public` by default, and which single choices of its options change that."""
+    return _by_options(method, lambda made: PUBLIC[made.public_needed])
 
 
 def schedules(method: AnyMethod) -> str:
-    """Which schedules it runs under, and which single choices of its options change that.
+    """Which schedules it runs under by default, and which single choices of its options change that."""
+    return _by_options(method, lambda made: ALL_SCHEDULES if made.asynchronous else ROUNDS_ONLY)
 
-    Asked of the method itself, as the schedules ask it (`Method.asynchronous`).
-    """
-    usual = _schedules(method)
+
+def _by_options(method: AnyMethod, fact: Callable[[Method[Any, Any]], str]) -> str:
+    """A fact about a method, asked of the method itself, with every choice of one option that changes it."""
+    model = method.options_model()
+    usual = fact(method(model.model_construct()))
     changing = {
-        f"{name}: {choice}": other
-        for name, field in method.options_model().model_fields.items()
-        if get_origin(field.annotation) is Literal
-        for choice in get_args(field.annotation)
-        if (other := _schedules(method, **{name: choice})) != usual
+        f"{name}: {shown}": other
+        for name, field in model.model_fields.items()
+        for shown, choice in _choices(field)
+        if (other := fact(method(model.model_construct(**{name: choice})))) != usual
     }
     return "; ".join([usual, *(f"{other} if {choice}" for choice, other in changing.items())])
 
 
-def _schedules(method: AnyMethod, **choice: Any) -> str:
-    options = method.options_model().model_construct(**choice)
-    return ALL_SCHEDULES if method(options).asynchronous else ROUNDS_ONLY
+def _choices(field: FieldInfo) -> Iterator[tuple[str, Any]]:
+    """Choices of an option as a recipe has them: every word, a number's least, a part with its defaults."""
+    part = model_in(field.annotation)
+    if get_origin(field.annotation) is Literal:
+        yield from ((str(choice), choice) for choice in get_args(field.annotation))
+    elif part is not None:
+        yield "{}", part.model_construct()
+    else:
+        yield from ((str(bound.ge), bound.ge) for bound in field.metadata if isinstance(bound, Ge))
 
 
 def model_lines() -> Iterator[str]:

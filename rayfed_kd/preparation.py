@@ -57,7 +57,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     location = method_location(recipe)
     own = find_own_modules()
     from cluster.grouping import check_grouping
-    from cluster.schedules import check_schedule
+    from cluster.schedules import check_exchanges, check_schedule
     from rayfed_kd.setting import (
         Blueprint,
         check_names,
@@ -68,6 +68,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     )
 
     method = make_method(location, recipe.method)
+    check_exchanges(recipe, method)
     check_names(recipe)
     devices = load_devices(recipe)
     dataset = load_data(recipe)

@@ -96,7 +96,8 @@ def imported_optuna() -> Any:
         import optuna
     except ImportError as error:
         raise RecipeError(
-            f"--search optuna: Optuna cannot be imported ({error}); pip install 'rayfed-kd[tune]' brings it"
+            f"--search optuna: Optuna cannot be imported ({error}); pip install -e '.[tune]' in the clone "
+            "brings it"
         ) from None
     return optuna
 

@@ -387,7 +387,8 @@ class Method(Generic[ServerState, ClientState]):
         down, up: every part that may cross, with its kind; others are refused.
         server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
         heterogeneous: whether clients may have architectures of their own (`client_models`).
-        public: what the method needs of `partition.public`: nothing, its samples, or their labels as well.
+        public: what the method needs of `partition.public` whatever its options: nothing, its samples, or
+            their labels as well.
         aligned: whether what clients send is about the same things in the same places, as attacks need it.
     """
 
@@ -422,6 +423,11 @@ class Method(Generic[ServerState, ClientState]):
 
     def check(self, ctx: ServerContext) -> None:
         """Raises RecipeError if the method cannot run with this model and data; before any round."""
+
+    @property
+    def public_needed(self) -> Literal["none", "samples", "labels"]:
+        """What it needs of `partition.public` with its options: `public`, or more."""
+        return self.public
 
     @property
     def asynchronous(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import nn
 
 from rayfed_kd.attacks import attacked_parts, strength
@@ -224,7 +225,12 @@ class Setting:
         registered = REGISTRIES[architecture.kind]
         location = locate(architecture.name, registered, f"{path}.name")
         make = load_object(location, f"{path}.name")
-        options = validate(options_model(make), dict(architecture.options), path, architecture.name)
+        held = getattr(self.method.options, path.removeprefix("method."), None)
+        of_method = (
+            type(held).model_fields if isinstance(held, BaseModel) else ()
+        )  # beside the architecture's
+        given = dict(architecture.options)
+        options = validate(options_model(make), given, path, architecture.name, list(of_method))
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
         classes = architecture.classes or self.dataset.classes
         space, cut = architecture.space, architecture.cut
@@ -243,6 +249,11 @@ class Setting:
                 raise RecipeError(whole, error.path) from None
 
         return build
+
+    def _keys_of_method(self, path: str) -> list[str]:
+        """The method's own keys at `method.NAME`, beside the options of the architecture named there."""
+        held = getattr(self.method.options, path.partition("method.")[2], None)
+        return list(type(held).model_fields) if isinstance(held, BaseModel) else []
 
     @cached_property
     def spaces(self) -> Mapping[str, tuple[int, ...]]:

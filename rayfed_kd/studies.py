@@ -24,12 +24,12 @@ target: {run: FedAvg}                 # rounds and bytes to this run's best; or 
 published:
   - {paper: kdia, table: "2", where: {dataset: CIFAR-10}, metric: accuracy, statistic: last}
 quick:                                # `quick=true`: what two cores do in their time
-  title: "4,000 images, 20 clients"
+  title: "10 % of the training images, 20 clients"
   overrides: [data.fraction=0.1, partition.clients=20]
   seeds: [1, 2]
   tables: [beta 0.1]
   runs: {KDIA: [method.generator.width=32]}
-  differs: "4,000 images for 50,000, 20 clients for 100"
+  differs: "10 % of the training images, 20 clients for 100"
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from rayfed_kd.config import load_yaml, validate
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.config import load_yaml, overridden, validate, yaml_line
+from rayfed_kd.errors import RecipeError, naming, nearest
 
 Metric = Literal["amp", "fm", "wlp", "ua", "server_accuracy"]
 Statistic = Literal["last", "best", "mean of last"]
@@ -60,6 +60,17 @@ class StudyRun(_Strict):
     overrides: list[str] = []
     against: str | None = None
     published: str | dict[str, str] | None = None
+
+    def own(self, key: str) -> list[Any]:
+        """The value that the row's overrides give `key.path`, in a list; an empty one if they give none."""
+        value: Any = {}
+        for override in self.overrides:
+            value = overridden(value, override)
+        for step in key.split("."):
+            if not isinstance(value, Mapping) or step not in value:
+                return []
+            value = value[step]
+        return [value]
 
 
 class Published(_Strict):
@@ -127,6 +138,12 @@ class Study(_Strict):
     target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
     published: list[Published] = []
     quick: Quick | None = None
+    _source: str = PrivateAttr("")
+
+    @property
+    def source(self) -> str:
+        """The file that it was read from; "" without one."""
+        return self._source
 
     def shortened(self) -> Study:
         """The quick version, in a folder of its own, with what differs said of every published table.
@@ -154,6 +171,14 @@ class Study(_Strict):
         }
         return self.model_copy(update=changes)
 
+    def _tabled(self, names: Sequence[str]) -> Study:
+        """With the tables of these names; all for none."""
+        if names and not self.tables:
+            raise RecipeError(f"--table {names[0]!r}: this study has one table, without a name")
+        _known("--table", names, self.tables)
+        tables = {name: table for name, table in self.tables.items() if name in (names or self.tables)}
+        return self.model_copy(update={"tables": tables})
+
     def split(self) -> list[Study]:
         """One study per table, each in a folder of its own; itself if it has no tables.
 
@@ -172,19 +197,99 @@ class Study(_Strict):
             # After the study's own, and after the quick version's: a table is told by them.
             "overrides": [*self.overrides, *table.overrides],
             "folder": str(Path(self.folder) / file_name(name)),
-            "runs": [run for run in runs if run.label not in table.without],
+            "runs": runs,
             "published": [
-                named.model_copy(
-                    update={
-                        "where": {**named.where, **table.where},
-                        "rows": [label for label in named.rows if label not in table.without],
-                    }
-                )
-                for named in self.published
+                named.model_copy(update={"where": {**named.where, **table.where}}) for named in self.published
             ],
             "tables": {},
         }
-        return self.model_copy(update=changes)
+        return self.model_copy(update=changes)._without(table.without)
+
+    def changed(
+        self,
+        overrides: Sequence[str] = (),
+        seeds: int | None = None,
+        *,
+        only: Sequence[str] = (),
+        without: Sequence[str] = (),
+    ) -> Study:
+        """What a command line makes of it; the title and what differs of every published table say so.
+
+        Args:
+            overrides: of every row, after the row's own.
+            seeds: 1 to this many instead of the study's.
+            only: labels of the rows to keep; empty: all.
+            without: labels of rows to leave out.
+        Raises: RecipeError if an override sets a run's folder.
+        """
+        asked = next((change for change in overrides if change.startswith("results.")), None)
+        if asked is not None:
+            raise RecipeError(
+                f"override {asked!r}: a comparison gives each run its folder; expected --folder"
+            )
+        labels = [run.label for run in self.runs]
+        left_out = [label for label in labels if label in without or label not in (only or labels)]
+        study, missed = self._without(left_out)._unreferred(left_out)
+        told = [override + study._beaten(override) for override in overrides]
+        seeds_now = self.seeds if seeds is None else list(range(1, seeds + 1))
+        if seeds_now != self.seeds:
+            told.append(f"seeds {_listed(seeds_now)} for {_listed(self.seeds)}")
+        if left_out and only:
+            told.append(f"of {len(labels)} rows only {in_words([run.label for run in study.runs])}")
+        elif left_out:
+            told.append(f"without {in_words(left_out)}")
+        runs = [run.model_copy(update={"overrides": [*run.overrides, *overrides]}) for run in study.runs]
+        return study.model_copy(update={"seeds": seeds_now, "runs": runs})._told([*told, *missed])
+
+    def _without(self, labels: Sequence[str]) -> Study:
+        """Without these rows, and without printed tables that are about them alone."""
+        kept = [run for run in self.runs if run.label not in labels]
+        published = []
+        for named in self.published:
+            rows = [label for label in named.rows if label not in labels]
+            if rows or not named.rows:  # an empty list would stand for all rows
+                published.append(named.model_copy(update={"rows": rows}))
+        return self.model_copy(update={"runs": kept, "published": published})
+
+    def _unreferred(self, labels: Sequence[str]) -> tuple[Study, list[str]]:
+        """Without what is held against rows that are left out, and what that is."""
+        told, target = [], self.target
+        if isinstance(target, TargetRun) and target.run in labels:
+            told.append(f"no target, which was {target.run}'s best")
+            target = None
+        runs = []
+        for run in self.runs:
+            if run.against in labels:
+                told.append(f"no relative change of {run.label}, which was to {run.against}")
+            runs.append(run.model_copy(update={"against": None}) if run.against in labels else run)
+        return self.model_copy(update={"target": target, "runs": runs}), told
+
+    def _beaten(self, override: str) -> str:
+        """Which rows' own settings an override on the command line takes the place of, in brackets."""
+        key, _, text = override.partition("=")
+        asked = StudyRun(label="command line", overrides=[override]).own(key)
+        rows: dict[str, list[str]] = {}
+        for run in self.runs:
+            with naming(f"{self.source or 'study'}, row {run.label}"):
+                rows_own = run.own(key)
+            if rows_own and rows_own != asked:
+                rows.setdefault(yaml_line(rows_own[0]), []).append(run.label)
+        told = [
+            f"{'rows' if len(labels) > 1 else 'row'} {in_words(labels)}: {own} -> {text}"
+            for own, labels in rows.items()
+        ]
+        return f" ({'; '.join(told)})" if told else ""
+
+    def _told(self, changes: Sequence[str]) -> Study:
+        if not changes:
+            return self
+        told = f"changed on the command line: {', '.join(changes)}"
+        published = [
+            named.model_copy(update={"differs": "; ".join(filter(None, (named.differs, told)))})
+            for named in self.published
+        ]
+        title = "; ".join((self.title or "Comparison", told))
+        return self.model_copy(update={"title": title, "published": published})
 
     def _changed(self, path: str, overrides: Mapping[str, list[str]]) -> list[StudyRun]:
         """The rows with further overrides, by label."""
@@ -209,19 +314,31 @@ def read_study(path: Path) -> Study:
     """
     if not path.is_file():
         raise RecipeError(f"{path}: no such study file")
-    return validate(Study, load_yaml(path.read_text(encoding="utf8")))
+    with naming(path):
+        study = validate(Study, load_yaml(path.read_text(encoding="utf8")))
+    study._source = str(path)
+    return study
 
 
 def studies_of(
-    sources: Sequence[str], *, seeds: int | None = None, folder: str | None = None, quick: bool = False
+    sources: Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    seeds: int | None = None,
+    folder: str | None = None,
+    quick: bool = False,
+    tables: Sequence[str] = (),
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> list[Study]:
     """What a command line names: one study file, or recipes, each a row. One study per table.
 
     Args:
         sources: files.
-        seeds: run seeds 1 to this many instead of the study's.
+        overrides, seeds, only, without: as `Study.changed` takes them; a table without a row is left out.
         folder: in place of the study's.
         quick: the study's quick version.
+        tables: names of those to keep; empty: all.
     Raises: RecipeError
     """
     if len(sources) == 1 and "runs" in (_raw(sources[0]) or {}):
@@ -229,17 +346,41 @@ def studies_of(
     else:
         names = [_label(source, sources) for source in sources]
         runs = [{"label": name, "base": source} for name, source in zip(names, sources, strict=True)]
-        study = Study.model_validate({"runs": runs, "folder": f"runs/compare-{'-'.join(names)}"})
-    if quick:
-        study.split()  # a name that is wrong in a table which is left out is wrong, too
-        study = study.shortened()
-    changes: dict[str, Any] = {} if seeds is None else {"seeds": list(range(1, seeds + 1))}
-    return study.model_copy(update=changes | ({} if folder is None else {"folder": folder})).split()
+        content = {
+            "runs": runs,
+            "folder": f"runs/compare-{'-'.join(names)}",
+            "seeds": list(range(1, (seeds or 1) + 1)),
+        }
+        study = Study.model_validate(content)
+    with naming(study.source or None):
+        if quick:
+            study.split()  # a name that is wrong in a table which is left out is wrong, too
+            study = study.shortened()
+        if folder is not None:
+            study = study.model_copy(update={"folder": folder})
+        labels = [run.label for run in study.runs]
+        _known("--only", only, labels)
+        _known("--without", without, labels)
+        asked = study._tabled(tables).split()
+        changed = [table.changed(overrides, seeds, only=only, without=without) for table in asked]
+        if not any(table.runs for table in changed):
+            raise RecipeError("--only, --without: they leave no row")
+        return [table for table in changed if table.runs]
+
+
+def in_words(labels: Sequence[str]) -> str:
+    """Labels in a sentence, as `A, "B, server" and C`: in quotes where they have a comma of their own."""
+    shown = [f'"{label}"' if "," in label else label for label in labels]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
 
 
 def file_name(label: str) -> str:
     """A label as part of a path."""
     return re.sub(r"[^0-9A-Za-z._-]+", "-", label)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _raw(source: str) -> Any:

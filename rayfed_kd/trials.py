@@ -64,7 +64,8 @@ def tune(
         import cluster.tune  # noqa: F401
     except ImportError as error:
         raise RecipeError(
-            f"tune: Ray Tune cannot be imported ({error}); pip install 'rayfed-kd[tune]' brings what it needs"
+            f"tune: Ray Tune cannot be imported ({error}); pip install -e '.[tune]' in the clone brings what "
+            "it needs"
         ) from None
     with ready.folder.claimed(ready.asked, resume=resume):
         _run_trials(ready, concurrent, address, tell)
@@ -77,7 +78,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     Raises: RecipeError or DataError
     """
     from cluster.grouping import check_grouping
-    from cluster.schedules import check_schedule
+    from cluster.schedules import check_exchanges, check_schedule
     from rayfed_kd.setting import check_names, make_method
     from rayfed_kd.spaces import overrides_of
 
@@ -88,6 +89,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
         make_ready(changed)
         return
     method = make_method(method_location(changed), changed.method)
+    check_exchanges(changed, method)
     check_names(changed)
     replace(setting, recipe=changed, method=method).check()
     check_grouping(changed)

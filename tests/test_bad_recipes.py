@@ -76,12 +76,42 @@ BAD = [
 ]
 
 
+IMAGES = "data={name: synthetic, samples: 40, classes: 2, shape: [1, 32, 32]}"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("batchs", "Did you mean method.generator.batches?"),
+        ("widht", "Did you mean method.generator.width?"),
+        (
+            "foo",
+            "There are: latent, width. The method's own there: batch_size, batches, diversity, epochs, lr, ",
+        ),
+    ],
+)
+def test_unknown_option_of_a_generator_is_answered_with_its_own_and_the_methods(option, message):
+    recipe = {**GOOD, "method": {"name": "kdia"}, "model": {"name": "simple_cnn"}}
+    with pytest.raises(RayfedError) as caught:
+        prepare(recipe, [IMAGES, f"method.generator.{option}=3"])
+    assert f"method.generator.{option} is no option of fedcg_feature." in str(caught.value)
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize(("override", "message"), BAD, ids=[override for override, _ in BAD])
 def test_bad_recipe_is_answered_in_one_message(override, message):
     with pytest.raises(RayfedError) as caught:
         prepare({**GOOD, "seed": 1}, [override])
     assert message in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("schedule", ["{name: fedbuff}", "{name: quorum, late: next_round, foo: 1}"])
+def test_schedule_that_no_clock_would_make_fit_the_method_is_answered_with_that_alone(schedule):
+    with pytest.raises(RayfedError) as caught:
+        prepare({**GOOD, "method": {"name": "dsfl"}}, [f"schedule={schedule}"])
+    assert "dsfl's rounds have several exchanges" in str(caught.value)
+    assert "clock" not in str(caught.value)
 
 
 def test_good_recipe_passes_every_check():

@@ -1,12 +1,15 @@
 """Comparisons: one table over seeds, the paper's rows beside, nothing run twice."""
 
+import io
 import math
+import re
 from functools import partial
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from rich.console import Console
 from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cli import commands
@@ -17,7 +20,7 @@ from rayfed_kd.published import published_lines, published_rows
 from rayfed_kd.results.agreement import rank_correlation
 from rayfed_kd.results.comparison import Comparison, Curve
 from rayfed_kd.results.report.papers import comparison_section
-from rayfed_kd.studies import Study, read_study, studies_of
+from rayfed_kd.studies import Study, in_words, read_study, studies_of
 
 
 def write(path, content):
@@ -94,7 +97,7 @@ def test_target_of_a_run_without_the_headline_is_pointed_out():
     comparison = made(target={"run": "A"}, headline="ua")
     comparison.curves["B", "aca", 1, "ua"] = Curve([2], [0.5], [1], [None])
     assert comparison.cells()[1][-2:] == ["", ""]
-    assert "the target's run has no UA %, so there is no target" in comparison.caption()
+    assert "The target's run has no UA %, so there is no target." in comparison.remarks()
 
 
 def test_relative_change_against_another_row_by_hand():
@@ -103,8 +106,9 @@ def test_relative_change_against_another_row_by_hand():
     assert comparison.changes(("B", "aca")) == pytest.approx([1.25, -0.625])
     assert comparison.header()[-1] == "relative change %"
     assert [line[-1] for line in comparison.cells()] == ["", "+31.25 ± 132.58"]
-    told = "relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
-    assert comparison.caption().endswith(told)
+    assert comparison.remarks() == [
+        "Relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
+    ]
 
 
 def test_a_row_without_an_accuracy_in_common_has_no_change():
@@ -272,6 +276,156 @@ def test_quick_true_on_the_command_line_runs_it(tables, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_what_the_command_line_changes_is_told_on_the_screen_in_the_files_and_on_the_page(tables, tmp_path):
+    words = ["compare", str(tables), "quick=true", "--local", "--seeds", "2", "local.batch_size=32"]
+    shown = CliRunner().invoke(commands, words)
+    assert shown.exit_code == 0, shown.output
+    told = "changed on the command line: local.batch_size=32, seeds 1, 2 for 4"
+    folder = tmp_path / "runs-quick" / "lr-.2"
+    title = f"T; quick: one round; lr .2; {told}; last round, mean ± sample deviation over 2 seeds"
+    differs = f"here differs: digits; one round for two; {told}"
+    for text in (shown.output, *((folder / f"comparison.{kind}").read_text() for kind in ("md", "tex"))):
+        assert title in text
+        assert differs in text
+    section = comparison_section("x", (folder / "comparison.md").read_text())
+    assert title in section.tables[0].title
+    assert differs in section.tables[1].title
+
+
+def test_labels_with_commas_stand_in_quotes_in_a_sentence():
+    assert in_words(["A"]) == "A"
+    assert in_words(["A", "B, server", "C"]) == 'A, "B, server" and C'
+
+
+def test_study_as_its_file_has_it_tells_of_no_change(tables):
+    asked = studies_of([str(tables)], seeds=3)
+    assert asked == studies_of([str(tables)])
+    assert "changed" not in asked[0].title
+
+
+def test_terminal_shows_an_overrides_brackets_in_the_title():
+    console = Console(file=io.StringIO(), width=200)
+    changed = Comparison(made(title="T").study.changed(["x=[a, b]"]), made().curves)
+    console.print(changed.rich())
+    assert "x=[a, b]" in console.file.getvalue()
+
+
+def test_rows_own_settings_that_the_command_line_takes_the_place_of_are_told(study):
+    """C and D set another rate, D within the whole optimiser; B has the number that is asked for."""
+    rates = {
+        "C": ["local.optimizer.lr=0.5"],
+        "D": ["local.optimizer={name: sgd, lr: 0.5}"],
+        "E": ["rounds=7"],
+    }
+    runs = [*study.runs, *({"label": label, "overrides": own} for label, own in rates.items())]
+    changed = Study.model_validate({**study.model_dump(), "runs": runs}).changed(
+        ["local.optimizer.lr=0.1", "local.optimizer={name: adam}"]
+    )
+    assert changed.title == (
+        "Comparison; changed on the command line: "
+        "local.optimizer.lr=0.1 (rows C and D: 0.5 -> 0.1), "
+        "local.optimizer={name: adam} (row B b: {lr: 0.1} -> {name: adam}; row C: {lr: 0.5} -> {name: adam}; "
+        "row D: {name: sgd, lr: 0.5} -> {name: adam})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("roundz=1", "roundz is no key of a recipe. Did you mean rounds?"),
+        ("method.moo=1", "method.moo is no option of fedprox. There are: "),
+        ("rounds", "override 'rounds': expected key.path=value"),
+    ],
+)
+def test_mistake_in_a_row_names_the_study_the_row_and_its_recipe(tables, tmp_path, override, message):
+    content = yaml.safe_load(tables.read_text())
+    content["runs"][1]["overrides"].append(override)
+    write(tables, content)
+    shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
+    assert isinstance(shown.exception, RecipeError)
+    assert str(shown.exception).startswith(f"{tables}, row B: {tmp_path / 'base.yaml'}: {message}")
+
+
+@pytest.mark.parametrize("override", ["local.epochs=[1", "rounds"])
+def test_override_that_cannot_be_read_is_answered(study, override):
+    with pytest.raises(RecipeError, match=re.escape(f"override {override!r}: ")):
+        study.changed([override])
+
+
+def test_mistake_of_the_study_itself_names_its_file(tables):
+    write(tables, {**yaml.safe_load(tables.read_text()), "target": {"run": "Z"}})
+    with pytest.raises(RecipeError, match=rf"{tables}: target.run: 'Z' is no row"):
+        compare(studies_of([str(tables)])[0], run=local())
+
+
+def test_rows_chosen_on_the_command_line_are_told_and_their_runs_are_found_by_the_whole_study(
+    tables, tmp_path
+):
+    words = ["compare", str(tables), "quick=true", "--local"]
+    few = CliRunner().invoke(commands, [*words, "--only", "B"])
+    assert few.exit_code == 0, few.output
+    assert "changed on the command line: of 2 rows only B; last round" in few.output
+    assert "A (aca)" not in few.output
+    whole = CliRunner().invoke(commands, words)
+    assert whole.exit_code == 0, whole.output
+    assert "1 of 2 runs are there" in whole.output
+    written = (tmp_path / "runs-quick" / "lr-.2" / "comparison.md").read_text()
+    assert "A (aca)" in written
+    assert "changed on the command line" not in written
+
+
+def test_table_chosen_on_the_command_line_is_the_only_one(tables):
+    (study,) = studies_of([str(tables)], tables=["lr .2"], without=["A"])
+    assert study.title == "T; lr .2; changed on the command line: without A"
+    assert [run.label for run in study.runs] == ["B"]
+
+
+def test_table_that_has_none_of_the_chosen_rows_is_left_out(tables):
+    content = yaml.safe_load(tables.read_text())
+    content["tables"]["lr .1"]["without"] = ["A"]
+    (study,) = studies_of([str(write(tables, content))], only=["A"])
+    assert study.title.startswith("T; lr .2; ")
+
+
+def test_what_is_held_against_a_row_that_is_left_out_goes_with_it_and_is_told(tables):
+    content = yaml.safe_load(tables.read_text())
+    content["runs"][1]["against"] = "A"
+    content["target"] = {"run": "A"}
+    content["published"] = [{**KDIA, "rows": ["A"]}, {**KDIA, "rows": ["A", "B"]}]
+    (study, _) = studies_of([str(write(tables, content))], without=["A"])
+    assert (study.target, study.runs[0].against) == (None, None)
+    assert [named.rows for named in study.published] == [["B"]]
+    told = "without A, no target, which was A's best, no relative change of B, which was to A"
+    assert study.title == f"T; lr .1; changed on the command line: {told}"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"only": ["BB"]}, "--only: 'BB': there are A, B"),
+        ({"without": ["C"]}, "--without: 'C': there are A, B"),
+        ({"tables": ["lr .3"]}, "--table: 'lr .3': there are lr .1, lr .2 Did you mean lr .2?"),
+        ({"only": ["A"], "without": ["A"]}, "--only, --without: they leave no row"),
+    ],
+)
+def test_choice_of_what_is_not_there_is_answered_with_what_is(tables, chosen, message):
+    with pytest.raises(RecipeError) as caught:
+        studies_of([str(tables)], **chosen)
+    assert message in str(caught.value)
+
+
+def test_table_of_a_study_that_has_but_one_is_refused():
+    with pytest.raises(RecipeError, match="--table 'x': this study has one table, without a name"):
+        studies_of(["configs/quickstart.yaml"], tables=["x"])
+
+
+def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
+    source = write(tmp_path / "one.yaml", THREE_CLIENTS)
+    (study,) = studies_of([str(source)], ["rounds=3"], seeds=2)
+    assert study.title == "Comparison; changed on the command line: rounds=3"
+    assert plan(study)[1].overrides == ("rounds=3", "seed=2")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -333,6 +487,14 @@ def test_finished_runs_are_not_run_again(study, tmp_path):
         "B-b-seed1",
         "B-b-seed2",
     }
+
+
+def test_finished_run_tells_its_seconds_in_all_and_in_rounds(study):
+    """What is not in rounds is data, partition, start and end."""
+    told = []
+    compare(study.model_copy(update={"seeds": [1]}), run=local(told))
+    found = re.search(r"A, seed 1: aca amp .*; ([\d.]+) s in all, ([\d.]+) s in rounds$", told[1])
+    assert float(found[1]) >= float(found[2]) > 0
 
 
 def test_half_finished_run_is_made_again(study, tmp_path):
@@ -431,7 +593,7 @@ def test_misspelt_key_of_a_study_is_told(tmp_path):
 def test_finished_run_of_another_recipe_is_refused_with_the_difference(study):
     compare(study, run=local())
     with pytest.raises(RecipeError, match=r"A-seed1 holds another run: rounds was 2, is 3\."):
-        compare(study, ["rounds=3"], run=local())
+        compare(study.changed(["rounds=3"]), run=local())
 
 
 def test_recipe_that_fails_its_checks_is_found_before_any_other_row_runs(study, tmp_path):
@@ -441,17 +603,37 @@ def test_recipe_that_fails_its_checks_is_found_before_any_other_row_runs(study, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_rows_of_another_partition_are_pointed_out(study):
-    other = study.runs[0].model_copy(
-        update={"label": "C", "overrides": ["partition={name: iid, clients: 4}"]}
-    )
-    found = compare(study.model_copy(update={"runs": [study.runs[0], other], "seeds": [1]}), run=local())
-    assert "one seed; rows differ in partition." in found.caption()
+def test_rows_that_differ_are_named_beneath_the_table_with_what_they_differ_in(study):
+    changes = {"C": ["partition.public={fraction: 0.5}", "rounds=1"], "D": ["rounds=1"], "E": ["rounds=1"]}
+    others = [{"label": label, "overrides": own} for label, own in changes.items()]
+    runs = [study.runs[0].model_dump(), *others]
+    asked = Study.model_validate({**study.model_dump(), "runs": runs, "seeds": [1]})
+    found = compare(asked, run=local())
+    assert found.remarks() == [
+        "Rows differ in partition.public: {fraction: 0.5, labels: true} in C; null in the others.",
+        "Rows differ in rounds: 2 in A; 1 in the others.",
+    ]
+    assert found.caption() == "Comparison; last round, one seed."
+    table, *beneath = found.markdown().split("\n\n")[1:]
+    assert table.startswith("| run |")
+    assert beneath == found.remarks()
+    assert all(f"% {remark}" in found.latex() for remark in found.remarks())
+    section = comparison_section("x", found.markdown())
+    assert section.notes == found.remarks()
+    assert [table.title for table in section.tables] == [found.caption()]
+
+
+def test_two_rows_that_differ_are_both_named(study):
+    """B b has another rate; neither is "the others"."""
+    changed = study.model_copy(update={"seeds": [1]})
+    rates = "{name: sgd, lr: %s, momentum: 0.0, nesterov: false, weight_decay: 0.0}"
+    told = f"Rows differ in local.optimizer: {rates % 0.1} in B b; {rates % 0.01} in A."
+    assert compare(changed, run=local()).remarks() == [told]
 
 
 def test_model_that_no_row_evaluates_is_pointed_out(study):
     found = compare(study.model_copy(update={"models": {"acas": "A"}, "seeds": [1]}), run=local())
-    assert "models: no row evaluates acas" in found.caption()
+    assert "Models: no row evaluates acas." in found.remarks()
 
 
 def test_target_in_percent_is_refused():
@@ -469,4 +651,4 @@ def test_study_given_to_run_is_told(tmp_path):
 
 def test_folder_of_a_run_is_not_a_comparisons_to_set(tmp_path):
     with pytest.raises(RecipeError, match="a comparison gives each run its folder; expected --folder"):
-        plan(studies_of(["configs/quickstart.yaml"])[0], ["results.folder=there"])
+        studies_of(["configs/quickstart.yaml"], ["results.folder=there"])

@@ -6,16 +6,20 @@ import sys
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from small_recipes import FOUR_CLIENTS
 
 from algorithms import METHODS
 from algorithms.dafkd import DaFKD
+from algorithms.dsfl import DSFL
 from algorithms.fedavg import FedAvg
+from algorithms.feddf import FedDF
 from algorithms.fedgems import FedGEMS
 from algorithms.fedkf import FedKF
 from algorithms.fedmd import FedMD
 from rayfed_kd.cli import commands
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.listing import WIDTH, method_facts, methods_overview, page_width, public_data, schedules
+from rayfed_kd.preparation import prepare
 from rayfed_kd.registry import load_object
 
 SAID = ("summary", "paper", "server_keeps", "client_keeps")
@@ -54,7 +58,14 @@ def test_schedules_are_those_that_the_method_runs_under(method, expected):
 
 
 @pytest.mark.parametrize(
-    ("method", "expected"), [(FedAvg, "none"), (FedMD, "unlabelled"), (FedGEMS, "labelled")]
+    ("method", "expected"),
+    [
+        (FedAvg, "none"),
+        (DSFL, "unlabelled"),
+        (FedMD, "labelled; unlabelled if pretrain_public: 0"),
+        (FedDF, "unlabelled; labelled if validation: {}"),
+        (FedGEMS, "labelled"),
+    ],
 )
 def test_public_data_is_what_the_method_asks_of_the_recipe(method, expected):
     assert public_data(method) == expected
@@ -146,3 +157,18 @@ def test_command_shows_all_or_one():
     assert one.exit_code == 0
     assert "lambda_kd" in one.stdout
     assert "fedkf: " not in one.stdout
+
+
+PUBLIC = [name for name, location in METHODS.items() if load_object(location, "").public != "none"]
+
+
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_labels_are_asked_for_exactly_where_the_listing_says_so(name, labels):
+    partition = {**FOUR_CLIENTS["partition"], "public": {"fraction": 0.5, "labels": labels}}
+    recipe = {**FOUR_CLIENTS, "partition": partition, "sampling": {"count": 2}, "method": {"name": name}}
+    if labels or public_data(load_object(METHODS[name], "")).startswith("unlabelled"):
+        assert prepare(recipe).setting
+    else:
+        with pytest.raises(RecipeError, match=r"partition\.public\.labels = false"):
+            prepare(recipe)

@@ -139,6 +139,12 @@ def test_links_lead_to_files_and_headings_that_exist(name):
         assert not heading or heading in map(anchor, headings), link
 
 
+def test_headings_of_the_results_are_told_apart():
+    """GitHub numbers the anchors of equal ones, and a link leads to the first."""
+    headings = re.findall(r"^#+ (.+)$", RESULTS, re.MULTILINE)
+    assert len(set(map(anchor, headings))) == len(headings)
+
+
 @pages
 def test_every_measured_number_stands_in_the_results(name):
     """Nothing is measured here alone: what a page shows was copied from docs/results.md."""

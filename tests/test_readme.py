@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,21 @@ def test_table_of_methods_says_what_the_methods_say():
             each = "; ".join(f"{name} {text}" for name, text in facts.items())
             expected = next(iter(facts.values())) if len(set(facts.values())) == 1 else each
             assert cell.replace("`", "") == expected, f"README's row of {names}"
+
+
+def test_extras_that_are_told_to_install_exist_and_are_told_as_a_clone_installs_them():
+    texts = [README, *(path.read_text() for path in ROOT.glob("rayfed_kd/**/*.py"))]
+    texts += [path.read_text() for path in ROOT.glob("docs/**/*.md")]
+    told = {
+        extra
+        for text in texts
+        for found in re.findall(r"'\.\[([\w,]+)\]'", text)
+        for extra in found.split(",")
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"tune", "svhn", "cluster"} <= told <= set(project["optional-dependencies"])
+    assert not [text for text in texts if f"{project['name']}[" in text]  # it is on no registry
+    assert "pip install -c constraints.txt" in README
 
 
 def test_make_targets_of_readme_exist():

@@ -100,6 +100,11 @@ def test_recipe_names_its_table(path):
     assert "Table" in first or path.name == "quickstart.yaml" or re.search(r"\(arXiv .*\bno table\b", first)
 
 
+def test_every_method_that_is_not_one_of_the_five_papers_has_a_recipe_among_the_baselines():
+    ours = {"fedkf", "datafree", "kdia", "fedgem", "fedgems", "dafkd", "fedd2s"}
+    assert set(METHODS) - ours == {path.stem for path in BASELINES} - {"centralized_all"}
+
+
 @pytest.mark.parametrize("path", BASELINES, ids=name)
 def test_recipe_of_a_comparison_method_says_how_our_papers_run_it_and_that_is_valid(path):
     """Comment lines as `configs/kdia/cifar10.yaml method={name: moon, mu: 5.0}`, or itself such a run."""
@@ -126,6 +131,18 @@ def test_recipes_of_a_study_are_valid(path):
             recipe = load_recipe(one.source, one.overrides)
             assert recipe.rounds >= 10 or recipe.method.name in ("standalone", "centralized")
             assert recipe.partition.clients >= 8 or recipe.method.name == "centralized"
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=name)
+def test_study_tells_the_share_of_images_and_no_count_that_holds_for_one_data_folder(path):
+    studies = studies_of([str(path)])
+    if read_study(path).quick:
+        studies += studies_of([str(path)], quick=True)
+    for study in studies:
+        texts = (study.title, *(named.differs for named in study.published))
+        assert not [text for text in texts if re.search(r"\d,\d{3} images", text)]
+        for share in re.findall(r"data\.fraction=([\d.]+)", " ".join(plan(study)[0].overrides)):
+            assert f"{100 * float(share):g} %" in study.title
 
 
 def test_published_settings_of_fedkf_are_the_papers():

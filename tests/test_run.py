@@ -16,8 +16,10 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rayfed_kd
+from rayfed_kd.cli import main
 from rayfed_kd.config import load_recipe
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment import _resumable
 from rayfed_kd.results.tables import SCHEMAS, read_table
 
 ROOT = Path(__file__).parents[1]
@@ -195,9 +197,9 @@ def test_unknown_command_is_exit_code_two():
     assert command("runn").returncode == 2
 
 
-def start(recipe, *words):
+def start(recipe, *words, command="run"):
     """In a process group of its own, as a terminal starts a command."""
-    words = [sys.executable, "-m", "rayfed_kd", "run", str(recipe), *words]
+    words = [sys.executable, "-m", "rayfed_kd", command, str(recipe), *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(words, **pipes, text=True, start_new_session=True)
 
@@ -226,6 +228,47 @@ def test_ctrl_c_leaves_readable_tables_and_no_actor(words, tmp_path):
     assert read_table(tmp_path / "run" / "tables", "rounds").num_rows == summary["rounds"] >= 2
     _, alive = psutil.wait_procs(below, timeout=30)
     assert alive == []
+
+
+def test_ctrl_c_in_a_comparison_tells_that_the_comparison_goes_on(tmp_path):
+    recipe = {**SMALL, "rounds": 100_000}
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(recipe))
+    folder = tmp_path / "compared"
+    process = start(tmp_path / "long.yaml", "--local", "--folder", str(folder), command="compare")
+    wait_for_rounds(folder / "long-seed1.running", 2, process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 130
+    told = "interrupted: what was finished is there; the same compare command again goes on\n"
+    assert errors.endswith(told)
+
+
+def test_ctrl_c_in_a_search_tells_that_the_search_goes_on(monkeypatch, capsys):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("rayfed_kd.trials.tune", interrupt)
+    monkeypatch.setattr("sys.argv", ["rayfed-kd", "tune", "recipe.yaml", "--space", "space.yaml"])
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.endswith("; the same tune command with --resume goes on\n")
+
+
+def test_failed_run_of_a_comparison_tells_that_the_comparison_goes_on(tmp_path):
+    """Its folder has another name once it is finished."""
+    folder = tmp_path / "A-seed1.running"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "round-000001.json").touch()
+    with (
+        pytest.raises(RunError, match=r"last checkpoint: the same compare command again$"),
+        _resumable(folder),
+    ):
+        raise RunError("lost")
 
 
 def test_sigterm_ends_as_cleanly(tmp_path):

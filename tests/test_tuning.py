@@ -136,13 +136,13 @@ def test_search_gives_each_trial_its_folder(tmp_path):
 
 def test_missing_optuna_is_told(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(RecipeError, match=r"--search optuna: Optuna cannot be imported .*rayfed-kd\[tune\]"):
+    with pytest.raises(RecipeError, match=r"optuna: Optuna cannot be imported .*pip install -e '\.\[tune\]'"):
         ready(tmp_path, search="optuna").proposer()
 
 
 def test_missing_ray_tune_is_told(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cluster.tune", None)
-    with pytest.raises(RecipeError, match=r"tune: Ray Tune cannot be imported .*rayfed-kd\[tune\]"):
+    with pytest.raises(RecipeError, match=r"tune: Ray Tune cannot be imported .*pip install -e '\.\[tune\]'"):
         rayfed_kd.tune(RECIPE, space_file(tmp_path), folder=tmp_path / "search")
     assert not (tmp_path / "search").exists()
 

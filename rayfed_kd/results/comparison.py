@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
+from rich.text import Text
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.agreement import PaperRows, Printed, rank_correlation
@@ -242,24 +243,29 @@ class Comparison:
         return f"; rank correlation (Kendall's tau-b) of {which}, over {len(pairs)} rows: {tau:.2f}"
 
     def markdown(self) -> str:
-        """The table and the published rows beneath."""
+        """The table, beneath it the remarks and the published rows."""
         lines = [self.caption(), ""]
         lines += [_markdown_line(self.header()), _markdown_line(["---"] * len(self.header()))]
         lines += [_markdown_line(line) for line in self.cells()]
+        for remark in self.remarks():
+            lines += ["", remark]
         for heading, rows in self.published():
             lines += ["", f"{heading}:", "", "| system | as printed |", "| --- | --- |"]
             lines += [_markdown_line(list(row)) for row in rows]
         return "\n".join(lines)
 
     def caption(self) -> str:
-        """What the table shows, with its notes."""
+        """What the table shows."""
         seeds = len(self.study.seeds)
+        over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
+        return f"{self.study.title or 'Comparison'}; last round, {over}."
+
+    def remarks(self) -> list[str]:
+        """Sentences to stand beneath the table: what a reader must know of its rows."""
         notes = list(self.notes)
         if self.study.target is not None and all(self._target(seed) is None for seed in self.study.seeds):
             notes.append(f"the target's run has no {TITLES[self.headline()]}, so there is no target")
-        notes += self._changed()
-        over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
-        return "; ".join([self.study.title or "Comparison", f"last round, {over}", *notes]) + "."
+        return [f"{note[0].upper()}{note[1:]}." for note in (*notes, *self._changed())]
 
     def _changed(self) -> list[str]:
         """What the relative change is of, and from which row to which."""
@@ -272,9 +278,10 @@ class Comparison:
         return [f"relative change: of the last accuracy ({of}) of {told}"] if told else []
 
     def latex(self) -> str:
-        """A table for booktabs, the published values beneath, the caption as a comment."""
+        """A table for booktabs, the published values beneath, caption and remarks as comments."""
         lines = [
             f"% {self.caption()}",
+            *(f"% {remark}" for remark in self.remarks()),
             f"\\begin{{tabular}}{{l{'r' * (len(self.header()) - 1)}}}",
             "\\toprule",
         ]
@@ -287,7 +294,7 @@ class Comparison:
 
     def rich(self) -> Table:
         """The table for the console."""
-        table = Table(title=self.study.title or None)
+        table = Table(title=Text(self.study.title) if self.study.title else None)
         for place, column in enumerate(self.header()):
             table.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
         for line in self.cells():

@@ -6,7 +6,7 @@ import pytest
 
 from algorithms.dafkd import DaFKD
 from algorithms.fedavg import FedAvg
-from cluster.schedules import Schedule, check_schedule, make_schedule
+from cluster.schedules import Schedule, check_exchanges, check_schedule, make_schedule
 from rayfed_kd.config import load_recipe
 from rayfed_kd.devices import make_devices
 from rayfed_kd.errors import RecipeError
@@ -147,6 +147,7 @@ def test_bad_schedules_and_clocks_are_answered(overrides, message):
 
 def checked(method, *overrides):
     asked = recipe(*overrides, "local.epochs=2", clients=4, fraction=1.0)
+    check_exchanges(asked, method)
     devices = make_devices(clock_options(asked), 4, seed=1)
     check_schedule(asked, method, devices, [100, 200, 300, 400])
 
