@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from rayfed_kd.errors import RayfedError
+from rayfed_kd.errors import RayfedError, RecipeError
 
 if TYPE_CHECKING:
     from rayfed_kd.results.comparison import Comparison
@@ -189,6 +189,8 @@ def compare_(
     from rayfed_kd.studies import studies_of
 
     changes = [c for c in configs if "=" in c and c != "quick=true"]
+    if wrong := next((c for c in changes if c.partition("=")[0] == "quick"), None):
+        raise RecipeError(f"{wrong}: expected quick=true, or nothing")
     sources = [c for c in configs if "=" not in c]
     studies = studies_of(sources, changes, quick="quick=true" in configs, **chosen)
     run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)

@@ -95,7 +95,7 @@ def compare(
 def check(study: Study) -> None:
     """Whether `compare` would start.
 
-    Raises: RecipeError
+    Raises: RecipeError, DataError if data of a missing run is not there
     """
     with naming(study.source or None):
         _checked(study, plan(study))
@@ -147,6 +147,10 @@ def _checked(study: Study, planned: Sequence[Planned]) -> list[Recipe]:
         recipes.append(recipe)
         if one.done:
             _check_same(one, recipe)
+    if not all(one.done for one in planned):
+        from rayfed_kd.setting import find_data
+
+        find_data(recipes[0])  # of a later table, before an earlier one has taken its hours
     return recipes
 
 

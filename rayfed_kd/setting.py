@@ -24,7 +24,7 @@ from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS, check_augmentation
 from rayfed_kd.data.cache import located
 from rayfed_kd.data.dataset import Dataset
-from rayfed_kd.data.loading import load_dataset, open_dataset
+from rayfed_kd.data.loading import find_source, load_dataset, open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make_partition
 from rayfed_kd.devices import Devices, make_devices
 from rayfed_kd.errors import RecipeError, RunError, nearest
@@ -359,13 +359,24 @@ def check_names(recipe: Recipe) -> None:
         raise RecipeError(f"data.augment = {recipe.data.augment!r}: expected one of {known}.", hint=near)
 
 
+def find_data(recipe: Recipe) -> None:
+    """Whether the recipe's data is there; it is not opened.
+
+    Raises: DataError if it is missing.
+    """
+    find_source(recipe.data.name, _data_folder(recipe), recipe.data.options)
+
+
+def _data_folder(recipe: Recipe) -> Path | None:
+    return None if recipe.data.folder is None else Path(recipe.data.folder)
+
+
 def load_data(recipe: Recipe) -> Dataset:
     """The recipe's data, decoded and memory-mapped.
 
     Raises: DataError if it is missing or damaged, RecipeError if it does not fit the recipe.
     """
-    folder = None if recipe.data.folder is None else Path(recipe.data.folder)
-    dataset = load_dataset(recipe.data.name, folder, recipe.data.fraction, recipe.data.options)
+    dataset = load_dataset(recipe.data.name, _data_folder(recipe), recipe.data.fraction, recipe.data.options)
     check_augmentation(recipe.data.augment, dataset.shape)
     if recipe.partition.test == "official" and dataset.test is None:
         raise RecipeError(

@@ -304,7 +304,7 @@ def _known(path: str, named: Iterable[str], there: Iterable[str]) -> None:
     for name in named:
         if name not in there:
             listed = list(there)
-            raise RecipeError(f"{path}: {name!r}: there are {', '.join(listed)}", hint=nearest(name, listed))
+            raise RecipeError(f"{path}: {name!r}: there are {', '.join(listed)}.", hint=nearest(name, listed))
 
 
 def read_study(path: Path) -> Study:

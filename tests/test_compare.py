@@ -14,7 +14,7 @@ from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cli import commands
 from rayfed_kd.compare import compare, plan
-from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.errors import DataError, RecipeError, RunError
 from rayfed_kd.experiment import run_each
 from rayfed_kd.published import published_lines, published_rows
 from rayfed_kd.results.agreement import rank_correlation
@@ -137,7 +137,37 @@ def test_latex_is_for_booktabs_and_escaped():
     assert lines[2] == r"\toprule"
     assert lines[5] == r"A (aca) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 \\"
     assert r"official test \%" in lines[3]
-    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+    assert lines[-3] == r"\bottomrule"
+    assert lines[-1] == r"\end{tabular}"
+
+
+def test_latex_prints_what_was_shortened_and_not_only_as_a_comment():
+    named = {
+        "paper": "kdia",
+        "table": "2",
+        "where": {"dataset": "CIFAR-10", "beta": 0.1},
+        "differs": "20 % of N",
+    }
+    note = made(title="x; 5 rounds & 1 seed", published=[named]).latex().splitlines()[-2]
+    assert note.startswith(
+        r"\multicolumn{4}{p{\linewidth}}{\footnotesize x; 5 rounds \& 1 seed; last round, "
+    )
+    assert r"here differs: 20 \% of N" in note
+    assert note.endswith(r"} \\")
+
+
+def test_missing_data_of_a_later_table_is_told_before_the_first_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYFED_KD_DATA", str(tmp_path))
+    study = {
+        "base": str(write(tmp_path / "base.yaml", THREE_CLIENTS)),
+        "folder": str(tmp_path / "runs"),
+        "runs": [{"label": "A"}],
+        "tables": {"there": {}, "missing": {"overrides": ["data={name: mnist}"]}},
+    }
+    told = CliRunner().invoke(commands, ["compare", str(write(tmp_path / "study.yaml", study)), "--local"])
+    assert isinstance(told.exception, DataError)
+    assert "data mnist is not in" in str(told.exception)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_published_rows_stand_beneath_with_what_differs():

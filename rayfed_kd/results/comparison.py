@@ -278,19 +278,22 @@ class Comparison:
         return [f"relative change: of the last accuracy ({of}) of {told}"] if told else []
 
     def latex(self) -> str:
-        """A table for booktabs, the published values beneath, caption and remarks as comments."""
+        """A table for booktabs: the published values beneath, what a reader must know as its last line."""
+        width = len(self.header())
+        told = [self.caption(), *self.remarks(), *(heading for heading, _ in self.published())]
         lines = [
             f"% {self.caption()}",
             *(f"% {remark}" for remark in self.remarks()),
-            f"\\begin{{tabular}}{{l{'r' * (len(self.header()) - 1)}}}",
+            f"\\begin{{tabular}}{{l{'r' * (width - 1)}}}",
             "\\toprule",
         ]
         lines += [_latex_line(self.header()), "\\midrule", *map(_latex_line, self.cells())]
         for heading, rows in self.published():
             lines += ["\\midrule", f"% {heading}"]
-            span = f"\\multicolumn{{{len(self.header()) - 1}}}{{l}}"
+            span = f"\\multicolumn{{{width - 1}}}{{l}}"
             lines += [_latex_line([f"{label}, published", f"{span}{{{values}}}"]) for label, values in rows]
-        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"])
+        note = f"\\multicolumn{{{width}}}{{p{{\\linewidth}}}}{{\\footnotesize {_latex(' '.join(told))}}} \\\\"
+        return "\n".join([*lines, "\\bottomrule", note, "\\end{tabular}"])
 
     def rich(self) -> Table:
         """The table for the console."""
@@ -420,7 +423,10 @@ def _markdown_line(cells: Sequence[str]) -> str:
 
 
 def _latex_line(cells: Sequence[str]) -> str:
-    escaped = [
-        c.replace("%", r"\%").replace("_", r"\_").replace("&", r"\&").replace("±", r"$\pm$") for c in cells
-    ]
-    return " & ".join(escaped) + r" \\"
+    return " & ".join(map(_latex, cells)) + r" \\"
+
+
+def _latex(text: str) -> str:
+    for plain in "%_&#":
+        text = text.replace(plain, f"\\{plain}")
+    return text.replace("±", r"$\pm$").replace("->", r"$\to$")
