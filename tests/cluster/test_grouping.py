@@ -162,6 +162,23 @@ def test_auto_takes_what_is_faster_by_a_tenth_and_says_so(together_s, expected, 
     assert other.asked == []
 
 
+class Warming(Timed):
+    """Its first groups take long, as modules are built and caches filled."""
+
+    def submit_together(self, group):
+        groups_so_far = sum(len(asked) > 1 for asked in self.asked)
+        self._seconds = (self._seconds[0], 0.02 if groups_so_far > 2 else 0.04)
+        return super().submit_together(group)
+
+
+def test_auto_is_not_misled_by_what_takes_long_at_first():
+    one = prepare(recipe(vectorise="auto")).setting
+    engine, lines = Warming(Host(one), 0.03, 0.02), []
+    grouping = Grouping(one, engine, None, lines.append, engine.clock)
+    assert grouping.groups(first_calls(one, 6)) == [[0, 1, 2, 3, 4, 5]]
+    assert "20.00 ms a client in groups of 6, 30.00 ms alone" in lines[0]
+
+
 def test_auto_leaves_a_method_with_a_loop_of_its_own_alone(tmp_path):
     lines = []
     asked = {**recipe("fedgen", vectorise="auto"), "rounds": 1}
