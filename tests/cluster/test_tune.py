@@ -257,7 +257,7 @@ def test_ctrl_c_ends_a_search_and_says_how_to_go_on(undisturbed):
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130
-    assert "tune --resume" in errors
+    assert "the same tune command with --resume goes on" in errors
     assert psutil.wait_procs(below, timeout=30)[1] == []
 
 
