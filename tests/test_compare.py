@@ -436,7 +436,7 @@ def test_what_is_held_against_a_row_that_is_left_out_goes_with_it_and_is_told(ta
     [
         ({"only": ["BB"]}, "--only: 'BB': there are A, B"),
         ({"without": ["C"]}, "--without: 'C': there are A, B"),
-        ({"tables": ["lr .3"]}, "--table: 'lr .3': there are lr .1, lr .2 Did you mean lr .2?"),
+        ({"tables": ["lr .3"]}, "--table: 'lr .3': there are lr .1, lr .2. Did you mean lr .2?"),
         ({"only": ["A"], "without": ["A"]}, "--only, --without: they leave no row"),
     ],
 )
