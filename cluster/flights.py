@@ -172,8 +172,6 @@ class Flights:
         return given_up
 
     def _waited(self, coming: Pending) -> StepResult:
-        if coming.future.done():
-            return coming.result()
         started = time.perf_counter()
         try:
             return coming.result()

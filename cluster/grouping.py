@@ -122,8 +122,8 @@ class Grouping:
         if size < 2:
             return Decision(1, why="one client at a time and host: there is nothing to group")
         looks = [replace(call, observing=True) for call in calls]
-        apart = math.ceil(len(looks) / (FEW * self._engine.hosts))
-        few = [[look] for look in looks[::apart]]
+        stride = math.ceil(len(looks) / (FEW * self._engine.hosts))
+        few = [[look] for look in looks[::stride]]
         groups = [[looks[place] for place in part] for part in _parts(range(len(looks)), size)]
         results = self._run(groups)[1]  # the first time builds modules and warms caches, here and there
         alone = [reason for result in results if (reason := result.facts.alone)]

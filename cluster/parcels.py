@@ -60,8 +60,8 @@ def unpack_facts(packed: bytes) -> list[StepFacts]:
 
 def stacked(parts: Sequence[Parts]) -> Parts | list[Parts]:
     """Clients' parts as one array a name, row by row; as they are if their names, shapes or types differ."""
-    first = parts[0]
-    if not first or any(_kinds(one) != _kinds(first) for one in parts):
+    first, kinds = parts[0], _kinds(parts[0])
+    if not first or any(_kinds(one) != kinds for one in parts[1:]):
         return list(parts)
     return {name: np.stack([one[name] for one in parts]) for name in first}
 

@@ -225,12 +225,8 @@ class Setting:
         registered = REGISTRIES[architecture.kind]
         location = locate(architecture.name, registered, f"{path}.name")
         make = load_object(location, f"{path}.name")
-        held = getattr(self.method.options, path.removeprefix("method."), None)
-        of_method = (
-            type(held).model_fields if isinstance(held, BaseModel) else ()
-        )  # beside the architecture's
-        given = dict(architecture.options)
-        options = validate(options_model(make), given, path, architecture.name, list(of_method))
+        given, beside = dict(architecture.options), self._keys_of_method(path)
+        options = validate(options_model(make), given, path, architecture.name, beside)
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
         classes = architecture.classes or self.dataset.classes
         space, cut = architecture.space, architecture.cut
@@ -252,7 +248,7 @@ class Setting:
 
     def _keys_of_method(self, path: str) -> list[str]:
         """The method's own keys at `method.NAME`, beside the options of the architecture named there."""
-        held = getattr(self.method.options, path.partition("method.")[2], None)
+        held = getattr(self.method.options, path.removeprefix("method."), None)
         return list(type(held).model_fields) if isinstance(held, BaseModel) else []
 
     @cached_property

@@ -63,7 +63,8 @@ class Together:
         trained = self._student.gradients.shape[1]
         updated = self._student.storage[:, :trained][:, first.part]
         self._updated, self._descents = list(updated), list(self._student.gradients[:, first.part])
-        self._moments = self._states() if first.begun else self._fresh(updated)
+        states = [epochs.optimizer.state() for epochs in self._lanes] if first.begun else None
+        self._moments = states or self._fresh(updated)
         self._everybody = self._leaves(self._student.storage)
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, list[int]] = {}
@@ -88,9 +89,6 @@ class Together:
         else:
             self._context = place
 
-    def _states(self) -> list[Moments]:
-        return [epochs.optimizer.state() for epochs in self._lanes]
-
     def _fresh(self, updated: Tensor) -> list[Moments]:
         """Every lane's moments before its first step, rows of one tensor; counters are each its own."""
         whole = self._rule.fresh(updated)
@@ -111,8 +109,8 @@ class Together:
         sums = {name: column.tolist() for name, column in self._sums.items()}
         for lane, epochs in enumerate(self._lanes):
             epochs.optimizer.go_on_from(self._moments[lane])
-            counts = {name: own[lane] for name, own in self._counts.items() if own[lane]}
-            epochs.ctx.log_sums({name: (sums[name][lane], count) for name, count in counts.items()})
+            counts = {name: own[lane] for name, own in self._counts.items()}
+            epochs.ctx.log_sums({name: (sums[name][lane], count) for name, count in counts.items() if count})
             epochs.ctx.count_drawn(self._drawn[lane])
 
     def _step(self, lanes: Sequence[int], drawn: Sequence[Drawn]) -> None:

@@ -119,13 +119,15 @@ def test_recipe_of_a_comparison_method_says_how_our_papers_run_it_and_that_is_va
         make_method(METHODS[path.stem], recipe.method)
 
 
+def both_versions(path):
+    """A study as the file stands, and its quick version."""
+    studies = studies_of([str(path)])
+    return studies + studies_of([str(path)], quick=True) if read_study(path).quick else studies
+
+
 @pytest.mark.parametrize("path", STUDIES, ids=name)
 def test_recipes_of_a_study_are_valid(path):
-    """As the file stands, and its quick version."""
-    studies = studies_of([str(path)])
-    if read_study(path).quick:
-        studies += studies_of([str(path)], quick=True)
-    for study in studies:
+    for study in both_versions(path):
         check(study)
         for one in plan(study):
             recipe = load_recipe(one.source, one.overrides)
@@ -135,10 +137,7 @@ def test_recipes_of_a_study_are_valid(path):
 
 @pytest.mark.parametrize("path", STUDIES, ids=name)
 def test_study_tells_the_share_of_images_and_no_count_that_holds_for_one_data_folder(path):
-    studies = studies_of([str(path)])
-    if read_study(path).quick:
-        studies += studies_of([str(path)], quick=True)
-    for study in studies:
+    for study in both_versions(path):
         texts = (study.title, *(named.differs for named in study.published))
         assert not [text for text in texts if re.search(r"\d,\d{3} images", text)]
         for share in re.findall(r"data\.fraction=([\d.]+)", " ".join(plan(study)[0].overrides)):
