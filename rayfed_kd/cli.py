@@ -184,7 +184,7 @@ def compare_(
     """
     from functools import partial
 
-    from rayfed_kd.compare import check, compare
+    from rayfed_kd.compare import check, check_data, compare
     from rayfed_kd.experiment import run_each
     from rayfed_kd.studies import studies_of
 
@@ -196,6 +196,7 @@ def compare_(
     run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
     for study in studies:
         check(study)
+        check_data(study)
     with _going_on_by("the same compare command again"):
         for study in studies:
             comparison = compare(study, run=run_missing, tell=click.echo)

@@ -95,10 +95,22 @@ def compare(
 def check(study: Study) -> None:
     """Whether `compare` would start.
 
-    Raises: RecipeError, DataError if data of a missing run is not there
+    Raises: RecipeError
     """
     with naming(study.source or None):
         _checked(study, plan(study))
+
+
+def check_data(study: Study) -> None:
+    """Whether the data of what is still to run is there: a later table's, before an earlier one takes hours.
+
+    Raises: DataError
+    """
+    from rayfed_kd.setting import find_data
+
+    missing = next((one for one in plan(study) if not one.done), None)
+    if missing is not None:  # all rows have the same data
+        find_data(load_recipe(missing.source, missing.overrides))
 
 
 def plan(study: Study) -> list[Planned]:
@@ -147,10 +159,6 @@ def _checked(study: Study, planned: Sequence[Planned]) -> list[Recipe]:
         recipes.append(recipe)
         if one.done:
             _check_same(one, recipe)
-    if not all(one.done for one in planned):
-        from rayfed_kd.setting import find_data
-
-        find_data(recipes[0])  # of a later table, before an earlier one has taken its hours
     return recipes
 
 
