@@ -28,6 +28,7 @@ from cluster.calls import (
     Held,
     PersonalCall,
     StepCall,
+    StepError,
     StepFacts,
     StepResult,
 )
@@ -51,6 +52,7 @@ LOST = (
     ray.exceptions.ObjectLostError,
 )
 POLL_S, RESTART_S = 0.5, 300.0
+LEAST_S, MOST_S = 0.005, 0.05  # work that goes to a host in one call, if steps are short
 LOGICAL_GPUS = "RAYFED_KD_LOGICAL_GPUS"
 
 
@@ -169,6 +171,17 @@ class ClientActor:
         kept = states if any(one.keeps_state for one in facts) else None
         return pack_facts(facts), stacked(parts), kept
 
+    def several(self, packed: PackedCalls) -> list[Any]:
+        """Steps one after another: facts or errors, packed, the parts, and each step's state."""
+        host, done = self._host, list[tuple[Any, dict[str, Array], Any]]()
+        for call in packed.calls():
+            try:
+                done.append(host.step(call))
+            except StepError as error:  # the others' results hold
+                done.append((error, {}, None))
+        facts, parts, states = zip(*done, strict=True)
+        return [pack_facts(facts), stacked(parts), *states]
+
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """A stretch of test samples."""
         return self._host.evaluate(call)
@@ -192,6 +205,11 @@ class _Job:
     call: Any = field(compare=False)
     future: Future[Any] = field(compare=False)
     lost: int = field(default=0, compare=False)  # how often its host was
+
+    @property
+    def step(self) -> StepCall | None:
+        """The step that it is; None for groups and evaluations."""
+        return self.call if isinstance(self.call, StepCall) else None
 
 
 class RayEngine:
@@ -236,6 +254,7 @@ class RayEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
         self._fault: Exception | None = None  # why no host can be built
+        self._pace: dict[str, float] = {}  # seconds a sample of each step, at last
         for host in self._every:
             loop.call_soon_threadsafe(self._spawn, self._build(host, "never started"))
 
@@ -306,7 +325,7 @@ class RayEngine:
                 continue
             self._load[host] += 1
             self._on_load(sum(self._load))
-            self._spawn(self._run(host, job))
+            self._spawn(self._run(host, [job, *self._more(host, job)]))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -338,40 +357,82 @@ class RayEngine:
             full.add(hosts)
         return None
 
-    async def _run(self, host: int, job: _Job) -> None:
+    def _more(self, host: int, first: _Job) -> list[_Job]:
+        """Short steps that go along with a first one: a call of Ray's costs more than each of them.
+
+        Half of what waits is left for others, so that hosts end at about the same time. A job whose host was
+        lost goes alone: it may be why.
+        """
+        found: list[_Job] = []
+        most = math.ceil(len(self._waiting) / (2 * len(self._actors)))
+        if self._pinned or self._max_inflight < math.inf or first.step is None or first.lost:
+            return found
+        work_s = self._expected_s(first.step)
+        for job in self._waiting:
+            if work_s >= MOST_S or (len(found) >= most and work_s >= LEAST_S):
+                break
+            if job.step is None or job.lost or job.future.done():
+                continue
+            if host in self._hosts.get(job.step.facts.client, self._every):
+                work_s += self._expected_s(job.step)
+                found.append(job)
+        taken = {id(job) for job in found}
+        self._waiting = [job for job in self._waiting if id(job) not in taken]
+        return found
+
+    def _expected_s(self, call: StepCall) -> float:
+        """How long a step will take, as others did; for ever, if none did yet."""
+        return self._pace.get(call.step, math.inf) * self._sizes[call.facts.client]
+
+    async def _run(self, host: int, jobs: Sequence[_Job]) -> None:
+        patience = self._patience(jobs)
         try:
-            result = await asyncio.wait_for(self._called(host, job.call), self._patience(job.call))
-            if not job.future.done():
-                job.future.set_result(result)
+            calls = [job.call for job in jobs]
+            for job, outcome in zip(
+                jobs, await asyncio.wait_for(self._called(host, calls), patience), strict=True
+            ):
+                self._end(job, outcome)
         except TimeoutError:
             ray.kill(self._actors[host], no_restart=False)
-            self._again(host, job, f"took longer than faults.step_timeout_s = {self._patience(job.call):g}")
+            self._again(host, jobs, f"took longer than faults.step_timeout_s = {patience:g}")
         except (*LOST, NewProcessError) as error:
-            self._again(host, job, _cause(error))
+            self._again(host, jobs, _cause(error))
         except Exception as error:  # handed on to the thread that waits, whatever it is
-            if not job.future.done():
-                job.future.set_exception(_explained(error))
+            for job in jobs:
+                self._end(job, _explained(error))
         finally:
-            if job.future.done():
-                self._open.pop(job.future, None)
             self._load[host] -= 1
             self._on_load(sum(self._load))
             self._pump()
 
-    def _again(self, host: int, job: _Job, lost: str) -> None:
-        """A host was lost; Ray restarts it. The call brings all that it needs: another host may take it."""
+    def _end(self, job: _Job, outcome: Any) -> None:
+        """Hands on what came: a result, or an error."""
+        self._open.pop(job.future, None)
+        if isinstance(outcome, StepResult) and outcome.facts.alone is None and job.step is not None:
+            size = self._sizes[job.step.facts.client]
+            self._pace[job.step.step] = outcome.facts.seconds / max(size, 1)
+        if job.future.done():  # given up or stopped
+            return
+        if isinstance(outcome, Exception):
+            job.future.set_exception(outcome)
+        else:
+            job.future.set_result(outcome)
+
+    def _again(self, host: int, jobs: Sequence[_Job], lost: str) -> None:
+        """A host was lost; Ray restarts it. Calls bring all that they need: another host may take them."""
         if host not in self._away:
             self._away.add(host)
             self._spawn(self._build(host, lost))
-        job.lost += 1
-        if job.lost <= self._faults.max_retries:
-            bisect.insort(self._waiting, job)
-        elif not job.future.done():
+        for job in jobs:
+            job.lost += 1
+            if job.lost <= self._faults.max_retries:
+                bisect.insort(self._waiting, job)
+                continue
             text = (
                 f"{job.call}: its host was lost {job.lost} times (faults.max_retries = "
                 f"{self._faults.max_retries}), at last host {host}, because it {lost}"
             )
-            job.future.set_exception(RunError(text))
+            self._end(job, RunError(text))
 
     async def _build(self, host: int, lost: str) -> None:
         """Builds a new or restarted host, as soon as it answers; until then no call is sent to it."""
@@ -411,12 +472,25 @@ class RayEngine:
                 text = f"{job.call}: no host came back for it; host {hosts[-1]} {self._gone.get(hosts[-1])}"
                 job.future.set_exception(self._fault or RunError(text))
 
-    def _patience(self, call: Any) -> float | None:
-        """Seconds that a call may take; a group's may take its clients' together."""
+    def _patience(self, jobs: Sequence[_Job]) -> float | None:
+        """Seconds that jobs may take; a group's may take its clients' together."""
         one = self._faults.step_timeout_s
-        return one * len(call.calls) if one is not None and isinstance(call, _Group) else one
+        steps = (len(job.call.calls) if isinstance(job.call, _Group) else 1 for job in jobs)
+        return None if one is None else one * sum(steps)
 
-    async def _called(self, host: int, call: Any) -> Any:
+    async def _called(self, host: int, calls: Sequence[Any]) -> Sequence[Any]:
+        """What came of each call; more than one are steps."""
+        if len(calls) == 1:
+            return [await self._called_alone(host, calls[0])]
+        several = self._actors[host].several.options(num_returns=2 + len(calls))
+        known, parts, *states = several.remote(PackedCalls.of(calls))
+        found, rows = unpack_facts(await asyncio.wrap_future(known.future())), Rows(RayHandle(parts))
+        return [
+            StepResult(one, RowHandle(rows, place), RayHandle(state)) if isinstance(one, StepFacts) else one
+            for place, (one, state) in enumerate(zip(found, states, strict=True))
+        ]
+
+    async def _called_alone(self, host: int, call: Any) -> Any:
         actor = self._actors[host]
         if isinstance(call, _Group):
             known, parts, states = actor.steps.remote(PackedCalls.of(call.calls))
