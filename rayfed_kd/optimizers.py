@@ -140,7 +140,9 @@ class Optimizer:
         betas: tuple[float, float] = ADAM_BETAS,
     ) -> None:
         self.rule, self.part, self.module = StepRule(recipe, betas), part, module
-        self._parameters, self._gradients = module.trainable[part], module.gradients[part]
+        self._parameters, self._gradients = module.trainable, module.gradients
+        if part != slice(None):
+            self._parameters, self._gradients = module.trainable[part], module.gradients[part]
         self._state = {name: value.clone() for name, value in (state or {}).items()}
 
     def minimise(self, loss: Tensor, *, alone: bool = False) -> None:

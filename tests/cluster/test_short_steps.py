@@ -1,0 +1,206 @@
+"""Short steps cross to a host in few calls: results, errors and second tries are as of calls of their own."""
+
+import asyncio
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import ray
+from small_recipes import small_recipe
+
+from cluster.actors import MOST_S, ClientActor, Enclosed, RayEngine
+from cluster.calls import StepCall, StepError
+from cluster.engine import LocalEngine
+from cluster.host import Host
+from cluster.placement import Plan
+from rayfed_kd.config import FaultsRecipe, ResourceRecipe
+from rayfed_kd.contexts import DispatchFacts
+from rayfed_kd.preparation import prepare
+
+CLIENTS = 40
+RECIPE = {
+    "model": {"name": "mlp", "hidden": 4},
+    "data": {"name": "synthetic", "samples": 200, "test_samples": 10, "shape": [8]},
+    "partition": {"name": "iid", "clients": CLIENTS},
+    "local": {"epochs": 1, "batch_size": 5},
+    "rounds": 1,
+}
+
+
+class Ref:
+    """What a call of an actor gives, without Ray: a reference that can be waited for."""
+
+    def __init__(self, whole, place):
+        self._whole, self._place = whole, place
+
+    def future(self):
+        found = Future()
+
+        def hand_on(done):
+            if done.exception() is not None:
+                found.set_exception(done.exception())
+            else:
+                found.set_result(done.result() if self._place is None else done.result()[self._place])
+
+        self._whole.add_done_callback(hand_on)
+        return found
+
+
+class Remote:
+    """A method of an actor, called as Ray's are."""
+
+    def __init__(self, owner, name, returns):
+        self._owner, self._name, self._returns = owner, name, returns
+
+    def options(self, num_returns):
+        return Remote(self._owner, self._name, num_returns)
+
+    def remote(self, *given):
+        self._owner.called.append((self._name, given))
+        whole = self._owner.pool.submit(self._owner.run, self._name, given)
+        return Ref(whole, None) if self._returns == 1 else [Ref(whole, n) for n in range(self._returns)]
+
+
+class InProcess(ClientActor):
+    """A client actor in a thread of this process."""
+
+    def __init__(self, host, seconds=None, failures=()):
+        super().__init__()
+        self.host, self.seconds, self.failures = host, seconds, list(failures)
+        self.called, self.pool = [], ThreadPoolExecutor(1)
+
+    def __getattribute__(self, name):
+        returns = {"step": 3, "steps": 3, "several": 1, "build": 1}.get(name)
+        return super().__getattribute__(name) if returns is None else Remote(self, name, returns)
+
+    def run(self, name, given):
+        if name == "build":
+            self._built = self.host
+            return None
+        if name in self.failures:
+            self.failures.remove(name)
+            raise ray.exceptions.ActorUnavailableError("it was killed", None)
+        found = getattr(ClientActor, name)(self, *given)
+        if name == "step" and self.seconds is not None:
+            return (replace(found[0], seconds=self.seconds), *found[1:])
+        return found
+
+
+class Ill(Host):
+    """One client's step raises."""
+
+    def _stepped(self, call, ctx):
+        if ctx.client == 7:
+            raise StepError("client 7 has a bug")
+        return super()._stepped(call, ctx)
+
+
+@pytest.fixture
+def setting():
+    return prepare(small_recipe(RECIPE, "fedavg")).setting
+
+
+@pytest.fixture
+def engine(setting):
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+
+    def make(actors, pinned=False, **options):
+        plan = Plan(len(actors), pinned, 1, ResourceRecipe(), ResourceRecipe())
+        faults = FaultsRecipe(max_retries=options.pop("max_retries", 2))
+        sizes = setting.partition.sizes.tolist()
+        return RayEngine(actors, None, plan, sizes, loop, faults=faults, **options)
+
+    yield make
+    loop.call_soon_threadsafe(loop.stop)
+
+
+def asked(setting, engine):
+    message = engine.publish({"student": setting.workshop().initial_vector("model").numpy()})
+    facts = [DispatchFacts(client, 1, 1) for client in range(CLIENTS)]
+    return [StepCall("client_update", one, message, {}, None, -1, one.client + 1) for one in facts]
+
+
+def answers(engine, calls):
+    """Trained vectors or errors of two rounds: the first one tells how long steps take."""
+    found = []
+    for _ in range(2):
+        pending = [engine.submit(call) for call in calls]
+        found += [one.exception(timeout=60) or one.result() for one in pending]
+    return [one if isinstance(one, Exception) else one.parts.resolve()["student"] for one in found]
+
+
+def names(actors):
+    return [name for actor in actors for name, _ in actor.called if name != "build"]
+
+
+def expected(setting):
+    local = LocalEngine(Host(setting))
+    return answers(local, asked(setting, local))
+
+
+def test_short_steps_cross_in_few_calls_with_the_bits_of_each_alone(setting, engine):
+    actors = [InProcess(Host(setting, number)) for number in range(2)]
+    found = answers(made := engine(actors), asked(setting, made))
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
+    calls = names(actors)
+    assert "several" in calls
+    assert len(calls) < CLIENTS + CLIENTS / 2  # the second round's 40 steps took less than 20
+
+
+@pytest.mark.parametrize("options", [{"pinned": True}, {"max_inflight": 4}])
+def test_where_calls_are_counted_or_belong_to_a_host_each_step_goes_alone(options, setting, engine):
+    hosts = CLIENTS if "pinned" in options else 2
+    actors = [InProcess(Host(setting, number)) for number in range(hosts)]
+    answers(made := engine(actors, **options), asked(setting, made))
+    assert set(names(actors)) == {"step"}
+
+
+def test_long_steps_go_alone(setting, engine):
+    actors = [InProcess(Host(setting), seconds=2 * MOST_S)]
+    answers(made := engine(actors), asked(setting, made))
+    assert set(names(actors)) == {"step"}
+
+
+def test_error_of_one_step_is_its_own(setting, engine):
+    actors = [InProcess(Ill(setting))]
+    found = answers(made := engine(actors), asked(setting, made))
+    assert "several" in names(actors)
+    for place, (one, other) in enumerate(zip(found, expected(setting), strict=True)):
+        if place % CLIENTS == 7:
+            assert isinstance(one, StepError)
+            assert "client 7 has a bug" in str(one)
+        else:
+            assert np.array_equal(one, other)
+
+
+def test_steps_whose_host_was_lost_run_again_each_alone(setting, engine):
+    actors = [InProcess(Host(setting), failures=["several"])]
+    found = answers(made := engine(actors), asked(setting, made))
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
+    lost = next(given for name, given in actors[0].called if name == "several")
+    numbers = {call.number for call in lost[0].calls()}
+    place = [name for name, _ in actors[0].called].index("several")
+    later = [given[0].number for name, given in actors[0].called[place:] if name == "step"]
+    assert numbers <= set(later)
+
+
+def test_host_that_is_lost_too_often_ends_its_steps_with_the_reason(setting, engine):
+    actors = [InProcess(Host(setting), failures=["several"])]
+    found = answers(made := engine(actors, max_retries=0), asked(setting, made))
+    lost = [one for one in found if isinstance(one, Exception)]
+    assert lost
+    assert all("its host was lost 1 times (faults.max_retries = 0)" in str(one) for one in lost)
+
+
+def test_small_message_is_a_copy_that_travels_with_calls(setting, engine):
+    made = engine([InProcess(Host(setting))])
+    vector = np.arange(3, dtype=np.float32)
+    one, other = made.publish({"student": vector}), made.publish({"student": vector})
+    vector[0] = 9.0
+    assert isinstance(one, Enclosed)
+    assert one.resolve()["student"].tolist() == [0.0, 1.0, 2.0]
+    assert one == Enclosed(one.name, {})
+    assert one != other  # a host keeps the tensors of the message that it knows by name
