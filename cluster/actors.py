@@ -366,7 +366,8 @@ class RayEngine:
         """The place of the first job that can start, and the host for it."""
         if sum(self._load) >= self._max_inflight:
             return None
-        depth = 2 if len(self._waiting) > len(self._actors) else 1
+        ahead = self._faults.step_timeout_s is None  # a call's time begins when it is sent
+        depth = 2 if ahead and len(self._waiting) > len(self._actors) else 1
         full = set()
         for place, job in enumerate(self._waiting):
             client = _whose(job.call)
@@ -503,10 +504,9 @@ class RayEngine:
                 job.future.set_exception(self._fault or RunError(text))
 
     def _patience(self, jobs: Sequence[_Job]) -> float | None:
-        """Seconds that jobs may take; a group's may take its clients' together."""
-        one = self._faults.step_timeout_s
-        steps = (len(job.call.calls) if isinstance(job.call, _Group) else 1 for job in jobs)
-        return None if one is None else one * sum(steps)
+        """Seconds that a call may take: a group's its clients' together, several short steps those of one."""
+        one, call = self._faults.step_timeout_s, jobs[0].call
+        return one * len(call.calls) if one is not None and isinstance(call, _Group) else one
 
     async def _called(self, host: int, calls: Sequence[Any]) -> Sequence[Any]:
         """What came of each call; more than one are steps."""

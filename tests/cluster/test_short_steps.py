@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -39,6 +40,8 @@ class Ref:
         found = Future()
 
         def hand_on(done):
+            if found.cancelled():
+                return
             if done.exception() is not None:
                 found.set_exception(done.exception())
             else:
@@ -66,9 +69,10 @@ class Remote:
 class InProcess(ClientActor):
     """A client actor in a thread of this process."""
 
-    def __init__(self, host, seconds=None, failures=()):
+    def __init__(self, host, seconds=None, failures=(), hang_s=0.0, each_s=0.0):
         super().__init__()
-        self.host, self.seconds, self.failures = host, seconds, list(failures)
+        self.host, self.seconds, self.failures, self.hang_s = host, seconds, list(failures), hang_s
+        self.each_s = each_s
         self.called, self.pool = [], ThreadPoolExecutor(1)
 
     def __getattribute__(self, name):
@@ -82,6 +86,10 @@ class InProcess(ClientActor):
         if name in self.failures:
             self.failures.remove(name)
             raise ray.exceptions.ActorUnavailableError("it was killed", None)
+        time.sleep(self.each_s)
+        if name == "several":
+            hang_s, self.hang_s = self.hang_s, 0.0
+            time.sleep(hang_s)
         found = getattr(ClientActor, name)(self, *given)
         if name == "step" and self.seconds is not None:
             return (replace(found[0], seconds=self.seconds), *found[1:])
@@ -107,9 +115,9 @@ def engine(setting):
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
 
-    def make(actors, pinned=False, **options):
+    def make(actors, pinned=False, max_retries=2, step_timeout_s=None, **options):
         plan = Plan(len(actors), pinned, 1, ResourceRecipe(), ResourceRecipe())
-        faults = FaultsRecipe(max_retries=options.pop("max_retries", 2))
+        faults = FaultsRecipe(max_retries=max_retries, step_timeout_s=step_timeout_s)
         sizes = setting.partition.sizes.tolist()
         return RayEngine(actors, None, plan, sizes, loop, faults=faults, **options)
 
@@ -193,6 +201,24 @@ def test_host_that_is_lost_too_often_ends_its_steps_with_the_reason(setting, eng
     lost = [one for one in found if isinstance(one, Exception)]
     assert lost
     assert all("its host was lost 1 times (faults.max_retries = 0)" in str(one) for one in lost)
+
+
+def test_a_step_that_hangs_among_others_is_found_as_soon_as_one_alone(setting, engine, monkeypatch):
+    actors, killed = [InProcess(Host(setting), hang_s=1.5)], []
+    monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
+    found = answers(made := engine(actors, step_timeout_s=1.0), asked(setting, made))
+    assert killed == actors
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
+
+
+def test_with_a_time_limit_no_step_waits_at_a_host_for_another(setting, engine, monkeypatch):
+    """Its time would pass while the other runs."""
+    actors, killed = [InProcess(Host(setting), seconds=2 * MOST_S, each_s=0.2)], []
+    monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
+    made = engine(actors, step_timeout_s=0.35)
+    pending = [made.submit(call) for call in asked(setting, made)[:6]]
+    assert all(one.result(timeout=60) for one in pending)
+    assert not killed
 
 
 def test_small_message_is_a_copy_that_travels_with_calls(setting, engine):
