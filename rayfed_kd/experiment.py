@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from rayfed_kd.setting import Setting
 
 Event = Mapping[str, Any]
+OnEvent = Callable[[Event], None]
 Tell = Callable[[str], None]
+PROGRESS_S = 60.0
 CHANGEABLE = ("rounds", *EXECUTION)
 UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
 
@@ -64,7 +66,7 @@ def run(
     *,
     local: bool = False,
     address: str | None = None,
-    on_event: Callable[[Event], None] = _silent,
+    on_event: OnEvent = _silent,
     tell: Tell = lambda line: None,
 ) -> Result:
     """Runs a recipe.
@@ -97,7 +99,7 @@ def resume(
     *,
     local: bool = False,
     address: str | None = None,
-    on_event: Callable[[Event], None] = _silent,
+    on_event: OnEvent = _silent,
     tell: Tell = lambda line: None,
     anyway: bool = False,
 ) -> Result:
@@ -268,13 +270,13 @@ def run_each(
             prepare(plan.source, plan.overrides)
     if local:
         for plan in planned:
-            _run_planned(plan, tell, lambda p, begun: _run_local(p, _silent, resume=begun, tell=tell))
+            _run_planned(plan, tell, lambda p, begun, told: _run_local(p, told, resume=begun, tell=tell))
         return
     from cluster.session import RaySession, run_together
 
     def on_ray(plan: Planned, share: int, stop: threading.Event) -> None:
-        def work(prepared: Prepared, begun: bool) -> Result:
-            return run_prepared_on_ray(prepared, _silent, share, stop, resume=begun, tell=tell)
+        def work(prepared: Prepared, begun: bool, told: OnEvent) -> Result:
+            return run_prepared_on_ray(prepared, told, share, stop, resume=begun, tell=tell)
 
         _run_planned(plan, tell, work)
 
@@ -284,15 +286,30 @@ def run_each(
         run_together([partial(on_ray, plan) for plan in planned], first, jobs)
 
 
-def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared, bool], Result]) -> None:
-    """`work` takes the run, and whether it was begun before."""
+def _now_and_then(plan: Planned, tell: Tell) -> OnEvent:
+    """Tells where a long run is, once in `PROGRESS_S` at most; of its last round its end tells."""
+    from rayfed_kd.results.console import round_line
+
+    told_at = time.monotonic()
+
+    def on_event(event: Event) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= PROGRESS_S and event["round"] < event["rounds"]:
+            told_at = time.monotonic()
+            tell(f"{plan.label}, seed {plan.seed}: {round_line(event)}")
+
+    return on_event
+
+
+def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared, bool, OnEvent], Result]) -> None:
+    """`work` takes the run, whether it was begun before, and what to call after each round."""
     started = time.perf_counter()
     recipe = load_recipe(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
     begun = _begun(plan.aside, recipe)
     tell(f"{plan.label}, seed {plan.seed}: {'goes on' if begun else 'starts'} in {plan.aside}")
     try:
         with plan.naming():
-            result = work(make_ready(recipe), begun)
+            result = work(make_ready(recipe), begun, _now_and_then(plan, tell))
     except RunError as error:
         raise RunError(f"{plan.label}, seed {plan.seed}: {error}") from error
     plan.aside.rename(plan.folder)
@@ -338,7 +355,7 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 def _run_local(
     prepared: Prepared,
-    on_event: Callable[[Event], None],
+    on_event: OnEvent,
     *,
     resume: bool = False,
     tell: Tell = lambda line: None,
@@ -377,7 +394,7 @@ def _run_local(
 
 def run_prepared_on_ray(
     prepared: Prepared,
-    on_event: Callable[[Event], None],
+    on_event: OnEvent,
     share: int = 1,
     stop: threading.Event | None = None,
     *,

@@ -521,6 +521,18 @@ def test_finished_runs_are_not_run_again(study, tmp_path):
     }
 
 
+def test_long_run_tells_now_and_then_where_it_is(study, monkeypatch):
+    monkeypatch.setattr("rayfed_kd.experiment.PROGRESS_S", 0.0)
+    told = []
+    compare(study, run=local(told))
+    of_one = [line for line in told if line.startswith("A, seed 1:")]
+    rounds = [line for line in of_one if "round " in line]
+    assert [line.partition("  ")[0] for line in rounds] == [
+        "A, seed 1: round 1/2"
+    ]  # the end tells of the last
+    assert of_one.index(rounds[0]) == 1
+
+
 def test_finished_run_tells_its_seconds_in_all_and_in_rounds(study, monkeypatch):
     """What is not in rounds is data, partition, start and end."""
     told, ready = [], rayfed_kd.experiment.make_ready

@@ -46,7 +46,7 @@ class RunConsole:
     def round(self, event: Mapping[str, Any]) -> None:
         """Shows a finished round; live, with the last evaluation until there is another one."""
         if self._progress is None:
-            self._console.print(f"round {event['round']}/{event['rounds']}  {'  '.join(_facts(event))}")
+            self._console.print(round_line(event))
             return
         self._last_metrics = event.get("metrics") or self._last_metrics
         shown = "  ".join(_facts({**event, "metrics": self._last_metrics}))
@@ -82,6 +82,11 @@ class RunConsole:
         )
         self._console.print(f"run folder   {folder}")
         self._console.print(f"look at it   tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}")
+
+
+def round_line(event: Mapping[str, Any]) -> str:
+    """A finished round in a line."""
+    return f"round {event['round']}/{event['rounds']}  {'  '.join(_facts(event))}"
 
 
 def _facts(event: Mapping[str, Any]) -> Iterator[str]:
