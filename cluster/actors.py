@@ -407,8 +407,9 @@ class RayEngine:
             if host in self._hosts.get(job.step.facts.client, self._every):
                 work_s += self._expected_s(job.step)
                 found.append(job)
-        taken = {id(job) for job in found}
-        self._waiting = [job for job in self._waiting if id(job) not in taken]
+        if found:
+            taken = {id(job) for job in found}
+            self._waiting = [job for job in self._waiting if id(job) not in taken]
         return found
 
     def _expected_s(self, call: StepCall) -> float:
