@@ -2,6 +2,7 @@
 
     python tests/benchmarks/round.py              # workload 1: compute-bound, 2.2 M parameters
     python tests/benchmarks/round.py --tiny       # workload 2: overhead-bound, milliseconds per client task
+    python tests/benchmarks/round.py --tiny --vectorise 25 --idle   # hosts train nothing: Ray and the server
     python tests/benchmarks/round.py --start      # seconds from the command to the first finished round
 
 Two hosts on Ray and two plain processes take turns round by round (A B A B ...), because machines drift:
@@ -32,6 +33,7 @@ import torch
 import yaml
 
 from cluster.actors import ClientActor, RayEngine
+from cluster.parcels import PackedCalls
 from cluster.placement import Plan
 from cluster.schedules import make_schedule
 from cluster.session import RaySession
@@ -101,16 +103,32 @@ class Silent:
         return {}
 
 
+class IdleActor(ClientActor):
+    """Trains its first group; from then on that is its answer to every other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answer: Any = None
+
+    @ray.method(num_returns=3)
+    def steps(self, packed: PackedCalls) -> Any:
+        """A group's steps, of the first group."""
+        packed.calls()
+        if self._answer is None:
+            self._answer = super().steps(packed)
+        return self._answer
+
+
 class OnRay:
     """Side A: the simulator's own loop, hosts as Ray actors."""
 
-    def __init__(self, work: Workload) -> None:
+    def __init__(self, work: Workload, actor_class: type[ClientActor] = ClientActor) -> None:
         self.prepared = prepare(work.recipe())
         self._session = RaySession(self.prepared.recipe, None)
         self._session.__enter__().ready()
         plan = Plan(WORKERS, False, 1, ResourceRecipe(), ResourceRecipe())
         shared = ray.put(self.prepared.blueprint)
-        actor = ray.remote(ClientActor).options(num_cpus=1)
+        actor = ray.remote(actor_class).options(num_cpus=1)
         actors = [actor.remote() for _ in range(WORKERS)]
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
@@ -182,9 +200,9 @@ class Bare:
             process.join()
 
 
-def report(work: Workload) -> Iterator[str]:
+def report(work: Workload, idle: bool) -> Iterator[str]:
     """Runs both sides in turns and tells what was seen."""
-    on_ray = OnRay(work)
+    on_ray = OnRay(work, IdleActor if idle else ClientActor)
     bare = Bare(work, on_ray)
     times: dict[str, list[float]] = {"ray": [], "bare": []}
     peak = 0.0
@@ -205,7 +223,8 @@ def report(work: Workload) -> Iterator[str]:
     yield f"ratio {statistics.median(ratios):8.3f}   (median of pairs; {spread})"
     yield f"first {times['ray'][0]:8.4f} s on ray, {times['bare'][0]:.4f} s bare"
     yield f"memory {peak:7.0f} MB in all processes of both sides together (shared pages counted in each)"
-    yield f"both sides end at the same model: largest difference {distance:.1e}"
+    if not idle:
+        yield f"both sides end at the same model: largest difference {distance:.1e}"
     bare.close()
     on_ray.close()
 
@@ -242,12 +261,17 @@ def main() -> None:
     parser.add_argument("--vectorise", default="off", help="as local.vectorise: off, auto or a number")
     parser.add_argument("--rounds", type=int, help="fewer or more rounds")
     parser.add_argument("--epochs", type=int, default=1, help="local epochs, in both sides")
+    parser.add_argument(
+        "--idle", action="store_true", help="with --vectorise: groups answer without training"
+    )
     asked = parser.parse_args()
+    if asked.idle and asked.vectorise == "off":
+        parser.error("--idle is about groups: expected --vectorise with it")
     work = TINY if asked.tiny else ROUND
     vectorise = int(asked.vectorise) if asked.vectorise.isdigit() else asked.vectorise
     rounds = asked.rounds or work.rounds
     work = replace(work, rounds=rounds, vectorise=vectorise, epochs=asked.epochs)
-    lines = report(work)
+    lines = report(work, asked.idle)
     if asked.start:
         seconds = [start_seconds(work) for _ in range(3)]
         lines = iter([f"command to first finished round: {', '.join(f'{s:.1f}' for s in seconds)} s"])
