@@ -315,8 +315,10 @@ class RayEngine:
 
     def kept(self, result: StepResult) -> StepResult:
         """The result with parts and state copied into the object store of the server's machine."""
-        parts, state = ({**handle.resolve()} for handle in (result.parts, result.state))
-        return StepResult(result.facts, self.publish(parts), RayHandle(ray.put(state)))
+        parts, state = self.publish(result.parts.resolve()), result.state
+        if result.facts.keeps_state:
+            state = RayHandle(ray.put({**state.resolve()}))
+        return StepResult(result.facts, parts, state)
 
     def cancel(self) -> None:
         """Ends all steps: each, open or still to come, raises StoppedError where it is waited for.
@@ -517,7 +519,7 @@ class RayEngine:
         known, parts, *states = several.remote(PackedCalls.of(calls))
         found, rows = unpack_facts(await asyncio.wrap_future(known.future())), Rows(RayHandle(parts))
         return [
-            StepResult(one, RowHandle(rows, place), RayHandle(state)) if isinstance(one, StepFacts) else one
+            _result(one, RowHandle(rows, place), RayHandle(state)) if isinstance(one, StepFacts) else one
             for place, (one, state) in enumerate(zip(found, states, strict=True))
         ]
 
@@ -534,7 +536,7 @@ class RayEngine:
         facts, parts, state = actor.step.remote(call)
         # wrap_future: awaiting a reference directly leaks in long loops (ray #45895)
         known = await asyncio.wrap_future(facts.future())
-        return StepResult(known, RayHandle(parts), RayHandle(state))
+        return _result(known, RayHandle(parts), RayHandle(state))
 
 
 @dataclass(frozen=True)
@@ -551,11 +553,13 @@ class _Group:
 def _results(facts: Sequence[StepFacts], parts: Any, states: Any) -> list[StepResult]:
     rows, kept = Rows(RayHandle(parts)), Rows(RayHandle(states))
     return [
-        StepResult(
-            known, RowHandle(rows, place), RowHandle(kept, place) if known.keeps_state else Held(NO_STATE)
-        )
-        for place, known in enumerate(facts)
+        _result(known, RowHandle(rows, place), RowHandle(kept, place)) for place, known in enumerate(facts)
     ]
+
+
+def _result(known: StepFacts, parts: Handle, state: Handle) -> StepResult:
+    """A client without a state needs no reference, and no checkpoint has to fetch that there is none."""
+    return StepResult(known, parts, state if known.keeps_state else Held(NO_STATE))
 
 
 def _whose(call: Any) -> int | None:

@@ -12,7 +12,7 @@ import ray
 from small_recipes import small_recipe
 
 from cluster.actors import MOST_S, ClientActor, Enclosed, RayEngine
-from cluster.calls import StepCall, StepError
+from cluster.calls import Held, StepCall, StepError
 from cluster.engine import LocalEngine
 from cluster.host import Host
 from cluster.placement import Plan
@@ -164,6 +164,16 @@ def test_where_calls_are_counted_or_belong_to_a_host_each_step_goes_alone(option
     actors = [InProcess(Host(setting, number)) for number in range(hosts)]
     answers(made := engine(actors, **options), asked(setting, made))
     assert set(names(actors)) == {"step"}
+
+
+def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
+    """A checkpoint asks for every seen client's state."""
+    made = engine([InProcess(Host(setting))])
+    calls = asked(setting, made)
+    for call in (*calls, *calls):
+        state = made.submit(call).result(timeout=60).state
+        assert isinstance(state, Held)
+        assert state.resolve() == {"state": None}
 
 
 def test_long_steps_go_alone(setting, engine):
