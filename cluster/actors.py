@@ -184,7 +184,7 @@ class ClientActor:
         device = assigned_device(num_gpus, recipe.placement.threads, recipe.deterministic)
         self._built = Host(setting, host, device, plan.keep_states)
         gc.collect()
-        gc.freeze()  # what is here stays: the collector took a tenth of tiny clients' time to look at it all
+        gc.freeze()  # what is here stays; looking at it all again and again takes as long as small steps do
 
     @ray.method(num_returns=3)
     def step(self, call: StepCall) -> tuple[StepFacts, dict[str, Array], Any]:
