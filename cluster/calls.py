@@ -44,6 +44,10 @@ class StepCall:
         return f"round {self.facts.round}, client {self.facts.client}, {self.step}"
 
 
+class NewProcessError(Exception):
+    """A client actor was restarted and must be built first."""
+
+
 class StepError(RunError):
     """A step raised: a bug in the method, told with its own traceback; never tried again."""
 

@@ -18,9 +18,10 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from cluster.actors import LOST, ClientActor, ServerActor
+from cluster.actors import ClientActor, ServerActor
 from cluster.machines import prepare_machines, ray_nodes
 from cluster.placement import Plan, bundles, plan_hosts, rooms, total
+from cluster.ray_engine import LOST
 from rayfed_kd.config import Recipe, ResourceRecipe
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.setting import Blueprint

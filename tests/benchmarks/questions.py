@@ -25,9 +25,10 @@ import ray
 import torch
 from torch import Tensor
 
-from cluster.actors import ClientActor, RayEngine
+from cluster.actors import ClientActor
 from cluster.cohort import EngineCohort
 from cluster.placement import Plan
+from cluster.ray_engine import RayEngine
 from cluster.session import RaySession
 from cluster.simulation import Simulation
 from rayfed_kd.config import OptimizerRecipe, ResourceRecipe

@@ -32,9 +32,10 @@ import ray
 import torch
 import yaml
 
-from cluster.actors import ClientActor, RayEngine
+from cluster.actors import ClientActor
 from cluster.parcels import PackedCalls
 from cluster.placement import Plan
+from cluster.ray_engine import RayEngine
 from cluster.schedules import make_schedule
 from cluster.session import RaySession
 from cluster.simulation import Simulation

@@ -9,10 +9,10 @@ import yaml
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
-from cluster.actors import RowHandle, Rows
 from cluster.calls import Held, StepCall
 from cluster.engine import LocalEngine
 from cluster.grouping import FILE, Grouping
+from cluster.handles import RowHandle, Rows
 from cluster.host import Host
 from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.errors import RecipeError

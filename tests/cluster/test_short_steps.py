@@ -11,11 +11,13 @@ import pytest
 import ray
 from small_recipes import small_recipe
 
-from cluster.actors import MOST_S, ClientActor, Enclosed, RayEngine
+from cluster.actors import ClientActor
 from cluster.calls import Held, StepCall, StepError
 from cluster.engine import LocalEngine
+from cluster.handles import Enclosed
 from cluster.host import Host
 from cluster.placement import Plan
+from cluster.ray_engine import MOST_S, RayEngine
 from rayfed_kd.config import FaultsRecipe, ResourceRecipe
 from rayfed_kd.contexts import DispatchFacts
 from rayfed_kd.preparation import prepare

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from cluster.actors import RayEngine
 from cluster.placement import Plan
+from cluster.ray_engine import RayEngine
 from cluster.simulation import StoppedError
 from rayfed_kd.config import FaultsRecipe, ResourceRecipe
 
