@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
 from greenlet import getcurrent, greenlet
 
 from rayfed_kd.contexts import ClientContext
-from rayfed_kd.programs import ApartError, Program
+from rayfed_kd.programs import ApartError, Program, outside
 from rayfed_kd.together import Together
 from rayfed_kd.training import LocalEpochs
 
@@ -58,8 +59,8 @@ class Lanes:
         outcomes: dict[int, Outcome[T]] = {}
         reasons: dict[int, str] = {}
         apart: dict[int, str] = {}
-        for ctx, _ in steps:
-            ctx.together = _waiting
+        for lane, (ctx, _) in enumerate(steps):
+            ctx.together = partial(_waiting, lane, reasons)
         running, came = list(range(len(steps))), set[int]()
         try:
             while running:
@@ -80,7 +81,7 @@ class Lanes:
                 if not left.dead:
                     left.throw()
         for lane, (ctx, _) in enumerate(steps):
-            if lane not in came and ctx.samples_drawn:
+            if lane not in came and ctx.samples_drawn and not outcomes[lane].alone:
                 outcomes[lane].alone = "its step goes over batches in a loop of its own"
         return [outcomes[lane] for lane in range(len(steps))]
 
@@ -116,14 +117,28 @@ class Lanes:
         return self.hopeless.get(key, "")
 
 
-def _waiting(epochs: LocalEpochs) -> None:
+def _waiting(lane: int, reasons: dict[int, str], epochs: LocalEpochs) -> None:
     """Leaves a lane until its epochs were made together with others'; if they were not, makes them here."""
+    if shared := outside(epochs.loss):
+        reasons[lane] = f"its loss uses {shared}, which lies outside of its step"
+        epochs.run()
+        return
     parent = getcurrent().parent
     assert parent is not None  # a step's lane was made by `Lanes.run`
     if not parent.switch(epochs):
         epochs.run()
 
 
+VMAPS = {
+    "randomness": "its loss draws random numbers",
+    ".item()": "its loss turns a tensor into a number",
+    "data-dependent control flow": "its loss decides by a tensor's value",
+}
+
+
 def _first_line(error: Exception) -> str:
     text = (str(error).strip().splitlines() or [""])[0]
-    return text if isinstance(error, ApartError) else f"{type(error).__name__}: {text}"
+    if isinstance(error, ApartError):
+        return text
+    found = next((f"{meaning} (" for sign, meaning in VMAPS.items() if "vmap" in text and sign in text), "")
+    return f"{found}{type(error).__name__}: {text}{')' if found else ''}"

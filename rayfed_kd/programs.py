@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import dis
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import lru_cache
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import BaseModel
 from torch import Tensor
@@ -27,6 +28,7 @@ New = Mapping[int, Any]
 Apart = tuple[Hashable, Callable[[New], Any]]
 ApartNamed = tuple[Hashable, Callable[[New], dict[Any, Any]]]
 CONSTANTS = (type(None), bool, int, float, str, bytes, torch.device, torch.dtype)
+DATA = (dict, list, set, bytearray, Tensor, np.ndarray, Iterator)
 NAMED = (Method, type, ModuleType, BuiltinFunctionType)
 
 
@@ -145,6 +147,50 @@ def _changed(code: CodeType) -> str:
     """The outer variables that a function assigns to."""
     stores = (line.argval for line in dis.get_instructions(code) if line.opname == "STORE_DEREF")
     return ", ".join(sorted({name for name in stores if name in code.co_freevars}))
+
+
+def outside(loss: Callable[..., Any]) -> str:
+    """Which data of a module's a loss uses or changes, itself or by functions beside it; empty if none.
+
+    It lies outside of a client's step: another client's may change it while the first one waits.
+    """
+    left: list[Any] = [loss]
+    seen = set[CodeType]()
+    while left:
+        function = left.pop()
+        if isinstance(function, MethodType):
+            function = function.__func__
+        if not isinstance(function, FunctionType) or function.__code__ in seen:
+            continue
+        code, around = function.__code__, function.__globals__
+        seen.add(code)
+        if changed := _global_names(code, "STORE_GLOBAL"):
+            return f"the global {changed[0]}"
+        for name in _global_names(code, "LOAD_GLOBAL"):
+            found = around.get(name)  # None: a builtin
+            if isinstance(found, DATA):
+                return f"the global {name}, a {type(found).__name__}"
+            if isinstance(found, FunctionType) and found.__globals__ is around:
+                left.append(found)
+        left += [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    return ""
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # a variable that has no value yet
+        return False
+
+
+@lru_cache
+def _global_names(code: CodeType, operation: str) -> tuple[str, ...]:
+    """The globals that a function, or one within it, loads or stores."""
+    names = {line.argval for line in dis.get_instructions(code) if line.opname == operation}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names |= set(_global_names(inner, operation))
+    return tuple(sorted(names))
 
 
 def _inside(tensor: Tensor, whole: Tensor) -> bool:

@@ -6,14 +6,21 @@ code that it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rayfed_kd.vectors import FlatModule, view_as
+
+EVERY = frozenset(vars(nn.Module()))  # what every module has
+SIMPLE = (type(None), bool, int, float, complex, str, bytes)
+PLAIN = (*SIMPLE, list, tuple, set, frozenset, dict, Tensor, np.ndarray)
 
 
 class Stack:
@@ -102,6 +109,65 @@ class Stack:
             module.storage.copy_(self.storage[place])
             for own, stacked in zip(module.integers, self.integers, strict=True):
                 own.copy_(stacked[place])
+
+
+class Kept:
+    """What a flat module holds beside parameters, buffers and submodules, as it is now, if it is plain data.
+
+    One module computes for all of a stack, so these must be equal in all, and stay as they are.
+
+    Args:
+        module: whose.
+    """
+
+    def __init__(self, module: FlatModule) -> None:
+        self._module, self._plain = module, _attributes(module)
+        self._values = [
+            {name: _copied(value) for name, value in _own(part).items()} for part in module.module.modules()
+        ]
+
+    def same_in(self, other: FlatModule) -> bool:
+        """Whether another module holds the same."""
+        return self._plain == _attributes(other)
+
+    @property
+    def as_it_was(self) -> bool:
+        """Whether the module still does."""
+        return self.same_in(self._module)
+
+    def restore(self) -> None:
+        """Gives the module back what it held."""
+        for part, values in zip(self._module.module.modules(), self._values, strict=True):
+            for name in _own(part):
+                del part.__dict__[name]
+            part.__dict__.update(values)
+
+
+def _attributes(module: FlatModule) -> list[Any]:
+    return [{name: _plain(value) for name, value in _own(part).items()} for part in module.module.modules()]
+
+
+def _own(part: nn.Module) -> dict[str, Any]:
+    return {
+        name: value for name, value in vars(part).items() if name not in EVERY and isinstance(value, PLAIN)
+    }
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value that compares equal to others of the same content."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return tuple((key, _plain(inner)) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    return value if isinstance(value, PLAIN) else type(value)
 
 
 def _places(module: nn.Module) -> tuple[list[tuple[nn.Module, str]], list[tuple[nn.Module, str]]]:

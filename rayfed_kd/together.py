@@ -18,7 +18,7 @@ from torch import Tensor
 from rayfed_kd.contexts import ClientContext, Drawn
 from rayfed_kd.optimizers import Moments
 from rayfed_kd.programs import ApartError, Program
-from rayfed_kd.stacked import Stack
+from rayfed_kd.stacked import Kept, Stack
 from rayfed_kd.training import LocalEpochs
 from rayfed_kd.vectors import FlatModule
 
@@ -51,6 +51,7 @@ class Together:
         self._lanes = [program.epochs for program in programs]
         self._build = programs[0].build
         self._student = Stack([epochs.student for epochs in self._lanes])
+        self._kept = [_kept([epochs.student for epochs in self._lanes])]
         self._fixed: dict[int, Stack] = {}
         self._tensors: dict[int, Tensor] = {}
         self._shared: dict[int, Any] = {}
@@ -77,6 +78,7 @@ class Together:
                 raise ApartError("its loss runs a second model in train mode")
             self._shared[place] = first  # computes for all
             stack = Stack(leaves)
+            self._kept.append(_kept(leaves))
             if not stack.same():
                 self._fixed[place] = stack
         elif isinstance(first, Tensor):
@@ -100,11 +102,12 @@ class Together:
 
     def run(self) -> None:
         """All epochs of all lanes; students, optimisers and contexts then are as after their own."""
-        with warnings.catch_warnings():
-            # Some losses' operations run lane by lane inside of vmap: slower, still right.
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            for lanes, batches in _rounds([_batches(epochs) for epochs in self._lanes]):
-                self._step(lanes, batches)
+        try:
+            self._steps()
+        except BaseException:
+            for kept in self._kept:
+                kept.restore()
+            raise
         self._student.hand_back()
         sums = {name: column.tolist() for name, column in self._sums.items()}
         for lane, epochs in enumerate(self._lanes):
@@ -112,6 +115,15 @@ class Together:
             counts = {name: own[lane] for name, own in self._counts.items()}
             epochs.ctx.log_sums({name: (sums[name][lane], count) for name, count in counts.items() if count})
             epochs.ctx.count_drawn(self._drawn[lane])
+
+    def _steps(self) -> None:
+        with warnings.catch_warnings():
+            # Some losses' operations run lane by lane inside of vmap: slower, still right.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            for lanes, batches in _rounds([_batches(epochs) for epochs in self._lanes]):
+                self._step(lanes, batches)
+        if not all(kept.as_it_was for kept in self._kept):
+            raise ApartError("its loss changes an attribute of a model")
 
     def _step(self, lanes: Sequence[int], drawn: Sequence[Drawn]) -> None:
         """One step of these lanes, each on its next batch."""
@@ -180,6 +192,14 @@ class Together:
         if losses.dim() != 1:
             raise ApartError("its loss is no scalar")
         return losses, found[1]
+
+
+def _kept(modules: Sequence[FlatModule]) -> Kept:
+    """What the modules' attributes hold: the first one's count for all."""
+    kept = Kept(modules[0])
+    if not all(kept.same_in(other) for other in modules[1:]):
+        raise ApartError("it sets an attribute of a model to something of its own")
+    return kept
 
 
 def _same_memory(one: Tensor, other: Tensor) -> bool:

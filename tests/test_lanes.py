@@ -230,9 +230,79 @@ class Shrinking(OwnLoss):
         return lambda images, labels: cross_entropy(student(images), labels) / (1 + weights.square().sum())
 
 
+class Marking(OwnLoss):
+    """Leaves a number of the client's own at its model."""
+
+    def loss(self, student, ctx):
+        student.module.prior = float(1 + ctx.client)
+        return lambda images, labels: student.module.prior * cross_entropy(student(images), labels)
+
+
+class Ageing(OwnLoss):
+    """Counts its steps at its model."""
+
+    def loss(self, student, ctx):
+        student.module.age = 0
+
+        def loss(images, labels):
+            student.module.age += 1
+            return cross_entropy(student(images), labels) / student.module.age
+
+        return loss
+
+
+class AgeingNoisily(Ageing):
+    """The same, and fails under vmap after it has counted."""
+
+    def loss(self, student, ctx):
+        counted = super().loss(student, ctx)
+
+        def loss(images, labels):
+            found = counted(images, labels)
+            return found * found.item() / found.item()
+
+        return loss
+
+
+CURRENT = {}
+
+
+def scaled(loss):
+    return CURRENT["scale"] * loss
+
+
+class Global(OwnLoss):
+    """Reads what lies outside, by a function that lies outside, too."""
+
+    def loss(self, student, ctx):
+        CURRENT["scale"] = 1 + ctx.client
+        return lambda images, labels: sum(scaled(cross_entropy(student(images), labels)) for _ in range(1))
+
+
+STEPS = 0
+
+
+class Rebinding(OwnLoss):
+    def loss(self, student, ctx):
+        global STEPS  # noqa: PLW0603 -- what is refused
+        STEPS = 0
+
+        def loss(images, labels):
+            global STEPS  # noqa: PLW0603
+            STEPS += 1
+            return cross_entropy(student(images), labels) / STEPS
+
+        return loss
+
+
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
+        (Marking, "attribute of a model"),
+        (Ageing, "changes an attribute of a model"),
+        (AgeingNoisily, "turns a tensor into a number"),
+        (Global, "the global CURRENT, a dict"),
+        (Rebinding, "the global STEPS"),
         (Averaging, "in place"),
         (Shrinking, "part of the model that it trains"),
         (Noisy, "ctx.stream"),
@@ -264,7 +334,7 @@ def test_dropout_is_drawn_client_by_client():
     one = with_model(setting(), nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10)))
     _, asked = calls(one)
     facts, _, _ = Host(one).steps(asked)
-    assert all("random" in fact.alone for fact in facts)
+    assert all("draws random numbers" in fact.alone for fact in facts)
 
 
 class Failing(FedAvg):
