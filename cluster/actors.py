@@ -162,6 +162,7 @@ class ServerActor:
             faults=recipe.faults,
             max_inflight=recipe.placement.max_inflight,
             on_load=meters.in_flight,
+            tell=self._told.append,
         )
         checkpointer = Checkpointer(self._folder, recipe.checkpoint)
         start = None

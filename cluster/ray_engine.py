@@ -74,6 +74,7 @@ class RayEngine:
         faults: how often a step whose host was lost is run again, and how long a step may take.
         max_inflight: calls at a time that all actors have together; None: as many as they take.
         on_load: told how many calls they have whenever that changes.
+        tell: called with a line when a host was lost.
     """
 
     def __init__(
@@ -87,8 +88,9 @@ class RayEngine:
         faults: FaultsRecipe,
         max_inflight: int | None = None,
         on_load: Callable[[int], None] = lambda calls: None,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._faults = faults
+        self._faults, self._tell = faults, tell
         self._max_inflight, self._on_load = max_inflight or math.inf, on_load
         self._actors, self._blueprint, self._plan = list(actors), blueprint, plan
         self._pinned, self._sizes, self._loop = plan.pinned, sizes, loop
@@ -251,7 +253,10 @@ class RayEngine:
                 self._end(job, outcome)
         except TimeoutError:
             ray.kill(self._actors[host], no_restart=False)
-            self._again(host, jobs, f"took longer than faults.step_timeout_s = {patience:g}")
+            limit = f"took longer than faults.step_timeout_s = {self._faults.step_timeout_s:g}"
+            if isinstance(jobs[0].call, _Group):
+                limit += f" for each of {len(jobs[0].call.calls)} clients"
+            self._again(host, jobs, limit)
         except (*LOST, NewProcessError) as error:
             self._again(host, jobs, _cause(error))
         except Exception as error:  # handed on to the thread that waits, whatever it is
@@ -280,13 +285,17 @@ class RayEngine:
         if host not in self._away:
             self._away.add(host)
             self._spawn(self._build(host, lost))
+        steps = f"{jobs[0].call}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
+        self._tell(
+            f"host {host} {lost.splitlines()[0]}; it is restarted, and what it had runs again: {steps}"
+        )
         for job in jobs:
             job.lost += 1
             if job.lost <= self._faults.max_retries:
                 bisect.insort(self._waiting, job)
                 continue
             text = (
-                f"{job.call}: its host was lost {job.lost} times (faults.max_retries = "
+                f"{job.call}: its host was lost {_times(job.lost)} (faults.max_retries = "
                 f"{self._faults.max_retries}), at last host {host}, because it {lost}"
             )
             self._end(job, RunError(text))
@@ -383,6 +392,10 @@ def _results(facts: Sequence[StepFacts], parts: Any, states: Any) -> list[StepRe
 def _result(known: StepFacts, parts: Handle, state: Handle) -> StepResult:
     """A client without a state needs no reference, and no checkpoint has to fetch that there is none."""
     return StepResult(known, parts, state if known.keeps_state else Held(NO_STATE))
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _whose(call: Any) -> int | None:

@@ -82,7 +82,7 @@ def resume(folder: str, overrides: tuple[str, ...], local: bool, address: str | 
         )
     finally:
         console.stop()
-    console.finish(result.summary, result.folder, time.perf_counter() - started)
+    console.finish(result.summary, result.folder, time.perf_counter() - started, resumed=True)
 
 
 @commands.command()

@@ -270,15 +270,12 @@ def run_each(
             prepare(plan.source, plan.overrides)
     if local:
         for plan in planned:
-            _run_planned(plan, tell, lambda p, begun, told: _run_local(p, told, resume=begun, tell=tell))
+            _run_planned(plan, tell, _run_local)
         return
     from cluster.session import RaySession, run_together
 
     def on_ray(plan: Planned, share: int, stop: threading.Event) -> None:
-        def work(prepared: Prepared, begun: bool, told: OnEvent) -> Result:
-            return run_prepared_on_ray(prepared, told, share, stop, resume=begun, tell=tell)
-
-        _run_planned(plan, tell, work)
+        _run_planned(plan, tell, partial(run_prepared_on_ray, share=share, stop=stop))
 
     first = load_recipe(planned[0].source, planned[0].overrides)
     with RaySession(first, address, jobs or len(planned)) as session:
@@ -286,7 +283,7 @@ def run_each(
         run_together([partial(on_ray, plan) for plan in planned], first, jobs)
 
 
-def _now_and_then(plan: Planned, tell: Tell) -> OnEvent:
+def _now_and_then(tell: Tell) -> OnEvent:
     """Tells where a long run is, once in `PROGRESS_S` at most; of its last round its end tells."""
     from rayfed_kd.results.console import round_line
 
@@ -296,27 +293,31 @@ def _now_and_then(plan: Planned, tell: Tell) -> OnEvent:
         nonlocal told_at
         if time.monotonic() - told_at >= PROGRESS_S and event["round"] < event["rounds"]:
             told_at = time.monotonic()
-            tell(f"{plan.label}, seed {plan.seed}: {round_line(event)}")
+            tell(round_line(event))
 
     return on_event
 
 
-def _run_planned(plan: Planned, tell: Tell, work: Callable[[Prepared, bool, OnEvent], Result]) -> None:
-    """`work` takes the run, whether it was begun before, and what to call after each round."""
+def _run_planned(plan: Planned, tell_all: Tell, work: Callable[..., Result]) -> None:
+    """`work` is `_run_local` or `run_prepared_on_ray`."""
+
+    def tell(line: str) -> None:  # several may run at a time
+        tell_all(f"{plan.label}, seed {plan.seed}: {line}")
+
     started = time.perf_counter()
     recipe = load_recipe(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
     begun = _begun(plan.aside, recipe)
-    tell(f"{plan.label}, seed {plan.seed}: {'goes on' if begun else 'starts'} in {plan.aside}")
+    tell(f"{'goes on' if begun else 'starts'} in {plan.aside}")
     try:
         with plan.naming():
-            result = work(make_ready(recipe), begun, _now_and_then(plan, tell))
+            result = work(make_ready(recipe), _now_and_then(tell), resume=begun, tell=tell)
     except RunError as error:
         raise RunError(f"{plan.label}, seed {plan.seed}: {error}") from error
     plan.aside.rename(plan.folder)
     seconds = f"{result.summary['wall_s']:.1f} s in rounds"
     if not begun:  # the rounds' seconds are those of all its parts
         seconds = f"{time.perf_counter() - started:.1f} s in all, {seconds}"
-    tell(f"{plan.label}, seed {plan.seed}: {_headline(result)}; {seconds}")
+    tell(f"{_headline(result)}; {seconds}")
 
 
 def _begun(folder: Path, recipe: Recipe) -> bool:

@@ -63,8 +63,13 @@ class RunConsole:
             self._progress.stop()
             self._progress = None
 
-    def finish(self, summary: Mapping[str, Any], folder: Path, seconds: float) -> None:
-        """The table of models, the run's folder, and how to look at it."""
+    def finish(
+        self, summary: Mapping[str, Any], folder: Path, seconds: float, *, resumed: bool = False
+    ) -> None:
+        """The table of models, the run's folder, and how to look at it.
+
+        `resumed`: rounds, simulated time and bytes are also of what was there before these seconds.
+        """
         self.stop()
         table = Table(title=f"{summary['rounds']} rounds, {summary['status']}")
         table.add_column("model")
@@ -75,8 +80,13 @@ class RunConsole:
                 table.add_row(Text(title), *(_value(metric, values[metric]) for metric, _ in COLUMNS))
         self._console.print(table)
         sent = summary["bytes"]
+        in_rounds = f"{summary['wall_s']:.1f} s"
         self._console.print(
-            f"{seconds:.1f} s in all, {summary['wall_s']:.1f} s of it in rounds; "
+            (
+                f"{seconds:.1f} s since it was resumed; the whole run: {in_rounds} in rounds; "
+                if resumed
+                else f"{seconds:.1f} s in all, {in_rounds} of it in rounds; "
+            )
             + (f"{summary['sim_s']:,.1f} simulated s; " if summary.get("sim_s") is not None else "")
             + f"up {format_bytes(sent['up'])}, down {format_bytes(sent['down'])}"
         )

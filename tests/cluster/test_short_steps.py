@@ -212,14 +212,17 @@ def test_host_that_is_lost_too_often_ends_its_steps_with_the_reason(setting, eng
     found = answers(made := engine(actors, max_retries=0), asked(setting, made))
     lost = [one for one in found if isinstance(one, Exception)]
     assert lost
-    assert all("its host was lost 1 times (faults.max_retries = 0)" in str(one) for one in lost)
+    assert all("its host was lost once (faults.max_retries = 0)" in str(one) for one in lost)
 
 
 def test_a_step_that_hangs_among_others_is_found_as_soon_as_one_alone(setting, engine, monkeypatch):
     actors, killed = [InProcess(Host(setting), hang_s=1.5)], []
     monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
-    found = answers(made := engine(actors, step_timeout_s=1.0), asked(setting, made))
+    told = []
+    found = answers(made := engine(actors, step_timeout_s=1.0, tell=told.append), asked(setting, made))
     assert killed == actors
+    assert len(told) == 1
+    assert told[0].startswith("host 0 took longer than faults.step_timeout_s = 1; it is restarted")
     assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
 
 
