@@ -71,9 +71,9 @@ class Remote:
 class InProcess(ClientActor):
     """A client actor in a thread of this process."""
 
-    def __init__(self, host, seconds=None, failures=(), hang_s=0.0, each_s=0.0):
+    def __init__(self, host, failures=(), hang_s=0.0, each_s=0.0):
         super().__init__()
-        self.host, self.seconds, self.failures, self.hang_s = host, seconds, list(failures), hang_s
+        self.host, self.failures, self.hang_s = host, list(failures), hang_s
         self.each_s = each_s
         self.called, self.pool = [], ThreadPoolExecutor(1)
 
@@ -92,13 +92,23 @@ class InProcess(ClientActor):
         if name == "several":
             hang_s, self.hang_s = self.hang_s, 0.0
             time.sleep(hang_s)
-        found = getattr(ClientActor, name)(self, *given)
-        if name == "step" and self.seconds is not None:
-            return (replace(found[0], seconds=self.seconds), *found[1:])
-        return found
+        return getattr(ClientActor, name)(self, *given)
 
 
-class Ill(Host):
+class Paced(Host):
+    """Says that steps take a millisecond, or as long as it is told: how busy the machine is decides nothing."""
+
+    seconds = 0.001
+
+    def _facts(self, *given, **options):
+        return replace(super()._facts(*given, **options), seconds=self.seconds)
+
+
+class Long(Paced):
+    seconds = 2 * MOST_S
+
+
+class Ill(Paced):
     """One client's step raises."""
 
     def _stepped(self, call, ctx):
@@ -152,7 +162,7 @@ def expected(setting):
 
 
 def test_short_steps_cross_in_few_calls_with_the_bits_of_each_alone(setting, engine):
-    actors = [InProcess(Host(setting, number)) for number in range(2)]
+    actors = [InProcess(Paced(setting, number)) for number in range(2)]
     found = answers(made := engine(actors), asked(setting, made))
     assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
     calls = names(actors)
@@ -163,14 +173,14 @@ def test_short_steps_cross_in_few_calls_with_the_bits_of_each_alone(setting, eng
 @pytest.mark.parametrize("options", [{"pinned": True}, {"max_inflight": 4}])
 def test_where_calls_are_counted_or_belong_to_a_host_each_step_goes_alone(options, setting, engine):
     hosts = CLIENTS if "pinned" in options else 2
-    actors = [InProcess(Host(setting, number)) for number in range(hosts)]
+    actors = [InProcess(Paced(setting, number)) for number in range(hosts)]
     answers(made := engine(actors, **options), asked(setting, made))
     assert set(names(actors)) == {"step"}
 
 
 def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
     """A checkpoint asks for every seen client's state."""
-    made = engine([InProcess(Host(setting))])
+    made = engine([InProcess(Paced(setting))])
     calls = asked(setting, made)
     for call in (*calls, *calls):
         state = made.submit(call).result(timeout=60).state
@@ -179,7 +189,7 @@ def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
 
 
 def test_long_steps_go_alone(setting, engine):
-    actors = [InProcess(Host(setting), seconds=2 * MOST_S)]
+    actors = [InProcess(Long(setting))]
     answers(made := engine(actors), asked(setting, made))
     assert set(names(actors)) == {"step"}
 
@@ -197,7 +207,7 @@ def test_error_of_one_step_is_its_own(setting, engine):
 
 
 def test_steps_whose_host_was_lost_run_again_each_alone(setting, engine):
-    actors = [InProcess(Host(setting), failures=["several"])]
+    actors = [InProcess(Paced(setting), failures=["several"])]
     found = answers(made := engine(actors), asked(setting, made))
     assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
     lost = next(given for name, given in actors[0].called if name == "several")
@@ -208,7 +218,7 @@ def test_steps_whose_host_was_lost_run_again_each_alone(setting, engine):
 
 
 def test_host_that_is_lost_too_often_ends_its_steps_with_the_reason(setting, engine):
-    actors = [InProcess(Host(setting), failures=["several"])]
+    actors = [InProcess(Paced(setting), failures=["several"])]
     found = answers(made := engine(actors, max_retries=0), asked(setting, made))
     lost = [one for one in found if isinstance(one, Exception)]
     assert lost
@@ -216,28 +226,28 @@ def test_host_that_is_lost_too_often_ends_its_steps_with_the_reason(setting, eng
 
 
 def test_a_step_that_hangs_among_others_is_found_as_soon_as_one_alone(setting, engine, monkeypatch):
-    actors, killed = [InProcess(Host(setting), hang_s=1.5)], []
+    actors, killed = [InProcess(Paced(setting), hang_s=4.0)], []
     monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
     told = []
-    found = answers(made := engine(actors, step_timeout_s=1.0, tell=told.append), asked(setting, made))
+    found = answers(made := engine(actors, step_timeout_s=2.5, tell=told.append), asked(setting, made))
     assert killed == actors
     assert len(told) == 1
-    assert told[0].startswith("host 0 took longer than faults.step_timeout_s = 1; it is restarted")
+    assert told[0].startswith("host 0 took longer than faults.step_timeout_s = 2.5; it is restarted")
     assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
 
 
 def test_with_a_time_limit_no_step_waits_at_a_host_for_another(setting, engine, monkeypatch):
     """Its time would pass while the other runs."""
-    actors, killed = [InProcess(Host(setting), seconds=2 * MOST_S, each_s=0.2)], []
+    actors, killed = [InProcess(Long(setting), each_s=0.5)], []
     monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
-    made = engine(actors, step_timeout_s=0.35)
+    made = engine(actors, step_timeout_s=0.9)
     pending = [made.submit(call) for call in asked(setting, made)[:6]]
     assert all(one.result(timeout=60) for one in pending)
     assert not killed
 
 
 def test_small_message_is_a_copy_that_travels_with_calls(setting, engine):
-    made = engine([InProcess(Host(setting))])
+    made = engine([InProcess(Paced(setting))])
     vector = np.arange(3, dtype=np.float32)
     one, other = made.publish({"student": vector}), made.publish({"student": vector})
     vector[0] = 9.0
