@@ -96,7 +96,7 @@ class InProcess(ClientActor):
 
 
 class Paced(Host):
-    """Says that steps take a millisecond, or as long as it is told: how busy the machine is decides nothing."""
+    """Says that steps take a millisecond, or as told: how busy the machine is decides nothing."""
 
     seconds = 0.001
 
