@@ -123,7 +123,7 @@ class Kept:
     def __init__(self, module: FlatModule) -> None:
         self._module, self._plain = module, _attributes(module)
         self._values = [
-            {name: _copied(value) for name, value in _own(part).items()} for part in module.module.modules()
+            {name: _copied(value) for name, value in _own(part).items()} for part in module.submodules
         ]
 
     def same_in(self, other: FlatModule) -> bool:
@@ -137,14 +137,14 @@ class Kept:
 
     def restore(self) -> None:
         """Gives the module back what it held."""
-        for part, values in zip(self._module.module.modules(), self._values, strict=True):
+        for part, values in zip(self._module.submodules, self._values, strict=True):
             for name in _own(part):
                 del part.__dict__[name]
             part.__dict__.update(values)
 
 
 def _attributes(module: FlatModule) -> list[Any]:
-    return [{name: _plain(value) for name, value in _own(part).items()} for part in module.module.modules()]
+    return [{name: _plain(value) for name, value in _own(part).items()} for part in module.submodules]
 
 
 def _own(part: nn.Module) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class FlatModule:
         gradients: [num_parameters], where backward leaves their gradients.
         num_parameters, num_buffers: lengths of the vector's two stretches.
         integers: the integer buffers.
+        submodules: the module and all within it.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -52,7 +53,7 @@ class FlatModule:
         self.trainable = self.storage[: self.num_parameters]
         self.integers = [buffer for buffer, _ in self._integers]
         self._requires_grad = True
-        self._submodules = list(self.module.modules())
+        self.submodules = list(self.module.modules())
 
     def _adopt_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         start = 0
@@ -210,7 +211,7 @@ class FlatModule:
         self.gradients.zero_()
 
     def _switch(self, train: bool) -> FlatModule:
-        if any(part.training is not train for part in self._submodules):
+        if any(part.training is not train for part in self.submodules):
             self.module.train(train)
         if train != self._requires_grad:
             self.module.requires_grad_(train)
