@@ -204,7 +204,7 @@ class RayEngine:
                     return place, client  # its state is there
                 if client in self._new:  # it will be, in a moment
                     continue
-            hosts = self._every if client is None else self._hosts.get(client, self._every)
+            hosts = self._allowed(job.call)
             if hosts in full:
                 continue
             there = [host for host in hosts if host not in self._away]
@@ -215,6 +215,11 @@ class RayEngine:
                 return None
             full.add(hosts)
         return None
+
+    def _allowed(self, call: Any) -> tuple[int, ...]:
+        """The hosts that may run a call; any for a shared model's evaluation."""
+        client = _whose(call)
+        return self._every if client is None else self._hosts.get(client, self._every)
 
     def _more(self, host: int, first: _Job) -> list[_Job]:
         """Short steps that go along with a first one: a call of Ray's costs more than each of them.
@@ -232,7 +237,7 @@ class RayEngine:
                 break
             if job.step is None or job.lost or job.future.done():
                 continue
-            if host in self._hosts.get(job.step.facts.client, self._every):
+            if host in self._allowed(job.call):
                 work_s += self._expected_s(job.step)
                 found.append(job)
         if found:
@@ -328,15 +333,12 @@ class RayEngine:
         if not self._gone:
             return
         for job in list(self._waiting):
-            client = _whose(job.call)
-            hosts = self._every if client is None else self._hosts.get(client, self._every)
+            hosts = self._allowed(job.call)
             if self._fault is None and not all(host in self._gone for host in hosts):
                 continue
             self._waiting.remove(job)
-            self._open.pop(job.future, None)
-            if not job.future.done():
-                text = f"{job.call}: no host came back for it; host {hosts[-1]} {self._gone.get(hosts[-1])}"
-                job.future.set_exception(self._fault or RunError(text))
+            text = f"{job.call}: no host came back for it; host {hosts[-1]} {self._gone.get(hosts[-1])}"
+            self._end(job, self._fault or RunError(text))
 
     def _patience(self, jobs: Sequence[_Job]) -> float | None:
         """Seconds that a call may take: a group's its clients' together, several short steps those of one."""

@@ -300,9 +300,10 @@ def _now_and_then(tell: Tell) -> OnEvent:
 
 def _run_planned(plan: Planned, tell_all: Tell, work: Callable[..., Result]) -> None:
     """`work` is `_run_local` or `run_prepared_on_ray`."""
+    name = f"{plan.label}, seed {plan.seed}"
 
     def tell(line: str) -> None:  # several may run at a time
-        tell_all(f"{plan.label}, seed {plan.seed}: {line}")
+        tell_all(f"{name}: {line}")
 
     started = time.perf_counter()
     recipe = load_recipe(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
@@ -312,7 +313,7 @@ def _run_planned(plan: Planned, tell_all: Tell, work: Callable[..., Result]) -> 
         with plan.naming():
             result = work(make_ready(recipe), _now_and_then(tell), resume=begun, tell=tell)
     except RunError as error:
-        raise RunError(f"{plan.label}, seed {plan.seed}: {error}") from error
+        raise RunError(f"{name}: {error}") from error
     plan.aside.rename(plan.folder)
     seconds = f"{result.summary['wall_s']:.1f} s in rounds"
     if not begun:  # the rounds' seconds are those of all its parts
