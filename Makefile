@@ -22,6 +22,7 @@ test: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 slow: $(VENV)/installed

@@ -14,11 +14,19 @@ from dataclasses import dataclass
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import Message, MethodOptions, OneExchange, Replies, Reply, Simulated
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.protocol import (
+    ClientContext,
+    Message,
+    MethodOptions,
+    OneExchange,
+    RecipeError,
+    Replies,
+    Reply,
+    ServerContext,
+    Simulated,
+)
+from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 
 class Options(MethodOptions):

@@ -29,12 +29,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Replies, Reply
-from rayfed_kd.public import PublicOptions, drawn_seed, paired_batches, train_on_soft_labels
-from rayfed_kd.robust import linear_density, spectral_filter
-from rayfed_kd.training import public_logits, train_on_labels
+from rayfed_kd.protocol import (
+    PERSONAL,
+    ClientContext,
+    Cohort,
+    Evaluable,
+    Message,
+    Method,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
+from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, paired_batches, train_on_soft_labels
+from rayfed_kd.toolbox.robust import linear_density, spectral_filter
 
 BOUND = 9.0  # of the eigenvalue, for points of unit second moments
 

@@ -36,27 +36,29 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.averaging import Weighting, cohort_mean
-from rayfed_kd.config import OptimizerRecipe
-from rayfed_kd.contexts import ClientContext, Context, ServerContext
-from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.generation import GeneratorOptions, class_samples, generate, noise, uniform_labels
-from rayfed_kd.losses import adversarial_loss, cross_entropy
-from rayfed_kd.optimizers import Optimizer
 from rayfed_kd.protocol import (
     RECIPE_MODEL,
     Architecture,
+    ClientContext,
     Cohort,
+    Context,
     Distribution,
+    FlatModule,
     Message,
     MethodOptions,
     OneExchange,
+    OptimizerRecipe,
     Replies,
     Reply,
+    ServerContext,
     Shown,
 )
-from rayfed_kd.training import Distillation, distil
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
+from rayfed_kd.toolbox.distillation import Distillation, distil
+from rayfed_kd.toolbox.ensembles import Ensemble
+from rayfed_kd.toolbox.generation import GeneratorOptions, class_samples, generate, noise, uniform_labels
+from rayfed_kd.toolbox.losses import adversarial_loss, cross_entropy
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 CHUNK = 32  # larger ones leave the cache: twice as slow (tests/benchmarks/server.py)
 

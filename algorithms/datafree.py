@@ -16,13 +16,22 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.imitation import GeneratorState, ImitationOptions, Imitator, drawn_samples
-from rayfed_kd.losses import distillation
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import Architecture, Cohort, Message, Method, Reply, Samples, Shown
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.protocol import (
+    Architecture,
+    ClientContext,
+    Cohort,
+    Message,
+    Method,
+    RecipeError,
+    Reply,
+    Samples,
+    ServerContext,
+    Shown,
+)
+from rayfed_kd.toolbox.data_free import GeneratorState, ImitationOptions, Imitator, drawn_samples
+from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.losses import distillation
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 
 class Options(ImitationOptions):

@@ -27,12 +27,22 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.contexts import ClientContext, Context, ServerContext
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Replies, Reply
-from rayfed_kd.public import PublicOptions, drawn_seed, paired_batches, train_on_soft_labels
-from rayfed_kd.training import public_logits, train_on_labels
-from rayfed_kd.vectors import weighted_mean
+from rayfed_kd.protocol import (
+    PERSONAL,
+    ClientContext,
+    Cohort,
+    Context,
+    Evaluable,
+    Message,
+    Method,
+    Replies,
+    Reply,
+    ServerContext,
+    weighted_mean,
+)
+from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
+from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, paired_batches, train_on_soft_labels
 
 
 class Options(PublicOptions):

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.averaging import AveragingOptions, new_model
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
-from rayfed_kd.slots import Slots
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.protocol import ClientContext, Message, OneExchange, Replies, Reply, ServerContext
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.slots import Slots
 
 
 class Options(AveragingOptions):

@@ -26,14 +26,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.averaging import Averaging, AveragingOptions, GlobalModel
-from rayfed_kd.config import OptimizerRecipe
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.losses import cross_entropy, distillation, jensen_shannon_divergence, kl_divergence
-from rayfed_kd.optimizers import FreeTensor, Optimizer
-from rayfed_kd.protocol import Message, Reply
-from rayfed_kd.training import train_local_epochs, train_on_labels
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.protocol import ClientContext, FlatModule, Message, OptimizerRecipe, Reply, ServerContext
+from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions, GlobalModel
+from rayfed_kd.toolbox.local_training import train_local_epochs, train_on_labels
+from rayfed_kd.toolbox.losses import cross_entropy, distillation, jensen_shannon_divergence, kl_divergence
+from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer
 
 BETAS = (0.5, 0.9)
 

@@ -3,7 +3,7 @@
 Atapour et al. 2024, arXiv 2402.10846, Algorithm 1. Layers 1 to L; theta_-l are layers 1 to l, the head
 theta_+l those above (eq. 8 prints l to L, which H_l does not fit). H_l is the output of layer l.
 
-    l = max(l_min, L - floor((Z - 1) / Z0)), Z a client's participations          (eq. 6: rayfed_kd.dropping)
+    l = max(l_min, L - floor((Z - 1) / Z0)), Z a client's participations          (eq. 6: layer_dropping)
     up   H_1, H_l, Y of all local training samples                 4 |H_1| + 4 |H_l| + 8 bytes a sample
     server, for every client a copy theta^{g,n} of theta^g, for every batch:
         step on J = tau^2 KL(theta^g_+l(H_l), theta^{g,n}_+1(H_1))               (eq. 9; theta^g frozen)
@@ -34,15 +34,25 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.contexts import ClientContext, Context, ServerContext
-from rayfed_kd.dropping import DroppingOptions
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.layers import Layers
-from rayfed_kd.losses import cross_entropy, distillation, kl_divergence
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Reply
-from rayfed_kd.training import train_on_labels
-from rayfed_kd.vectors import FlatModule, weighted_mean
+from rayfed_kd.protocol import (
+    PERSONAL,
+    ClientContext,
+    Cohort,
+    Context,
+    Evaluable,
+    FlatModule,
+    Message,
+    Method,
+    RecipeError,
+    Reply,
+    ServerContext,
+    weighted_mean,
+)
+from rayfed_kd.toolbox.layer_dropping import DroppingOptions
+from rayfed_kd.toolbox.layers import Layers
+from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.losses import cross_entropy, distillation, kl_divergence
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 
 class Options(DroppingOptions):

@@ -30,17 +30,23 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from rayfed_kd.averaging import Averaging, AveragingOptions, GlobalModel, new_model
-from rayfed_kd.config import OptimizerRecipe
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import target_divergence
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import Message, MethodOptions, Replies, Reply
-from rayfed_kd.public import paired_batches
-from rayfed_kd.training import train_on_labels
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.protocol import (
+    ClientContext,
+    FlatModule,
+    Message,
+    MethodOptions,
+    OptimizerRecipe,
+    RecipeError,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions, GlobalModel, new_model
+from rayfed_kd.toolbox.ensembles import Ensemble
+from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.losses import target_divergence
+from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.public_data import paired_batches
 
 
 class DistillationOptimizer(OptimizerRecipe):

@@ -27,9 +27,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.protocol import Message, MethodOptions, OneExchange, Replies, Reply
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.protocol import (
+    ClientContext,
+    Message,
+    MethodOptions,
+    OneExchange,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.local_training import train_on_labels
 
 
 class Options(MethodOptions):

@@ -29,16 +29,25 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.averaging import AveragingOptions, new_model
-from rayfed_kd.config import OptimizerRecipe
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.generation import GeneratorOptions, class_samples, generate, noise
-from rayfed_kd.label_counts import ClassWeights, class_shares, proportional_labels, weighted_by_class
-from rayfed_kd.losses import pairwise_diversity_loss, target_divergence
-from rayfed_kd.optimizers import Optimizer, faded
-from rayfed_kd.protocol import Architecture, Cohort, Message, OneExchange, Replies, Reply, Shown
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.protocol import (
+    Architecture,
+    ClientContext,
+    Cohort,
+    Message,
+    OneExchange,
+    OptimizerRecipe,
+    Replies,
+    Reply,
+    ServerContext,
+    Shown,
+)
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.ensembles import Ensemble
+from rayfed_kd.toolbox.generation import GeneratorOptions, class_samples, generate, noise
+from rayfed_kd.toolbox.label_counts import ClassWeights, class_shares, proportional_labels, weighted_by_class
+from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.losses import pairwise_diversity_loss, target_divergence
+from rayfed_kd.toolbox.optimizers import Optimizer, faded
 
 
 class ImageGenerator(GeneratorOptions):

@@ -33,25 +33,26 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.config import OptimizerRecipe
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.losses import blended_loss, cross_entropy, distillation
-from rayfed_kd.optimizers import Moments, Optimizer
 from rayfed_kd.protocol import (
     PERSONAL,
     Architecture,
+    ClientContext,
     Cohort,
     Evaluable,
     Evaluated,
     Message,
     Method,
     MethodOptions,
+    OptimizerRecipe,
     Questions,
     Reply,
+    ServerContext,
+    weighted_mean,
 )
-from rayfed_kd.server_models import ServerModel
-from rayfed_kd.training import public_logits, train_on_labels
-from rayfed_kd.vectors import weighted_mean
+from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
+from rayfed_kd.toolbox.losses import blended_loss, cross_entropy, distillation
+from rayfed_kd.toolbox.optimizers import Moments, Optimizer
+from rayfed_kd.toolbox.server_models import ServerModel
 
 LEAST_ENTROPY = 1e-8
 

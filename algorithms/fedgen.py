@@ -31,15 +31,22 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.averaging import AveragingOptions, new_model
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.generation import GeneratorOptions, generate, noise, uniform_labels
-from rayfed_kd.label_counts import ClassWeights, class_shares, drawn_labels, weighted_by_class
-from rayfed_kd.losses import cross_entropy, distillation, pairwise_diversity_loss
-from rayfed_kd.optimizers import Optimizer, faded
-from rayfed_kd.protocol import Architecture, Message, OneExchange, Replies, Reply
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.protocol import (
+    Architecture,
+    ClientContext,
+    FlatModule,
+    Message,
+    OneExchange,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.ensembles import Ensemble
+from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
+from rayfed_kd.toolbox.label_counts import ClassWeights, class_shares, drawn_labels, weighted_by_class
+from rayfed_kd.toolbox.losses import cross_entropy, distillation, pairwise_diversity_loss
+from rayfed_kd.toolbox.optimizers import Optimizer, faded
 
 
 class FeatureGenerator(GeneratorOptions):

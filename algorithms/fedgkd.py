@@ -25,12 +25,18 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.averaging import AveragingOptions, new_model
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.losses import cross_entropy, distillation
-from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
-from rayfed_kd.training import train_local_epochs
-from rayfed_kd.vectors import weighted_mean
+from rayfed_kd.protocol import (
+    ClientContext,
+    Message,
+    OneExchange,
+    Replies,
+    Reply,
+    ServerContext,
+    weighted_mean,
+)
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.local_training import train_local_epochs
+from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
 
 class Options(AveragingOptions):

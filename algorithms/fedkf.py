@@ -27,15 +27,26 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rayfed_kd.config import LocalRecipe
-from rayfed_kd.contexts import Batch, ClientContext, ServerContext
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.imitation import GeneratorState, ImitationOptions, Imitator, drawn_samples
-from rayfed_kd.losses import cross_entropy, distillation
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import Architecture, Cohort, Message, OneExchange, Replies, Reply, Samples, Shown
-from rayfed_kd.slots import Slots
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.protocol import (
+    Architecture,
+    Batch,
+    ClientContext,
+    Cohort,
+    FlatModule,
+    LocalRecipe,
+    Message,
+    OneExchange,
+    RecipeError,
+    Replies,
+    Reply,
+    Samples,
+    ServerContext,
+    Shown,
+)
+from rayfed_kd.toolbox.data_free import GeneratorState, ImitationOptions, Imitator, drawn_samples
+from rayfed_kd.toolbox.losses import cross_entropy, distillation
+from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.slots import Slots
 
 RELEASED: dict[str, Any] = {
     "entropy": "normalised",

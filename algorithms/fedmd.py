@@ -26,14 +26,23 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import cross_entropy, distillation, logit_error
-from rayfed_kd.optimizers import Moments, Optimizer
-from rayfed_kd.protocol import PERSONAL, Cohort, Evaluable, Message, Method, Replies, Reply
-from rayfed_kd.public import PublicOptions, drawn_seed, paired_batches
-from rayfed_kd.robust import AggregationOptions, aggregate
-from rayfed_kd.training import public_logits, train_on_labels
+from rayfed_kd.protocol import (
+    PERSONAL,
+    ClientContext,
+    Cohort,
+    Evaluable,
+    Message,
+    Method,
+    RecipeError,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
+from rayfed_kd.toolbox.losses import cross_entropy, distillation, logit_error
+from rayfed_kd.toolbox.optimizers import Moments, Optimizer
+from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, paired_batches
+from rayfed_kd.toolbox.robust import AggregationOptions, aggregate
 
 
 class Options(AggregationOptions, PublicOptions):

@@ -16,11 +16,10 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.averaging import Averaging, AveragingOptions
-from rayfed_kd.contexts import ClientContext
-from rayfed_kd.losses import cross_entropy, squared_distance
-from rayfed_kd.protocol import Message, Reply
-from rayfed_kd.training import train_local_epochs
+from rayfed_kd.protocol import ClientContext, Message, Reply
+from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
+from rayfed_kd.toolbox.local_training import train_local_epochs
+from rayfed_kd.toolbox.losses import cross_entropy, squared_distance
 
 
 class Options(AveragingOptions):

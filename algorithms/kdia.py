@@ -5,7 +5,7 @@ Inequitable Aggregation", Algorithms 1 and 2.
 
     student    theta_g   sum over the cohort of p_k theta_k, p_k = N_k / sum N_k     (eq. 1, 10)
     teacher    theta_T   sum over all clients of F_k theta_k, their latest models        (eq. 10)
-    F_k        triFreqs: rayfed_kd/frequencies.py                                         (eq. 5 to 9)
+    F_k        triFreqs: rayfed_kd/toolbox/participation.py                                  (eq. 5 to 9)
     generator  G(z, y~)  feature maps, trained on the server against the cohort's heads   (eq. 3, 4)
 
     L = CE(b) + lambda_kd KL(softmax(teacher(b) / tau), softmax(student(b) / tau))
@@ -31,9 +31,31 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.contexts import ClientContext, Context, ServerContext
-from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.frequencies import (
+from rayfed_kd.protocol import (
+    Architecture,
+    ClassValues,
+    ClientContext,
+    Cohort,
+    Context,
+    Distribution,
+    FlatModule,
+    Message,
+    MethodOptions,
+    OneExchange,
+    Replies,
+    Reply,
+    ServerContext,
+    Shown,
+    Simulated,
+    last_maps,
+    read_vector,
+)
+from rayfed_kd.toolbox.distillation import GeneratorTraining, train_generator_on_labels
+from rayfed_kd.toolbox.ensembles import Ensemble
+from rayfed_kd.toolbox.generation import GeneratorOptions, LabelPool, generate, noise
+from rayfed_kd.toolbox.losses import cross_entropy, kl_divergence
+from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.participation import (
     DECAYS,
     Frequencies,
     Mean,
@@ -43,26 +65,7 @@ from rayfed_kd.frequencies import (
     running_weight,
     unseen_weight,
 )
-from rayfed_kd.generation import GeneratorOptions, LabelPool, generate, noise
-from rayfed_kd.losses import cross_entropy, kl_divergence
-from rayfed_kd.models.base import last_maps
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.protocol import (
-    Architecture,
-    ClassValues,
-    Cohort,
-    Distribution,
-    Message,
-    MethodOptions,
-    OneExchange,
-    Replies,
-    Reply,
-    Shown,
-    Simulated,
-)
-from rayfed_kd.slots import Slots
-from rayfed_kd.training import GeneratorTraining, train_generator_on_labels
-from rayfed_kd.vectors import FlatModule, read_vector
+from rayfed_kd.toolbox.slots import Slots
 
 COMPARED = 64
 
@@ -79,7 +82,7 @@ class FeatureGenerator(GeneratorOptions):
 
     @property
     def training(self) -> GeneratorTraining:
-        """For rayfed_kd.training."""
+        """For rayfed_kd.toolbox.local_training."""
         return GeneratorTraining(self.epochs, self.batches, self.batch_size, self.optimizer, self.diversity)
 
 

@@ -23,13 +23,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.averaging import Averaging, AveragingOptions
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import contrastive_loss, cross_entropy
-from rayfed_kd.models.base import Classifier
-from rayfed_kd.protocol import Message, Reply
-from rayfed_kd.training import train_local_epochs
+from rayfed_kd.protocol import Classifier, ClientContext, Message, RecipeError, Reply, ServerContext
+from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
+from rayfed_kd.toolbox.local_training import train_local_epochs
+from rayfed_kd.toolbox.losses import contrastive_loss, cross_entropy
 
 
 class Options(AveragingOptions):

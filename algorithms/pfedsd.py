@@ -21,10 +21,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.losses import cross_entropy, distillation
-from rayfed_kd.protocol import PERSONAL, Evaluable, Message, MethodOptions, OneExchange, Replies, Reply
-from rayfed_kd.training import train_local_epochs, train_on_labels
+from rayfed_kd.protocol import (
+    PERSONAL,
+    ClientContext,
+    Evaluable,
+    Message,
+    MethodOptions,
+    OneExchange,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.local_training import train_local_epochs, train_on_labels
+from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
 
 class Options(MethodOptions):

@@ -23,11 +23,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.averaging import GlobalModel
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.protocol import Message, MethodOptions, OneExchange, Replies, Reply
-from rayfed_kd.training import mean_loss, train_on_labels
-from rayfed_kd.vectors import weighted_sum
+from rayfed_kd.protocol import (
+    ClientContext,
+    Message,
+    MethodOptions,
+    OneExchange,
+    Replies,
+    Reply,
+    ServerContext,
+    weighted_sum,
+)
+from rayfed_kd.toolbox.averaging import GlobalModel
+from rayfed_kd.toolbox.local_training import mean_loss, train_on_labels
 
 SMALLEST_LOSS = 1e-10
 

@@ -11,9 +11,17 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from rayfed_kd.contexts import ClientContext, ServerContext
-from rayfed_kd.protocol import PERSONAL, Evaluable, Message, OneExchange, Replies, Reply
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.protocol import (
+    PERSONAL,
+    ClientContext,
+    Evaluable,
+    Message,
+    OneExchange,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.local_training import train_on_labels
 
 
 class StandAlone(OneExchange[None, Tensor]):

@@ -12,17 +12,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rayfed_kd.experiment import Result, export, resume, run
-    from rayfed_kd.preparation import prepare
-    from rayfed_kd.trials import tune
+    from rayfed_kd.experiment.exporting import export
+    from rayfed_kd.experiment.preparation import prepare
+    from rayfed_kd.experiment.result import Result
+    from rayfed_kd.experiment.resuming import resume
+    from rayfed_kd.experiment.running import run
+    from rayfed_kd.tuning.tune import tune
 
 _MODULES = {
-    "Result": "experiment",
-    "export": "experiment",
-    "prepare": "preparation",
-    "resume": "experiment",
-    "run": "experiment",
-    "tune": "trials",
+    "Result": "experiment.result",
+    "export": "experiment.exporting",
+    "prepare": "experiment.preparation",
+    "resume": "experiment.resuming",
+    "run": "experiment.running",
+    "tune": "tuning.tune",
 }
 __all__ = ["Result", "export", "prepare", "resume", "run", "tune"]
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rayfed_kd.config import validate
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.cache import cached, opened
 from rayfed_kd.data.dataset import Dataset, Source
-from rayfed_kd.registry import load_object, locate, options_model
+from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.validation import validate
 
 
 def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> Source:

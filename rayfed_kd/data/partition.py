@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayfed_kd.config import validate
 from rayfed_kd.data.schemes import Pool
 from rayfed_kd.errors import DataError, RecipeError
-from rayfed_kd.registry import load_object, locate, options_model
+from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.validation import validate
 
 __all__ = ["SCHEMES", "Partition", "Pool", "make_partition"]
 

@@ -16,15 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from rayfed_kd.attacks import attackers
-from rayfed_kd.config import Recipe
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.identity import package_version
-from rayfed_kd.results.locks import locked_folder, unwritable
-from rayfed_kd.results.summary import write_json
+from rayfed_kd.files import locked_folder, unwritable, write_json
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.setting.attacks import attackers
+from rayfed_kd.setting.code_identity import package_version
 
 if TYPE_CHECKING:
-    from rayfed_kd.setting import Setting
+    from rayfed_kd.setting.setting import Setting
 
 # What results depend on.
 DECISIVE = ("rayfed-kd", "torch", "numpy")

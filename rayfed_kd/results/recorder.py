@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from rayfed_kd.results.summary import summarise, write_json
+from rayfed_kd.files import write_json
+from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
 from rayfed_kd.results.tensorboard import RunWriter
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from rayfed_kd.protocol import Samples, Shown
-    from rayfed_kd.setting import Setting
+    from rayfed_kd.setting.setting import Setting
 
 SHOWN_SAMPLES = 64
 REAL_PER_CLASS = 200

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -82,18 +79,3 @@ def _better(metric: str, value: float | None, best: float | None) -> bool:
     if value is None or best is None:
         return value is not None
     return value < best if metric in SMALLER_IS_BETTER else value > best
-
-
-def write_json(path: Path, content: Any) -> None:
-    """As `write_text`."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes aside, flushes to disk, renames: a crash leaves the old file or the new one."""
-    aside = path.with_name(f".{path.name}.part")
-    with aside.open("w", encoding="utf8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    aside.replace(path)

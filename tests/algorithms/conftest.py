@@ -8,13 +8,12 @@ import pytest
 import torch
 
 import rayfed_kd
-from cluster.calls import Held
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.contexts import ClientContext, ClientData, DispatchFacts, ServerContext
-from rayfed_kd.preparation import prepare
-from rayfed_kd.protocol import Replies, Reply
+from cluster.engine.calls import Held
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import ClientContext, ClientData, DispatchFacts, Replies, Reply, ServerContext
 
 SMALL = {
     "model": {"name": "lenet5"},

@@ -12,16 +12,15 @@ import torch
 from small_recipes import small_recipe
 
 from algorithms import METHODS
-from cluster.calls import Held, StepCall, decode_state, encode_state
-from cluster.cohort import EngineCohort
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.contexts import DispatchFacts
+from cluster.engine.calls import Held, StepCall, decode_state, encode_state
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.cohort import EngineCohort
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RunError
-from rayfed_kd.preparation import prepare
-from rayfed_kd.protocol import OneExchange, Replies, to_array
-from rayfed_kd.registry import load_object
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import DispatchFacts, OneExchange, Replies, to_array
+from rayfed_kd.recipe.registry import load_object
 
 
 def one_exchange():
@@ -66,7 +65,7 @@ def simulation(setting):
 
 def tensors(tree):
     found = []
-    from cluster.calls import _mapped
+    from cluster.engine.calls import _mapped
 
     _mapped(tree, torch.Tensor, lambda t: found.append(t.clone()) or t)
     return found

@@ -10,14 +10,14 @@ from torch.nn import functional as F
 import rayfed_kd
 from algorithms import cronus
 from algorithms.cronus import ClientState, Cronus, Options
-from cluster.cohort import EngineCohort
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.cohort import EngineCohort
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import Message, Replies, Reply
-from rayfed_kd.vectors import weighted_mean
 
 SMALL = {
     "method": {"name": "cronus"},

@@ -7,15 +7,15 @@ from torch.nn import functional as F
 
 import rayfed_kd
 from algorithms.dafkd import DaFKD, Options
-from cluster.cohort import EngineCohort
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.cohort import EngineCohort
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import adversarial_loss, target_divergence
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import Replies, Reply
-from rayfed_kd.vectors import weighted_mean
+from rayfed_kd.toolbox.losses import adversarial_loss, target_divergence
 
 SMALL = {
     "method": {"name": "dafkd", "generator": {"width": 4, "latent": 6}, "distill_batches": 3},
@@ -203,8 +203,8 @@ def test_generated_batches_leave_the_running_statistics_alone():
 
 def test_generators_step_moves_the_generator_alone():
     """`alone`: the discriminator and the trunk it looks through get no gradient from the deceit."""
-    from rayfed_kd.config import OptimizerRecipe
-    from rayfed_kd.optimizers import Optimizer
+    from rayfed_kd.recipe.schema import OptimizerRecipe
+    from rayfed_kd.toolbox.optimizers import Optimizer
 
     _, ctx, server, replies = trained_cohort()
     student, generator = ctx.model(server.weights), ctx.model(server.generator, "generator")

@@ -7,10 +7,10 @@ import torch
 import rayfed_kd
 from algorithms.dsfl import DSFL, Options, ServerState
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import soft_cross_entropy
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import Message, Replies, Reply
-from rayfed_kd.vectors import weighted_mean
+from rayfed_kd.toolbox.losses import soft_cross_entropy
 
 SMALL = {
     "method": {"name": "dsfl"},

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.calls import Held, decode_state, encode_state
-from cluster.checkpoints import Decoder, encode
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.preparation import prepare
+from cluster.engine.calls import Held, decode_state, encode_state
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.checkpoints import Decoder, encode
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
 
 SERVER = {"server": {"name": "resnet8", "width": 4}, "server_batch_size": 64}
 CUT = {"server": {"name": "bottleneck_resnet", "blocks": [1, 1, 1], "width": 4}, "server_epochs": 1}

@@ -6,7 +6,7 @@ import torch
 
 import rayfed_kd
 from algorithms.fedavg import FedAvg, Options, ServerState
-from cluster.calls import Held
+from cluster.engine.calls import Held
 from rayfed_kd.protocol import Replies, Reply
 
 SMALL = {

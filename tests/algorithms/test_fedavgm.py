@@ -5,8 +5,8 @@ import torch
 
 from algorithms.fedavgm import FedAvgM, Options, ServerState
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.preparation import prepare
-from rayfed_kd.vectors import weighted_mean
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.models.vectors import weighted_mean
 
 
 def path(made_replies, changes, **options):

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from algorithms.fedcog import FedCOG, Options, endless_batches, missing_labels
-from rayfed_kd.contexts import Context
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import cross_entropy
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import Context
+from rayfed_kd.toolbox.losses import cross_entropy
 
 # Section 1 of the comparison methods' notes: t = (2, 0, -1), u = (1, 0.5, 0), label 0.
 T = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)

@@ -12,16 +12,15 @@ from torch.nn import functional as F
 import rayfed_kd
 from algorithms.fedd2s import FedD2S, Options
 from algorithms.standalone import StandAlone
-from cluster.calls import decode_state
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.config import OptimizerRecipe
-from rayfed_kd.contexts import DispatchFacts
+from cluster.engine.calls import decode_state
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.layers import Layers
-from rayfed_kd.protocol import Message, Replies
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.protocol import DispatchFacts, Message, Replies
+from rayfed_kd.recipe.schema import OptimizerRecipe
+from rayfed_kd.toolbox.layers import Layers
 
 SMALL = {
     "method": {"name": "fedd2s", "z0": 1},

@@ -8,12 +8,12 @@ import torch
 from torch.nn import functional as F
 
 from algorithms.feddf import Best, FedDF, Options, Validation
-from rayfed_kd.averaging import GlobalModel
-from rayfed_kd.contexts import PublicBatch
+from rayfed_kd.data.batches import PublicBatch
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import target_divergence
-from rayfed_kd.preparation import prepare
-from rayfed_kd.vectors import weighted_mean
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.models.vectors import weighted_mean
+from rayfed_kd.toolbox.averaging import GlobalModel
+from rayfed_kd.toolbox.losses import target_divergence
 
 LENET5 = 21_386  # parameters for 8x8 digits
 PUBLIC = "partition.public={count: 100, labels: false}"

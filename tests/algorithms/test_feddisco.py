@@ -6,7 +6,7 @@ import torch
 
 from algorithms.feddisco import FedDisco, Options, ServerState, collaboration, discrepancy
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
 
 COUNTS = [[40.0, 10.0, 0.0], [10.0, 10.0, 10.0], [0.0, 0.0, 20.0]]
 SAMPLES = [50.0, 30.0, 20.0]

@@ -19,15 +19,15 @@ from algorithms.fedgems import (
     ServerState,
     entropy_weights,
 )
-from cluster.cohort import EngineCohort
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.cohort import EngineCohort
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.losses import blended_loss
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message
+from rayfed_kd.toolbox.losses import blended_loss
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 SMALL = {
     "method": {"name": "fedgems", "server": {"name": "mlp", "hidden": 16}, "server_batch_size": 16},

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from algorithms.fedgen import FedGen, Options
-from rayfed_kd.contexts import Context
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.preparation import prepare
-from rayfed_kd.vectors import weighted_mean
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.models.vectors import weighted_mean
+from rayfed_kd.protocol import Context
 
 GENERATOR = {"hidden": 16, "latent": 4, "steps": 3, "batch_size": 8}
 METHOD = {"name": "fedgen", "generator": GENERATOR}

@@ -5,8 +5,8 @@ import torch
 
 from algorithms.fedgkd import FedGKD, Options, ServerState
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import cross_entropy
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.toolbox.losses import cross_entropy
 
 # Section 1 of the comparison methods' notes: t = (2, 0, -1), u = (1, 0.5, 0), label 0.
 T = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)

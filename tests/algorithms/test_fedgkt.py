@@ -10,15 +10,15 @@ from torch.nn import functional as F
 
 import rayfed_kd
 from algorithms.fedgkt import FedGKT, Options
-from cluster.calls import decode_state
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.contexts import DeviceData, DispatchFacts
+from cluster.engine.calls import decode_state
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.knowledge_transfer import _loss
-from rayfed_kd.preparation import prepare
-from rayfed_kd.protocol import Message, Replies
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import DispatchFacts, Message, Replies
+from rayfed_kd.toolbox.split_learning import _loss
 
 SMALL = {
     "method": {"name": "fedgkt", "cut": "C2", "server": {"name": "dense", "units": [8]}, "server_epochs": 2},

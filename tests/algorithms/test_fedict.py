@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from algorithms.fedict import FedICT, Options
-from cluster.calls import decode_state
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
+from cluster.engine.calls import decode_state
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import distillation, weighted_distillation
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.toolbox.losses import distillation, weighted_distillation
 
 SMALL = {
     "method": {"name": "fedict", "cut": "C2", "server": {"name": "dense", "units": [8]}},

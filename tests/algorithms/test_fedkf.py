@@ -6,10 +6,10 @@ import torch
 
 import rayfed_kd
 from algorithms.fedkf import FedKF, Options, ServerState, equal_steps
-from cluster.calls import Held
+from cluster.engine.calls import Held
+from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Replies, Reply
-from rayfed_kd.slots import Slots
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.toolbox.slots import Slots
 
 SMALL = {
     "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
@@ -168,7 +168,7 @@ def count_passes(monkeypatch):
 
 
 def test_gradient_reaches_generator_and_student_but_not_the_teacher():
-    from rayfed_kd.losses import distillation, one_hot_loss
+    from rayfed_kd.toolbox.losses import distillation, one_hot_loss
 
     teacher = torch.nn.Linear(3, 2).requires_grad_(False)
     images = torch.randn(4, 3, requires_grad=True)

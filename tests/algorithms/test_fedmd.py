@@ -8,15 +8,15 @@ import torch
 
 import rayfed_kd
 from algorithms.fedmd import FedMD, Options
-from cluster.calls import Held
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
+from cluster.engine.calls import Held
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import logit_error
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
+from rayfed_kd.toolbox.losses import logit_error
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 SMALL = {
     "method": {"name": "fedmd"},

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import squared_distance
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.toolbox.losses import squared_distance
 
 QUADRATIC = """
 import torch

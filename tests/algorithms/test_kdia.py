@@ -9,16 +9,16 @@ import torch
 
 import rayfed_kd
 from algorithms.kdia import KDIA, Options, known_frequencies
-from cluster.calls import Held
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
+from cluster.engine.calls import Held
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.frequencies import combined
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Replies, Reply
-from rayfed_kd.slots import Slots
-from rayfed_kd.training import train_generator_on_labels
+from rayfed_kd.toolbox.distillation import train_generator_on_labels
+from rayfed_kd.toolbox.participation import combined
+from rayfed_kd.toolbox.slots import Slots
 
 SMALL = {
     "method": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 3, "batch_size": 8}},

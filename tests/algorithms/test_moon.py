@@ -5,9 +5,9 @@ import torch
 
 from algorithms.moon import Options
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.losses import contrastive_loss
-from rayfed_kd.preparation import prepare
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.toolbox.losses import contrastive_loss
 
 Z = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
 POSITIVE = torch.tensor([[0.6, 0.8]], dtype=torch.float64)

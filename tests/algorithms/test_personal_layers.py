@@ -13,22 +13,21 @@ from algorithms.fedrep import FedRep
 from algorithms.fedrep import Options as RepOptions
 from algorithms.pfedsd import Options as SelfOptions
 from algorithms.pfedsd import PFedSD
-from cluster.calls import decode_state
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd import training
-from rayfed_kd.config import Recipe
-from rayfed_kd.contexts import DispatchFacts
+from cluster.engine.calls import decode_state
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
 from rayfed_kd.data.dataset import Dataset, Split
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.layers import Layers, mean_of_shared
 from rayfed_kd.models.base import Classifier
-from rayfed_kd.personal_layers import PersonalOptions
-from rayfed_kd.protocol import Message, Replies
-from rayfed_kd.setting import Setting
-from rayfed_kd.vectors import FlatModule
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.protocol import DispatchFacts, Message, Replies
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.setting.setting import Setting
+from rayfed_kd.toolbox import local_training as training
+from rayfed_kd.toolbox.layers import Layers, mean_of_shared
+from rayfed_kd.toolbox.personal_layers import PersonalOptions
 
 SMALL = {
     "method": {"name": "fedavg"},

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from algorithms.qffl import QFFL, fair_update
-from rayfed_kd.averaging import GlobalModel
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.preparation import prepare
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.toolbox.averaging import GlobalModel
 
 RECEIVED = torch.tensor([1.0, 2.0], dtype=torch.float64)
 TRAINED = [torch.tensor([0.9, 1.8], dtype=torch.float64), torch.tensor([1.3, 1.9], dtype=torch.float64)]

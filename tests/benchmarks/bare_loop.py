@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rayfed_kd.models import CLASSIFIERS
-from rayfed_kd.registry import load_object
+from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.seeds import numpy_stream
 
 

@@ -20,12 +20,12 @@ from typing import Any
 import click
 import torch
 
-from cluster.checkpoints import Checkpointer
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.config import CheckpointRecipe
-from rayfed_kd.preparation import prepare
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.checkpoints import Checkpointer
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.recipe.schema import CheckpointRecipe
 
 RECIPE: dict[str, Any] = {
     "model": {"name": "lenet5"},

@@ -18,19 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.config import OptimizerRecipe
-from rayfed_kd.losses import (
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.recipe.schema import OptimizerRecipe
+from rayfed_kd.toolbox.losses import (
     activation_loss,
     cross_entropy,
     distillation,
     information_entropy_loss,
     one_hot_loss,
 )
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.preparation import prepare
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 REPEATS = 30
 

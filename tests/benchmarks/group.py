@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.lanes import Lanes
-from rayfed_kd.preparation import prepare
-from rayfed_kd.programs import Program
-from rayfed_kd.stacked import Stack
-from rayfed_kd.together import Together
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.batching.lanes import Lanes
+from rayfed_kd.batching.programs import Program
+from rayfed_kd.batching.stacked import Stack
+from rayfed_kd.batching.together import Together
+from rayfed_kd.experiment.preparation import prepare
 
 sys.path.insert(0, str(Path(__file__).parent))
 from round import TINY, Silent

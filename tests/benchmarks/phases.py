@@ -22,10 +22,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import rayfed_kd
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.preparation import prepare
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
 
 ROUNDS = 4
 SGD = {"name": "sgd", "lr": 0.01, "momentum": 0.9}

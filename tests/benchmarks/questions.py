@@ -25,19 +25,18 @@ import ray
 import torch
 from torch import Tensor
 
-from cluster.actors import ClientActor
-from cluster.cohort import EngineCohort
-from cluster.placement import Plan
-from cluster.ray_engine import RayEngine
-from cluster.session import RaySession
-from cluster.simulation import Simulation
-from rayfed_kd.config import OptimizerRecipe, ResourceRecipe
-from rayfed_kd.contexts import ClientContext
-from rayfed_kd.losses import distillation
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.preparation import prepare
-from rayfed_kd.protocol import Message, Method, Reply
-from rayfed_kd.training import public_logits
+from cluster.ray_backend.actors import ClientActor
+from cluster.ray_backend.engine import RayEngine
+from cluster.ray_backend.placement import Plan
+from cluster.ray_backend.session import RaySession
+from cluster.server.cohort import EngineCohort
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import ClientContext, Message, Method, Reply
+from rayfed_kd.recipe.schema import OptimizerRecipe, ResourceRecipe
+from rayfed_kd.toolbox.local_training import public_logits
+from rayfed_kd.toolbox.losses import distillation
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 WORKERS, CLIENTS = 2, 8
 

@@ -32,16 +32,16 @@ import ray
 import torch
 import yaml
 
-from cluster.actors import ClientActor
-from cluster.parcels import PackedCalls
-from cluster.placement import Plan
-from cluster.ray_engine import RayEngine
-from cluster.schedules import make_schedule
-from cluster.session import RaySession
-from cluster.simulation import Simulation
-from rayfed_kd.config import ResourceRecipe
-from rayfed_kd.preparation import prepare
-from rayfed_kd.vectors import FlatModule
+from cluster.ray_backend.actors import ClientActor
+from cluster.ray_backend.engine import RayEngine
+from cluster.ray_backend.packing import PackedCalls
+from cluster.ray_backend.placement import Plan
+from cluster.ray_backend.session import RaySession
+from cluster.server.schedules import make_schedule
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.recipe.schema import ResourceRecipe
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bare_loop import serve

@@ -21,14 +21,14 @@ import click
 import torch
 from torch import Tensor, nn
 
-from cluster.engine import LocalEngine
-from cluster.host import Host
-from cluster.simulation import Simulation
-from rayfed_kd.ensembles import Ensemble
-from rayfed_kd.losses import cross_entropy, diversity_loss
-from rayfed_kd.optimizers import Optimizer
-from rayfed_kd.preparation import prepare
-from rayfed_kd.vectors import FlatModule
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.toolbox.ensembles import Ensemble
+from rayfed_kd.toolbox.losses import cross_entropy, diversity_loss
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 KDIA: dict[str, Any] = {
     "method": {"name": "kdia", "generator": {"epochs": 0}},

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 import yaml
+from paths import ROOT
 
-from cluster.session import STOP_S
-from rayfed_kd.config import load_recipe
+from cluster.ray_backend.session import STOP_S
+from rayfed_kd.recipe.loading import load_recipe
 
-ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "cluster/launch"
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 WORKERS_PORTS = range(10002, 20000)  # Ray refuses to start with a port of its own among them

@@ -1,0 +1,252 @@
+"""Before a run on a cluster: what its machines run and see, and the data brought to where it is not seen.
+
+One small task a machine, all at once; a private Ray, which is this machine alone, is not asked.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cluster.ray_backend.placement import Node
+from rayfed_kd.data.cache import is_whole, located, packed, unpack
+from rayfed_kd.errors import DataError, RayfedError, RunError
+from rayfed_kd.protocol import Array
+from rayfed_kd.recipe.registry import load_object
+from rayfed_kd.setting.blueprint import Blueprint
+from rayfed_kd.setting.code_identity import REMEDY, differences, identity
+
+Tell = Callable[[str], None]
+How = Literal["auto", "shared", "ship"]
+PROBE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a process on a machine finds.
+
+    Attributes:
+        machine: its name.
+        identity: of the code that it runs.
+        instruction_set: what torch's kernels are chosen by, and results with them.
+        method: why the method cannot be imported; empty if it can.
+        data, cached: whether the decoded data is whole at the driver's path, and in its own cache folder.
+        folder: whether the run's folder lies there.
+    """
+
+    machine: str
+    identity: Mapping[str, str]
+    instruction_set: str
+    method: str
+    data: bool
+    cached: bool
+    folder: bool
+
+
+def ray_nodes() -> list[Node]:
+    """The machines of the Ray that this process is connected to."""
+    found = []
+    for node in ray.nodes():  # type: ignore[no-untyped-call]
+        if node["Alive"]:
+            has = dict(node["Resources"])
+            cpus, gpus, memory = (has.pop(name, 0.0) for name in ("CPU", "GPU", "memory"))
+            has.pop("object_store_memory", None)
+            own = {name: amount for name, amount in has.items() if not name.startswith("node:")}
+            found.append(Node(cpus, gpus, memory, own, node["Labels"], node["NodeID"]))
+    return found
+
+
+def prepare_machines(
+    blueprint: Blueprint, nodes: Sequence[Node], folder: str, how: How, tell: Tell
+) -> tuple[Blueprint, list[Node]]:
+    """The blueprint as every machine can build it, and the machines with whether they see the run's folder.
+
+    Args:
+        folder: the run's.
+        how: `placement.data`.
+        tell: hears of machines whose results may differ in the last bit.
+    Raises: RunError if a machine runs other code or cannot import it; DataError if data cannot get there.
+    """
+    if len(nodes) == 1:
+        return blueprint, list(nodes)
+    seen = _on_each(nodes, look, ray.put(blueprint), folder)  # once, with its partition
+    for found in seen:
+        check_seen(found, blueprint)
+    kinds = {found.instruction_set: found.machine for found in seen}
+    if len(kinds) > 1:
+        told = ", ".join(f"{machine} {kind}" for kind, machine in kinds.items())
+        tell(f"machines of several instruction sets ({told}): results repeat on machines of one kind only")
+    looked = [replace(node, sees_folder=found.folder) for node, found in zip(nodes, seen, strict=True)]
+    return _with_data(blueprint, looked, seen, how), looked
+
+
+def look(blueprint: Blueprint, folder: str) -> Seen:
+    """This machine, as this process finds it."""
+    import torch
+
+    blueprint.find_modules()
+    try:
+        load_object(blueprint.method, "method.name")
+        method = ""
+    except RayfedError as error:
+        method = str(error)
+    entry = Path(blueprint.dataset_folder)
+    return Seen(
+        machine=platform.node(),
+        identity=identity(),
+        instruction_set=torch.backends.cpu.get_cpu_capability(),
+        method=method,
+        data=is_whole(entry),
+        cached=is_whole(located(Path(entry.name))),
+        folder=(Path(folder) / "config.yaml").is_file(),
+    )
+
+
+def check_seen(found: Seen, blueprint: Blueprint) -> None:
+    """Raises RunError if the machine runs other code than made the blueprint, or cannot import the method."""
+    different = differences(blueprint.identity, found.identity)
+    if different:
+        raise RunError(f"machine {found.machine}: {different}; {REMEDY}")
+    if found.method:
+        raise RunError(f"machine {found.machine}: {found.method}; {REMEDY}")
+
+
+def _with_data(blueprint: Blueprint, nodes: Sequence[Node], seen: Sequence[Seen], how: How) -> Blueprint:
+    entry = Path(blueprint.dataset_folder)
+    places = to_be_sent(seen, how, entry)
+    if places is None:
+        return blueprint
+    if places:
+        files = packed(entry)
+        missing = [nodes[place] for place in places]
+        _on_each(missing, install, entry.name, list(files), *map(ray.put, files.values()))
+    return replace(blueprint, dataset_folder=entry.name)
+
+
+def to_be_sent(seen: Sequence[Seen], how: How, entry: Path) -> list[int] | None:
+    """The numbers of the machines that the data must be sent to; None if all map it where it lies.
+
+    Raises: DataError if it is to be shared and one does not see it.
+    """
+    blind = [found.machine for found in seen if not found.data]
+    if how == "shared" and blind:
+        raise DataError(
+            f"placement.data = shared: {', '.join(blind)} cannot see {entry}; expected $RAYFED_KD_CACHE on "
+            "storage that all machines see, or placement.data = ship"
+        )
+    if how == "shared" or (how == "auto" and not blind):
+        return None
+    return [place for place, found in enumerate(seen) if not found.cached]
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """A machine as `doctor` shows it.
+
+    Attributes:
+        node: what it has.
+        address: where it is.
+        machine, gpus: its name, and what torch sees there.
+        difference: how the code that it runs is not this process's; empty if it is.
+        put_mb_s, get_mb_s: of 64 MiB into its object store, and out of another machine's (its own, if there
+            is no other), in MB a second.
+    """
+
+    node: Node
+    address: str
+    machine: str
+    gpus: Sequence[str]
+    difference: str
+    put_mb_s: float
+    get_mb_s: float
+
+
+def survey() -> list[Surveyed]:
+    """Every machine of the Ray that this process is connected to: one probe after another.
+
+    Raises: RunError if one cannot import this package, or is lost.
+    """
+    nodes = ray_nodes()
+    held = [_start(probe_array, node) for node in nodes]
+    found = []
+    for place, node in enumerate(nodes):
+        other = held[(place + 1) % len(nodes)]
+        ray.wait([other])
+        machine, gpus, known, put_s, get_s = _result(node, _start(probe, node, [other]))
+        rates = (PROBE_BYTES / 1e6 / seconds for seconds in (put_s, get_s))
+        found.append(Surveyed(node, _address(node), machine, gpus, differences(identity(), known), *rates))
+    return found
+
+
+def probe_array() -> Array:
+    """What is sent: made where it is to come from."""
+    return np.ones(PROBE_BYTES, np.uint8)
+
+
+def probe(held: Sequence[Any]) -> tuple[str, list[str], Mapping[str, str], float, float]:
+    """On a machine: name, GPUs, identity, and the seconds of a put and of a get.
+
+    Args:
+        held: a reference to `probe_array`, in a list so that it is not fetched before this is called.
+    """
+    import torch
+
+    began = time.perf_counter()
+    ray.put(probe_array())
+    put = time.perf_counter()
+    ray.get(held[0])
+    ended = time.perf_counter()
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return platform.node(), gpus, identity(), put - began, ended - put
+
+
+def install(name: str, files: Sequence[str], *contents: Array) -> None:
+    """Writes an entry of the data cache into this machine's own.
+
+    Raises: DataError
+    """
+    unpack(located(Path(name)), dict(zip(files, contents, strict=True)))
+
+
+def _on_each(nodes: Sequence[Node], work: Callable[..., Any], *given: Any) -> list[Any]:
+    """What `work` gives on every machine.
+
+    Raises: what it raised there; RunError if a machine cannot import it or is lost.
+    """
+    refs = [_start(work, node, *given) for node in nodes]
+    return [_result(node, ref) for node, ref in zip(nodes, refs, strict=True)]
+
+
+def _start(work: Callable[..., Any], node: Node, *given: Any) -> Any:
+    there = NodeAffinitySchedulingStrategy(node.id, soft=False)
+    return ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=there).remote(*given)
+
+
+def _result(node: Node, ref: Any) -> Any:
+    try:
+        return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, RayfedError):
+            raise error.cause from None
+        raise RunError(f"machine {_address(node)}: {_last_line(error)}; {REMEDY}") from None
+    except ray.exceptions.RayError as error:
+        raise RunError(f"machine {_address(node)}: {_last_line(error)}") from None
+
+
+def _address(node: Node) -> str:
+    """Where a machine is, for people."""
+    there = {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes()}  # type: ignore[no-untyped-call]
+    return str(there.get(node.id, node.id))
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

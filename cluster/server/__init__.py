@@ -1,0 +1,1 @@
+"""The server's loop: rounds, schedules, events, evaluation, checkpoints, the ledger of bytes."""

@@ -1,0 +1,217 @@
+"""Evaluation: shared models in one pass over the pooled test samples, counted by client; and clients' own.
+
+A shared model sees every test sample once. A client's own model sees its client's test part, in one call
+on the host that has or fetches its state; it is evaluated again only when a step has changed that state.
+A server's part behind every client's first layers is evaluated in as many calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cluster.engine.calls import EvaluationCall, EvaluationResult, PersonalCall, SharedPart
+from cluster.engine.interface import Engine
+from cluster.server.client_records import ClientRecord
+from rayfed_kd.protocol import (
+    Array,
+    Completing,
+    Evaluable,
+    Evaluated,
+    Handle,
+    Personal,
+    shared_vectors,
+    to_array,
+)
+from rayfed_kd.results.fairness import client_metrics
+from rayfed_kd.setting.setting import Setting
+
+# Fixed, so that the loss adds up to the same bits however many hosts share the stretches.
+STRETCH = 2048
+
+Rows = list[dict[str, Any]]
+Started = dict[tuple[str, str], list[Future[EvaluationResult]]]
+Completed = dict[str, dict[int, Future[int]]]
+Own = dict[int, tuple[int, Future[int]]]  # client -> its state's version, right predictions
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation under way.
+
+    Attributes:
+        futures: what it waits for.
+        rows: waits, and gives rows of the metrics and the clients table.
+    """
+
+    futures: Sequence[Future[Any]]
+    rows: Callable[[], tuple[Rows, Rows]]
+
+    @property
+    def done(self) -> bool:
+        """Whether `rows` would not wait."""
+        return all(future.done() for future in self.futures)
+
+    def give_up(self) -> None:
+        """Ends the waiting: `rows` raises CancelledError unless all is there."""
+        for future in self.futures:
+            future.cancel()
+
+
+class Evaluator:
+    """Evaluates models on every client's test part and on the official test set, where there are such."""
+
+    def __init__(self, setting: Setting, engine: Engine) -> None:
+        self._engine = engine
+        test = setting.dataset.test
+        official = 0 if test is None else len(test.labels)
+        counts = {client: len(part) for client, part in enumerate(setting.partition.test)}
+        self._counts = {client: count for client, count in counts.items() if count}
+        self._lengths = {"official": official, "local": sum(counts.values())}
+        self._own_split = setting.recipe.partition.test
+        self._own_counts = dict.fromkeys(counts, official) if self._own_split == "official" else self._counts
+        self._own_known: dict[int, tuple[int, int]] = {}
+
+    def start(
+        self, round_index: int, models: Mapping[str, Evaluable], records: Mapping[int, ClientRecord]
+    ) -> Evaluation:
+        """Starts the evaluation of these models as they are now.
+
+        Args:
+            round_index: for the rows.
+            models: as `Method.evaluated` gives them.
+            records: what is known of every client seen.
+        """
+        vectors = shared_vectors(models)
+        handle = self._engine.publish({name: to_array(vector) for name, vector in vectors.items()})
+        started = self._start(models, handle)
+        completed = self._start_completed(models, handle, records)
+        personal = any(isinstance(model, Personal) for model in models.values())
+        own = self._start_own(records) if personal else {}
+        return Evaluation(
+            [future for futures in started.values() for future in futures]
+            + [future for futures in completed.values() for future in futures.values()]
+            + [future for _, future in own.values()],
+            lambda: self._rows(round_index, models, started, completed, own),
+        )
+
+    def _rows(
+        self,
+        round_index: int,
+        models: Mapping[str, Evaluable],
+        started: Started,
+        completed: Completed,
+        own: Own,
+    ) -> tuple[Rows, Rows]:
+        """Rows of the metrics and the clients table; waits for what was started."""
+        for client, (version, future) in own.items():
+            self._own_known[client] = (version, future.result())
+        metrics: Rows = []
+        clients: Rows = []
+        for name, model in models.items():
+            if isinstance(model, Personal):
+                known = {client: correct for client, (_, correct) in self._own_known.items()}
+                rows = _client_rows(round_index, name, self._own_counts, known)
+            elif name in completed:
+                correct = {client: future.result() for client, future in completed[name].items()}
+                rows = _client_rows(round_index, name, self._own_counts, correct)
+            else:
+                correct = self._by_client(started[name, "local"])
+                rows = _client_rows(round_index, name, self._counts, correct)
+            clients.extend(rows)
+            metrics.append({**_metrics(rows), "round": round_index, "model": name})
+            official, loss_sum = _joined(started.get((name, "official"), []))
+            if (name in completed or isinstance(model, Personal)) and self._own_split == "official":
+                # So that clients' models and a server's stand in one column.
+                metrics[-1]["server_accuracy"] = metrics[-1]["amp"]
+            if len(official):
+                metrics[-1]["server_accuracy"] = float(official.mean())
+                metrics[-1]["server_loss"] = loss_sum / len(official)
+        return metrics, clients
+
+    def _start_completed(
+        self, models: Mapping[str, Evaluable], handle: Handle, records: Mapping[int, ClientRecord]
+    ) -> Completed:
+        """Every server's part behind every client's first layers."""
+        started: Completed = {}
+        for name, model in models.items():
+            if isinstance(model, Completing):
+                part = SharedPart(handle, name, model.architecture)
+                started[name] = {
+                    client: self._engine.evaluate_personal(
+                        PersonalCall(client, record.state, record.version, self._own_split, part)
+                    )
+                    for client in self._own_counts
+                    for record in [records.get(client, ClientRecord())]
+                }
+        return started
+
+    def _start(self, models: Mapping[str, Evaluable], handle: Handle) -> Started:
+        """All stretches of all shared models."""
+        started: Started = {}
+        for name, model in models.items():
+            if isinstance(model, Personal | Completing):
+                continue
+            architecture = model.architecture if isinstance(model, Evaluated) else "model"
+            for split, length in self._lengths.items():
+                started[name, split] = [
+                    self._engine.evaluate(
+                        EvaluationCall(handle, name, architecture, split, start, min(start + STRETCH, length))
+                    )
+                    for start in range(0, length, STRETCH)
+                ]
+        return started
+
+    def _start_own(self, records: Mapping[int, ClientRecord]) -> Own:
+        """Every client's own model; asked for only where its state is another now."""
+        started = {}
+        for client in self._own_counts:
+            record = records.get(client, ClientRecord())
+            if self._own_known.get(client, (-1, 0))[0] != record.version:
+                call = PersonalCall(client, record.state, record.version, self._own_split)
+                started[client] = (record.version, self._engine.evaluate_personal(call))
+        return started
+
+    def _by_client(self, futures: Sequence[Future[EvaluationResult]]) -> dict[int, int]:
+        """Right predictions of a shared model on each client's test part, pooled in client order."""
+        pooled, _ = _joined(futures)
+        correct, start = {}, 0
+        for client, count in self._counts.items():
+            correct[client] = int(pooled[start : start + count].sum())
+            start += count
+        return correct
+
+
+def _client_rows(round_index: int, model: str, counts: Mapping[int, int], correct: Mapping[int, int]) -> Rows:
+    return [
+        {
+            "round": round_index,
+            "client": client,
+            "model": model,
+            "samples": count,
+            "correct": correct[client],
+            "accuracy": correct[client] / count,
+        }
+        for client, count in counts.items()
+    ]
+
+
+def _metrics(rows: Rows) -> dict[str, Any]:
+    empty = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy", "server_loss"))
+    if not rows:
+        return empty
+    found = client_metrics(
+        np.array([row["correct"] for row in rows]), np.array([row["samples"] for row in rows])
+    )
+    return {**empty, "amp": found.amp, "fm": found.fm, "wlp": found.wlp, "ua": found.ua}
+
+
+def _joined(futures: Sequence[Future[EvaluationResult]]) -> tuple[Array, float]:
+    results = [future.result() for future in futures]
+    if not results:
+        return np.zeros(0, dtype=bool), 0.0
+    return np.concatenate([r.correct for r in results]), sum(r.loss_sum for r in results)

@@ -1,0 +1,184 @@
+"""Which steps run together as one batched program: formed by client order, never by host.
+
+`local.vectorise: n` puts up to n clients of one architecture into a group; `auto` tries the first exchange
+of each step both ways before it begins, on a look that changes nothing, and keeps what was faster. The
+decision lies in the run's folder, so that a resumed run groups alike and gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import yaml
+
+from cluster.engine.calls import StepCall, StepFacts, StepResult
+from cluster.engine.interface import Engine, submit_group
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.files import write_text
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.timing import AsynchronousOptions, schedule_options
+from rayfed_kd.setting.setting import Setting
+
+MOST, FEW = 64, 16  # clients in a group that `auto` tries, and by themselves on each host
+TRIES, PATIENCE_S = 5, 1.0  # it measures each way so often, less often where that takes longer
+WORTH = 0.9  # of the plain loop's time, at most
+FILE = "vectorise.yaml"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How many clients a step takes at a time.
+
+    Attributes:
+        together: clients in a group; 1: each trains by itself.
+        plain_ms, together_ms: milliseconds a client that the server waited; None where nothing was measured.
+        why: in words.
+    """
+
+    together: int
+    plain_ms: float | None = None
+    together_ms: float | None = None
+    why: str = ""
+
+
+class Grouping:
+    """Forms groups.
+
+    Args:
+        setting: whose `local.vectorise` decides, and the clients' architectures.
+        engine: where `auto` measures.
+        folder: the run's, where decisions lie; None: in memory only.
+        tell: called with a line when something was decided or could not be done.
+        clock: seconds, for the measurement.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        engine: Engine,
+        folder: Path | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._clock = clock
+        self._setting, self._engine, self._tell = setting, engine, tell
+        self._path = None if folder is None else folder / FILE
+        self._decided: dict[str, Decision] = {}
+        self._said: set[str] = set()
+        reason = _obstacle(setting.recipe)
+        self._hindered = reason is not None
+        if reason is not None and setting.recipe.local.vectorise != "off":
+            tell(f"local.vectorise: each client by itself: {reason}")
+        if self._path is not None and self._path.is_file():
+            found = yaml.safe_load(self._path.read_text(encoding="utf8"))
+            self._decided = {step: Decision(**fields) for step, fields in found.items()}
+
+    def groups(self, calls: Sequence[StepCall]) -> list[list[int]]:
+        """Places in `calls`, one exchange's, group by group; groups of one are plain steps."""
+        asked = self._setting.recipe.local.vectorise
+        if asked == "off" or len(calls) < 2 or self._hindered:
+            return [[place] for place in range(len(calls))]
+        alike = self._alike(calls)
+        if asked == "auto":
+            asked = self._decision(calls, max(alike.values(), key=len)).together
+        groups = [part for places in alike.values() for part in _parts(places, asked)]
+        return sorted(groups)
+
+    def note(self, facts: Sequence[StepFacts]) -> None:
+        """Says once how many of a round's steps ran together, and each reason why others did not."""
+        grouped = [one.alone for one in facts if one.alone is not None]
+        if not grouped:
+            return
+        lines = {f"local.vectorise: clients train one by one in spite of it: {why}" for why in grouped if why}
+        if not self._said:
+            together = grouped.count("")
+            self._tell(f"local.vectorise: {together} of {len(facts)} steps of this round ran together")
+        for line in sorted(lines - self._said):
+            self._tell(line)
+        self._said |= lines | {""}
+
+    def _alike(self, calls: Sequence[StepCall]) -> Mapping[str, list[int]]:
+        """Places by architecture, in client order."""
+        found: dict[str, list[int]] = {}
+        for place, call in enumerate(calls):
+            found.setdefault(self._setting.model_of(call.facts.client), []).append(place)
+        return found
+
+    def _decision(self, calls: Sequence[StepCall], alike: Sequence[int]) -> Decision:
+        step = calls[0].step
+        if step not in self._decided:
+            decision = self._decided[step] = self._measured([calls[place] for place in alike])
+            self._write()
+            self._tell(f"local.vectorise: {step}: {decision.why}")
+        return self._decided[step]
+
+    def _measured(self, calls: Sequence[StepCall]) -> Decision:
+        size = min(MOST, math.ceil(len(calls) / self._engine.hosts))
+        if size < 2:
+            return Decision(1, why="one client at a time and host: there is nothing to group")
+        looks = [replace(call, observing=True) for call in calls]
+        stride = math.ceil(len(looks) / (FEW * self._engine.hosts))
+        few = [[look] for look in looks[::stride]]
+        groups = [[looks[place] for place in part] for part in _parts(range(len(looks)), size)]
+        results = self._run(groups)[1]  # the first time builds modules and warms caches, here and there
+        alone = [reason for result in results if (reason := result.facts.alone)]
+        if len(alone) == len(results):
+            return Decision(1, why=f"each client by itself: {alone[0]}")
+        plain_ms, together_ms = self._least(few), self._least(groups)
+        times = f"{together_ms:.2f} ms a client in groups of {size}, {plain_ms:.2f} ms alone"
+        if together_ms > WORTH * plain_ms:
+            return Decision(1, plain_ms, together_ms, f"each client by itself: {times}")
+        return Decision(size, plain_ms, together_ms, f"{size} clients together: {times}")
+
+    def _least(self, groups: Sequence[Sequence[StepCall]]) -> float:
+        """The least of a few measurements: whatever else the machine does only adds."""
+        began, found = self._clock(), [self._run(groups)[0]]
+        while len(found) < TRIES and self._clock() - began < PATIENCE_S:
+            found.append(self._run(groups)[0])
+        return min(found)
+
+    def _run(self, groups: Sequence[Sequence[StepCall]]) -> tuple[float, list[StepResult]]:
+        """Milliseconds a client that the server waits for these groups, and what came."""
+        started = self._clock()
+        pending = [coming for group in groups for coming in submit_group(self._engine, group)]
+        results = [coming.result() for coming in pending]
+        return 1000 * (self._clock() - started) / len(results), results
+
+    def _write(self) -> None:
+        if self._path is not None:
+            found = {step: asdict(decision) for step, decision in self._decided.items()}
+            text = "# What local.vectorise: auto measured and decided; a resumed run goes by it.\n"
+            write_text(self._path, text + yaml.safe_dump(found, sort_keys=False))
+
+
+def check_grouping(recipe: Recipe) -> None:
+    """Raises RecipeError if `local.vectorise` is a number and its groups cannot be."""
+    asked, reason = recipe.local.vectorise, _obstacle(recipe)
+    if reason is not None and asked not in ("off", "auto"):
+        raise RecipeError(f"local.vectorise = {asked}: {reason}; expected off or auto")
+
+
+def _obstacle(recipe: Recipe) -> str | None:
+    """Why clients cannot be grouped under this schedule or placement; None if they can."""
+    name, placement = recipe.schedule.name, recipe.placement
+    if isinstance(schedule_options(recipe), AsynchronousOptions):
+        return f"schedule.name = {name!r} asks clients one at a time"
+    if recipe.schedule.options.get("late") == "next_round":
+        return "schedule.late = 'next_round' asks late clients again by themselves after a crash"
+    if placement.clients_per_actor == 1:
+        return "placement.clients_per_actor = 1: a client's own actor runs nobody else"
+    if placement.overrides:
+        return "placement.overrides gives some clients hosts of their own, and a group has one host"
+    return None
+
+
+def _parts(places: Sequence[int], most: int) -> list[list[int]]:
+    """`places` in as few parts of at most `most` as it takes, as even as can be, in order."""
+    count = math.ceil(len(places) / most)
+    cuts = [len(places) * part // count for part in range(count + 1)]
+    return [list(places[start:stop]) for start, stop in pairwise(cuts)]

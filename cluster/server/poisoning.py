@@ -1,0 +1,81 @@
+"""Where attackers' replies are replaced: on the server's side, where an exchange's replies are together.
+
+An attacker's client works honestly; what it sends is replaced before the method sees it, by reference again,
+and is counted as what it would have sent. Looks for people (`shown`) see honest replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cluster.server.replies import LazyParts
+from rayfed_kd.protocol import Array, Handle, Method, Reply, to_array
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.setting.attacks import attacked_parts, attackers, poisoned
+
+Publish = Callable[[Mapping[str, Array]], Handle]
+
+
+class Poisoning:
+    """A run's attack.
+
+    Args:
+        recipe: of the run; its attack is not None.
+        method: whose replies are poisoned.
+        publish: makes arrays readable by every host.
+    """
+
+    def __init__(self, recipe: Recipe, method: Method[Any, Any], publish: Publish) -> None:
+        assert recipe.attack is not None
+        self._attack, self._seed, self._publish = recipe.attack, recipe.seed, publish
+        self._liars = attackers(recipe.attack, recipe.partition.clients, recipe.seed)
+        self._parts = attacked_parts(recipe.attack, method.up, recipe.method.name)
+
+    def replies(self, replies: Sequence[Reply]) -> list[Reply]:
+        """The replies of an exchange, the liars' replaced."""
+        changed: dict[int, dict[str, Array]] = {}
+        for part in self._parts:
+            sent = _Sent(part, replies)
+            for client, payload in poisoned(self._attack, self._liars, sent, self._seed).items():
+                changed.setdefault(client, {})[part] = to_array(payload)
+        return [self._replaced(reply, changed.get(reply.client)) for reply in replies]
+
+    def rows(self, part: str, clients: Sequence[int], rows: Tensor) -> Tensor:
+        """Answers to a question, [K, n, ...], the liars' replaced: attacks act coordinate by coordinate."""
+        if part not in self._parts:
+            return rows
+        sent = dict(zip(clients, rows, strict=True))
+        found = poisoned(self._attack, self._liars, sent, self._seed)
+        return torch.stack([found.get(client, row) for client, row in zip(clients, rows, strict=True)])
+
+    def _replaced(self, reply: Reply, changed: Mapping[str, Array] | None) -> Reply:
+        if changed is None:
+            return reply
+        assert reply.handle is not None
+        handle = self._publish({**reply.handle.resolve(), **changed})
+        made: Reply = Reply.of(LazyParts(handle, list(reply.parts)), reply.metadata)
+        made.client, made.handle = reply.client, handle
+        made.sent, made.staleness = reply.sent, reply.staleness
+        return made
+
+
+class _Sent(Mapping[int, Tensor]):
+    """client -> its part, fetched when asked."""
+
+    def __init__(self, part: str, replies: Sequence[Reply]) -> None:
+        self._part = part
+        self._replies = {reply.client: reply for reply in replies if part in reply.parts}
+
+    def __getitem__(self, client: int) -> Tensor:
+        found: Tensor = self._replies[client][self._part]
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)

@@ -1,0 +1,98 @@
+"""Questions from inside a server's loop: answered ahead, read by row, counted as if only asked for.
+
+While the server trains, its clients do not, so each computes all its answers at once, in one call that is
+started before the first question; they stay in the object store. A question waits for those that it needs,
+reads their rows, and counts these and the ids: what a real deployment would send.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cluster.engine.calls import StepCall, StepResult
+from rayfed_kd.errors import RunError
+from rayfed_kd.protocol import Array, to_tensor
+
+if TYPE_CHECKING:
+    from cluster.server.poisoning import Poisoning
+    from cluster.server.traffic import Traffic
+
+ID_BYTES = 4
+
+Started = Mapping[int, tuple[StepCall, "Future[StepResult]"]]
+Count = Callable[[StepCall, Any, Mapping[str, tuple[int, int]], int], None]
+
+
+class EngineQuestions:
+    """See `rayfed_kd.protocol.method.Questions`.
+
+    Args:
+        started: client -> its call, and the answers to come.
+        parts: names of the answer's and of the question's part; None: ids need not travel.
+        traffic: of the round.
+        count: counts one message or reply of a call.
+        drop: a client whose answer is not finite is left out for good; otherwise it ends the run.
+        poisoning: replaces attackers' answers; None: all are honest.
+    """
+
+    def __init__(
+        self,
+        started: Started,
+        parts: tuple[str, str | None],
+        traffic: Traffic,
+        count: Count,
+        *,
+        drop: bool,
+        poisoning: Poisoning | None = None,
+    ) -> None:
+        self._poisoning = poisoning
+        self._started, self._traffic, self._count, self._drop = dict(started), traffic, count, drop
+        self._answer, self._question = parts
+        self._arrived: dict[int, Array] = {}
+
+    def ask(self, ids: Tensor) -> Tensor:
+        """The clients' answers, [K, n, ...], in client order."""
+        chosen = ids.cpu().numpy()
+        if self._question is not None:
+            for call, _ in self._started.values():
+                self._count(call, "down", {self._question: (len(chosen), ID_BYTES)}, 0)
+        answers = [rows for client in list(self._started) if (rows := self._rows(client, chosen)) is not None]
+        if not answers:
+            raise RunError("no client is left that answers with finite values")
+        together = torch.stack(answers)
+        if self._poisoning is None:
+            return together
+        return self._poisoning.rows(self._answer, list(self._started), together)
+
+    def _rows(self, client: int, chosen: Array) -> Tensor | None:
+        call, _ = self._started[client]
+        rows = self._arrival(client)[chosen]
+        self._count(call, "up", {self._answer: (rows.size, rows.itemsize)}, 0)
+        if np.isfinite(rows).all():
+            return to_tensor(rows)
+        if not self._drop:
+            raise RunError(
+                f"{call}: answer {self._answer} has NaN or infinite values; expected finite ones. "
+                "A lower local.optimizer.lr is the usual cure."
+            )
+        self._traffic.dropped += 1
+        del self._started[client]
+        return None
+
+    def _arrival(self, client: int) -> Array:
+        """A client's answers to all ids, where they lie."""
+        if client not in self._arrived:
+            _, future = self._started[client]
+            started = time.perf_counter()
+            result = future.result()
+            self._traffic.answers_s += time.perf_counter() - started
+            self._traffic.facts.append((client, result.facts))
+            self._arrived[client] = result.parts.resolve()[self._answer]
+        return self._arrived[client]

@@ -1,0 +1,287 @@
+"""The server's loop: schedule, round, evaluation, record. Plain synchronous Python over any engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from cluster.engine.interface import Engine
+from cluster.server.checkpoints import Checkpointer, Snapshot
+from cluster.server.client_records import Records
+from cluster.server.clock import Clock, DeviceClock, NoClock
+from cluster.server.cohort import EngineCohort, Ground, Onlookers
+from cluster.server.evaluation import Evaluation, Evaluator
+from cluster.server.event_queue import Flights
+from cluster.server.grouping import Grouping
+from cluster.server.poisoning import Poisoning
+from cluster.server.round_tables import Rows, _host_rows, _round_row
+from cluster.server.schedules import make_schedule
+from cluster.server.traffic import Counters, Traffic
+from rayfed_kd.errors import RayfedError, RunError
+from rayfed_kd.protocol import Evaluable, ServerContext, Shown
+from rayfed_kd.setting.setting import Setting
+
+GRACE_S = 5.0  # what a run that is stopped waits for its last evaluation
+
+
+class StoppedError(RunError):
+    """The user asked the run to end."""
+
+
+@dataclass
+class RoundRecord:
+    """What one round leaves.
+
+    Attributes:
+        round: from 1.
+        tables: table -> rows.
+        shown: what the method gives to draw, by name.
+    """
+
+    round: int
+    tables: dict[str, Rows]
+    shown: Mapping[str, Shown] = field(default_factory=dict)
+
+
+class Recorder(Protocol):
+    """Who writes a run's results down."""
+
+    def record(self, record: RoundRecord) -> None:
+        """Called after each round, in order."""
+        ...
+
+    def close(self, status: str) -> dict[str, Any]:
+        """Writes what is left and gives the summary. `status`: finished, interrupted or failed."""
+        ...
+
+
+@dataclass
+class Simulation:
+    """One run of a setting on an engine.
+
+    Attributes:
+        setting: method, data, partition.
+        engine: who runs clients' steps.
+        recorder: who writes results down.
+        device: what the server computes on.
+        checkpointer: who writes the run's state down; None: nobody.
+        grouping: which steps run together; None: as the recipe says, kept nowhere.
+        models: after `run`, the evaluated models of the last round.
+        ground: after `begin`, what all rounds stand on.
+    """
+
+    setting: Setting
+    engine: Engine
+    recorder: Recorder
+    device: torch.device | str = "cpu"
+    checkpointer: Checkpointer | None = None
+    grouping: Grouping | None = None
+    models: Mapping[str, Evaluable] = field(default_factory=dict)
+    ground: Ground = field(init=False)
+    _stopping: bool = False
+    _settling: Future[None] | None = None
+    _evaluation: Evaluation | None = None
+    _given_up: bool = False
+
+    def __post_init__(self) -> None:
+        self._workshop = self.setting.workshop(self.device)
+        self._data = self.setting.device_data(self.device)
+        self._evaluator = Evaluator(self.setting, self.engine)
+        self._started = time.perf_counter()
+        # One round is evaluated and written down while the next one trains; one thread keeps the order.
+        self._clerk = ThreadPoolExecutor(1, "clerk")
+
+    def stop(self) -> None:
+        """Asks the run to end before its next round."""
+        self._stopping = True
+
+    def run(self, start: Snapshot | None = None) -> None:
+        """All rounds, or those after a snapshot. A round that is stopped half way is abandoned.
+
+        Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
+        """
+        start = self.begin(start)
+        server, earlier = start.server, start
+        for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
+            before = self.snapshot(round_index - 1, server)
+            self.ground.records.begin()
+            try:
+                if self._stopping:
+                    raise StoppedError(f"stopped after round {round_index - 1}")
+                server = self.round(round_index, server)
+            except (StoppedError, KeyboardInterrupt):
+                self.ground.records.undo()
+                if not self._settled(GRACE_S):  # the round before is not evaluated: it will be run again
+                    self.ground.records.undo()
+                    before = earlier
+                self._save(before)
+                raise
+            except Exception:
+                with suppress(Exception):  # the first fault is the one to tell
+                    self._settled(GRACE_S)
+                raise
+            earlier, last = before, round_index == self.setting.recipe.rounds
+            if last or (self.checkpointer is not None and self.checkpointer.due(round_index)):
+                self._settled()
+                self._save(self.snapshot(round_index, server))
+
+    def begin(self, start: Snapshot | None = None) -> Snapshot:
+        """The run as a snapshot left it, where what was under way is asked again; or its very start."""
+        setting = self.setting
+        if start is None:
+            server = setting.method.init_server(self._context(0))
+            self._workshop.take_back()
+            start = Snapshot(0, server, {}, 0.0)
+        self._started -= start.wall_s
+        clock: Clock | None = NoClock() if setting.devices is None else DeviceClock(setting.devices)
+        if setting.recipe.clock.name == "real":
+            clock = None
+        flights = Flights(self.engine, clock, setting.method.up, start.now)
+        for order in start.flying:
+            flights.start(order)
+        self.ground = Ground(
+            setting=setting,
+            engine=self.engine,
+            schedule=make_schedule(setting.recipe, setting.borders),
+            flights=flights,
+            records=Records(start.records),
+            counters=Counters(start.draws, start.dispatches),
+            grouping=self.grouping or Grouping(setting, self.engine),
+            poisoning=None if setting.recipe.attack is None else self._poisoning(),
+        )
+        return start
+
+    def _poisoning(self) -> Poisoning:
+        return Poisoning(self.setting.recipe, self.setting.method, self.engine.publish)
+
+    def snapshot(self, round_index: int, server: Any) -> Snapshot:
+        """The run between two rounds."""
+        ground = self.ground
+        return Snapshot(
+            round=round_index,
+            server=server,
+            records=ground.records,
+            wall_s=time.perf_counter() - self._started,
+            now=ground.flights.now,
+            draws=ground.counters.draws,
+            dispatches=ground.counters.dispatches,
+            flying=ground.flights.orders,
+        )
+
+    def _save(self, snapshot: Snapshot) -> None:
+        if self.checkpointer is not None and snapshot.round > 0:
+            self.checkpointer.save(snapshot)
+
+    def round(self, round_index: int, server: Any) -> Any:
+        """One round; gives the server's new state. `begin` comes first.
+
+        Its record is written when its evaluation is there, which the next round does not wait for.
+        """
+        method, started, flights = self.setting.method, time.perf_counter(), self.ground.flights
+        ctx, waited_s = self._context(round_index), flights.waited_s
+        cohort = EngineCohort(round_index, self.ground)
+        server = method.run_round(server, cohort, ctx)
+        self._workshop.take_back()
+        self._note_apart(cohort.traffic)
+        trained, client_s = time.perf_counter(), flights.waited_s - waited_s + cohort.traffic.answers_s
+        record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
+        self._settled()
+        evaluation = None
+        if self._due(round_index):
+            self.models = method.evaluated(server)
+            evaluation = self._evaluator.start(round_index, self.models, self.ground.records)
+            if self.setting.recipe.evaluation.samples:
+                onlookers = Onlookers(cohort.clients, round_index, self.ground)
+                record.shown = method.shown(server, onlookers, ctx)
+                self._workshop.take_back()
+        seconds = {
+            "wall_s": time.perf_counter() - self._started,
+            "dispatch_s": cohort.traffic.dispatch_s,
+            "client_s": client_s,
+            "server_s": trained - started - client_s - cohort.traffic.dispatch_s,
+            "evaluate_s": time.perf_counter() - trained,
+        }
+        record.tables["rounds"] = [_round_row(round_index, cohort.traffic, ctx) | seconds]
+        record.tables["hosts"] = _host_rows(round_index, cohort.traffic)
+        sim_s = flights.now if flights.simulated else None
+        for row in (row for rows in record.tables.values() for row in rows):
+            row["sim_s"] = sim_s
+        self._settle(record, evaluation)
+        return server
+
+    def _settle(self, record: RoundRecord, evaluation: Evaluation | None) -> None:
+        """Writes a round down: now, or as soon as its evaluation is there."""
+
+        def written() -> None:
+            if evaluation is not None:
+                metrics, clients = evaluation.rows()
+                sim_s = record.tables["rounds"][0]["sim_s"]
+                rows = {"metrics": metrics, "clients": clients}
+                record.tables |= {n: [{**row, "sim_s": sim_s} for row in found] for n, found in rows.items()}
+            if not self._given_up:
+                self.recorder.record(record)
+
+        if evaluation is None or evaluation.done:
+            written()
+        else:
+            self._settling, self._evaluation = self._clerk.submit(written), evaluation
+
+    def _settled(self, timeout_s: float | None = None) -> bool:
+        """Waits until the last round is written down; whether it is.
+
+        Raises: what went wrong with its evaluation or its record.
+        """
+        if self._settling is None:
+            return True
+        try:
+            self._settling.result(timeout_s)
+        except TimeoutError:
+            self._given_up = True
+            if self._evaluation is not None:
+                self._evaluation.give_up()  # a thread that waited for ever would keep the process from ending
+            return False
+        self._settling = None
+        return True
+
+    def _note_apart(self, traffic: Traffic) -> None:
+        self.ground.grouping.note([facts for _, facts in traffic.facts])
+
+    def _context(self, round_index: int) -> ServerContext:
+        facts = self.setting.server_facts(round_index)
+        return ServerContext(self._workshop, self._data, facts, self.setting.recipe.seed)
+
+    def _due(self, round_index: int) -> bool:
+        recipe = self.setting.recipe
+        return round_index % recipe.evaluation.every == 0 or round_index == recipe.rounds
+
+
+def run_recorded(simulation: Simulation, recorder: Recorder, start: Snapshot | None = None) -> dict[str, Any]:
+    """Runs a simulation, from a snapshot if there is one, and closes its recorder whatever happens.
+
+    Returns: the summary.
+    """
+    status = "failed"
+    try:
+        try:
+            simulation.run(start)
+            status = "finished"
+        except (StoppedError, KeyboardInterrupt):
+            status = "interrupted"
+        finally:
+            summary = recorder.close(status)
+    except OSError as error:
+        raise RunError(_unwritten(error)) from error
+    return summary
+
+
+def _unwritten(error: OSError) -> str:
+    """A full disk, a share that is gone: what, and what the run had failed with before, if it had."""
+    before = error.__context__
+    first = f"{before}\nThen: " if isinstance(before, RayfedError) else ""
+    return f"{first}the run's folder cannot be written ({error}); what was written before is there"

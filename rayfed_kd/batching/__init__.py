@@ -1,0 +1,1 @@
+"""Many clients trained as one program."""

@@ -1,0 +1,214 @@
+"""What `rayfed-kd methods` and `rayfed-kd models` print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from annotated_types import Ge
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rayfed_kd.models import CLASSIFIERS, GENERATORS
+from rayfed_kd.protocol import Declaration, Method, Simulated
+from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.validation import model_in
+
+WIDTH = 100
+PUBLIC = {"none": "none", "samples": "unlabelled", "labels": "labelled"}
+ALL_SCHEDULES, ROUNDS_ONLY = "all", "sync, quorum"
+BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true, false",
+    "string": "text",
+    "object": "keys",
+    "null": "null",
+}
+
+AnyMethod = type[Method[Any, Any]]
+
+
+class OptionRow(NamedTuple):
+    """What is shown of an option; all text."""
+
+    option: str
+    default: str
+    takes: str
+    meaning: str
+
+
+def page_width(console: Console) -> Console:
+    """The console itself on a terminal; one of 100 columns for files and pipes."""
+    return console if console.is_terminal else Console(width=WIDTH, file=console.file, highlight=False)
+
+
+def methods_overview(methods: Mapping[str, str]) -> Table:
+    """All methods, from name -> location, for a page of 100 columns."""
+    overview = Table.grid()
+    for name, location in methods.items():
+        method: AnyMethod = load_object(location, "method.name")
+        overview.add_row(_title(name, method))
+        columns = Table.grid(padding=(0, 1, 0, 0))
+        for width in (1, 20, 25, 27, 23):
+            columns.add_column(width=width)
+        columns.add_row(
+            "",
+            Text(method.paper, style="dim"),
+            Text(f"down: {_travels(method.down)}\nup: {_travels(method.up)}"),
+            Text(f"server: {method.server_keeps}\nclient: {method.client_keeps}"),
+            Text(f"public data: {public_data(method)}\nschedules: {schedules(method)}"),
+        )
+        overview.add_row(columns)
+        overview.add_row("")
+    return overview
+
+
+def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
+    """One method: the same facts, whether clients may have models of their own, and every option.
+
+    Raises: RecipeError if there is no such method.
+    """
+    location = locate(name, methods, "method")
+    method: AnyMethod = load_object(location, "method")
+    facts = Table.grid(padding=(0, 2))
+    for fact, text in {
+        "paper": method.paper,
+        "code": location,
+        "down": _travels(method.down),
+        "up": _travels(method.up),
+        "server keeps": method.server_keeps,
+        "client keeps": method.client_keeps,
+        "public data": public_data(method),
+        "schedules": schedules(method),
+        "models": "clients may have their own (client_models)" if method.heterogeneous else "one for all",
+    }.items():
+        facts.add_row(Text(f"  {fact}"), Text(text or "not said"))
+    return [_title(name, method), facts, _options_table(method.options_model())]
+
+
+def _title(name: str, method: AnyMethod) -> Text:
+    return Text.assemble((name, "bold"), f": {method.summary}" if method.summary else "")
+
+
+def _options_table(model: type[BaseModel]) -> Text | Table:
+    rows = option_rows(model)
+    if not rows:
+        return Text("  no options")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("option", no_wrap=True)  # to be copied: never cut or folded
+    for heading in ("default", "takes", "what it is"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def public_data(method: AnyMethod) -> str:
+    """What it needs of `partition.public` by default, and which single choices of its options change that."""
+    return _by_options(method, lambda made: PUBLIC[made.public_needed])
+
+
+def schedules(method: AnyMethod) -> str:
+    """Which schedules it runs under by default, and which single choices of its options change that."""
+    return _by_options(method, lambda made: ALL_SCHEDULES if made.asynchronous else ROUNDS_ONLY)
+
+
+def _by_options(method: AnyMethod, fact: Callable[[Method[Any, Any]], str]) -> str:
+    """A fact about a method, asked of the method itself, with every choice of one option that changes it."""
+    model = method.options_model()
+    usual = fact(method(model.model_construct()))
+    changing = {
+        f"{name}: {shown}": other
+        for name, field in model.model_fields.items()
+        for shown, choice in _choices(field)
+        if (other := fact(method(model.model_construct(**{name: choice})))) != usual
+    }
+    return "; ".join([usual, *(f"{other} if {choice}" for choice, other in changing.items())])
+
+
+def _choices(field: FieldInfo) -> Iterator[tuple[str, Any]]:
+    """Choices of an option as a recipe has them: every word, a number's least, a part with its defaults."""
+    part = model_in(field.annotation)
+    if get_origin(field.annotation) is Literal:
+        yield from ((str(choice), choice) for choice in get_args(field.annotation))
+    elif part is not None:
+        yield "{}", part.model_construct()
+    else:
+        yield from ((str(bound.ge), bound.ge) for bound in field.metadata if isinstance(bound, Ge))
+
+
+def model_lines() -> Iterator[str]:
+    """One block per classifier and generator."""
+    for kind, registered in (("classifier", CLASSIFIERS), ("generator", GENERATORS)):
+        for name, location in registered.items():
+            make = load_object(location, "model.name")
+            first = (make.__doc__ or "").strip().splitlines()
+            yield f"{name} ({kind}): {first[0] if first else ''}"
+            yield from _options(options_model(make))
+
+
+def _travels(declared: Declaration) -> str:
+    kinds: dict[str, list[str]] = {}
+    for name, kind in declared.items():
+        shown = f"{kind.kind}, simulation only" if isinstance(kind, Simulated) else kind
+        kinds.setdefault(shown, []).append(name)
+    return ", ".join(f"{', '.join(names)} ({kind})" for kind, names in kinds.items()) or "nothing"
+
+
+def _options(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        shown = default.model_dump() if isinstance(default, BaseModel) else default
+        yield f"    {name} = {shown!r}{'  ' + field.description if field.description else ''}"
+
+
+def option_rows(model: type[BaseModel]) -> list[OptionRow]:
+    """Every option, those of a part after the part; a part's own row has no default unless it may be null."""
+    schema = model.model_json_schema()
+    return list(_option_rows(model, schema, schema.get("$defs", {})))
+
+
+def _option_rows(
+    model: type[BaseModel], schema: Mapping[str, Any], parts: Mapping[str, Any], prefix: str = ""
+) -> Iterator[OptionRow]:
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        asked = schema["properties"][name]
+        inner = model_in(field.annotation)
+        shown = "" if inner is field.annotation else _shown(default)
+        told = field.description or (inner.__doc__ if inner else None) or ""
+        yield OptionRow(f"{prefix}{name}", shown, _takes(asked, parts), told.strip().split("\n")[0])
+        if inner is not None:
+            yield from _option_rows(inner, parts[inner.__name__], parts, f"{prefix}{name}.")
+    if model.model_config.get("extra") == "allow":
+        yield OptionRow(f"{prefix}*", "", "", "the options of what is named: `rayfed-kd models`")
+
+
+def _shown(default: Any) -> str:
+    if default is PydanticUndefined:
+        return "required"
+    return default if isinstance(default, str) else json.dumps(default)
+
+
+def _takes(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    """What an option takes, from its JSON schema."""
+    if "anyOf" in schema:
+        return " or ".join(_takes(kind, parts) for kind in schema["anyOf"])
+    if "$ref" in schema:
+        return "keys"
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
+    if schema.get("type") == "array":
+        return f"list of {_takes(schema['items'], parts)}"
+    bounds = [f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema]
+    return f"{TYPES[schema['type']]} {', '.join(bounds)}".strip()

@@ -1,0 +1,1 @@
+"""Studies: several runs, their table, and the papers' numbers beside it."""

@@ -1,0 +1,173 @@
+"""The decoded data on a device: samples as batches, and the public set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfed_kd.data.augment import normalise
+from rayfed_kd.data.dataset import Dataset, Split
+from rayfed_kd.errors import RunError
+
+
+class Batch(NamedTuple):
+    """images [batch, ...] float32, normalised; labels [batch] int64."""
+
+    images: Tensor
+    labels: Tensor
+
+
+class DeviceData:
+    """A data set on one device: images stay as they are stored and are normalised batch by batch.
+
+    Args:
+        dataset: memory-mapped, so that on the CPU hosts of one machine share its pages.
+        device: where batches are wanted.
+        public: which of the training samples everybody has.
+    """
+
+    def __init__(
+        self, dataset: Dataset, device: torch.device | str = "cpu", public: PublicShare | None = None
+    ) -> None:
+        self.device = torch.device(device)
+        self.public = public
+        self.classes = dataset.classes
+        self.shape = dataset.shape
+        self._mean = torch.tensor(dataset.mean, dtype=torch.float32, device=self.device)
+        self._std = torch.tensor(dataset.std, dtype=torch.float32, device=self.device)
+        self._train = self._to_device(dataset.train)
+        self._test = None if dataset.test is None else self._to_device(dataset.test)
+
+    def gather(self, indices: Tensor, split: str = "train") -> Batch:
+        """The samples at `indices`, [n] int64, not normalised."""
+        images, labels = self._train if split == "train" else self._official()
+        return Batch(images[indices], labels[indices])
+
+    def labels(self, indices: Tensor) -> Tensor:
+        """The training samples' classes, [n] int64."""
+        return self._train[1][indices]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 pixels as the model sees them; float features as they are."""
+        return normalise(images, self._mean, self._std)
+
+    def normalise_unit(self, images: Tensor) -> Tensor:
+        """Generated images in [0, 1] as the model sees them; gradients pass."""
+        shape = (1, -1, *([1] * (images.dim() - 2)))
+        return (images - self._mean.view(shape)) / self._std.view(shape)
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Images as the model sees them, in [0, 1]."""
+        shape = (1, -1, *([1] * (images.dim() - 2)))
+        return (images * self._std.view(shape) + self._mean.view(shape)).clamp(0, 1)
+
+    def _official(self) -> tuple[Tensor, Tensor]:
+        if self._test is None:
+            raise ValueError("this data set has no official test set")
+        return self._test
+
+    def _to_device(self, split: Split) -> tuple[Tensor, Tensor]:
+        # Copy-on-write pages: torch wants writable memory, and nobody here writes.
+        images = torch.from_numpy(np.asarray(split.images)).to(self.device)
+        labels = torch.from_numpy(np.asarray(split.labels)).to(self.device)
+        return images, labels
+
+
+@dataclass(frozen=True)
+class PublicShare:
+    """The public set: indices [n] int64 of training samples, ascending; whether their labels are known."""
+
+    indices: np.ndarray[tuple[int], np.dtype[np.int64]]
+    labelled: bool
+
+
+class PublicBatch(NamedTuple):
+    """ids [batch] int64 of public samples, and their images, normalised, as they are: not augmented."""
+
+    ids: Tensor
+    images: Tensor
+
+
+class Public:
+    """The public samples, each by its id, 0 to len - 1: the same for the server and every client.
+
+    Args:
+        data: on the step's device.
+        share: which samples.
+        order: epoch -> the stream that its order is drawn from.
+        drawn: told of every batch's size.
+    """
+
+    def __init__(
+        self,
+        data: DeviceData,
+        share: PublicShare,
+        order: Callable[[int], np.random.Generator],
+        drawn: Callable[[int], None],
+    ) -> None:
+        self._data, self._share, self._order, self._drawn = data, share, order, drawn
+        self._places = torch.from_numpy(share.indices).to(data.device)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether labels are known."""
+        return self._share.labelled
+
+    def images(self, ids: Tensor) -> Tensor:
+        """[n] ids -> [n, ...] float32, normalised."""
+        return self._data.normalise(self._data.gather(self._places[ids]).images)
+
+    def labels(self, ids: Tensor) -> Tensor:
+        """[n] ids -> [n] int64.
+
+        Raises: RunError if the recipe says that they are not known.
+        """
+        if not self.labelled:
+            raise RunError("partition.public.labels is false: public labels are not known")
+        return self._data.gather(self._places[ids]).labels
+
+    @property
+    def ids(self) -> Tensor:
+        """All of them, [len] int64, ascending."""
+        return torch.arange(len(self), device=self._data.device)
+
+    def epoch(self, index: int, batch_size: int, ids: Tensor | None = None) -> Iterator[PublicBatch]:
+        """One pass over all, or over `ids`, in this epoch's own order; the last batch may be small."""
+        among = self.ids if ids is None else ids
+        order = torch.from_numpy(self._order(index).permutation(len(among))).to(self._data.device)
+        yield from self._batches(among[order], batch_size)
+
+    def in_order(self, ids: Tensor | None = None, batch_size: int = 256) -> Iterator[PublicBatch]:
+        """One pass over all by id, or over `ids` as they are."""
+        yield from self._batches(self.ids if ids is None else ids, batch_size)
+
+    def _batches(self, ids: Tensor, batch_size: int) -> Iterator[PublicBatch]:
+        for chosen in torch.split(ids, batch_size):
+            self._drawn(len(chosen))
+            yield PublicBatch(chosen, self.images(chosen))
+
+
+class Drawn(NamedTuple):
+    """A batch before its images are read.
+
+    Attributes:
+        numbers: [batch] int64, the samples' places in their client's order.
+        indices: [batch] int64, their places in the training set.
+        augmented: images as stored -> the same, augmented.
+    """
+
+    numbers: Tensor
+    indices: Tensor
+    augmented: Callable[[Tensor], Tensor]
+
+
+def _as_they_are(images: Tensor) -> Tensor:
+    return images

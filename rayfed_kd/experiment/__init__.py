@@ -1,0 +1,1 @@
+"""One run: prepared, run, resumed, exported."""

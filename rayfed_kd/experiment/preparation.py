@@ -1,0 +1,91 @@
+"""From a recipe to what can be run: everything that can be refused before a run is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rayfed_kd.errors import naming
+from rayfed_kd.recipe.loading import RecipeSource, load_recipe
+from rayfed_kd.recipe.registry import find_modules, locate
+from rayfed_kd.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from rayfed_kd.setting.blueprint import Blueprint
+    from rayfed_kd.setting.setting import Setting
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe that passed every check.
+
+    Attributes:
+        recipe: resolved.
+        blueprint: what other processes build the setting from.
+        setting: the same in this process.
+    """
+
+    recipe: Recipe
+    blueprint: Blueprint
+    setting: Setting
+
+
+def prepare(source: RecipeSource, overrides: Sequence[str] = ()) -> Prepared:
+    """Everything that can be refused before a run is refused here.
+
+    Raises: RecipeError or DataError.
+    """
+    with naming(source):
+        return make_ready(load_recipe(source, overrides))
+
+
+def method_location(recipe: Recipe) -> str:
+    """Where the recipe's method is.
+
+    Raises: RecipeError if its name is unknown.
+    """
+    from algorithms import METHODS
+
+    return locate(recipe.method.name, METHODS, "method.name")
+
+
+def make_ready(recipe: Recipe) -> Prepared:
+    """`prepare` of a resolved recipe.
+
+    Raises: RecipeError or DataError.
+    """
+    location = method_location(recipe)
+    own = find_own_modules()
+    from cluster.server.grouping import check_grouping
+    from cluster.server.schedules import check_exchanges, check_schedule
+    from rayfed_kd.setting.blueprint import Blueprint, check_names, make_method
+    from rayfed_kd.setting.loading import load_data, load_devices, load_partition
+
+    method = make_method(location, recipe.method)
+    check_exchanges(recipe, method)
+    check_names(recipe)
+    devices = load_devices(recipe)
+    dataset = load_data(recipe)
+    partition = load_partition(recipe, dataset)
+    blueprint = Blueprint(
+        recipe=recipe.model_dump(),
+        method=location,
+        dataset_folder=str(dataset.folder),
+        partition=partition,
+        devices=devices,
+        import_paths=own,
+    )
+    setting = blueprint.build()
+    setting.check()
+    check_grouping(recipe)
+    check_schedule(recipe, method, devices, partition.sizes.tolist())
+    return Prepared(recipe, blueprint, setting)
+
+
+def find_own_modules() -> tuple[str, ...]:
+    """The command's folder on the import path, for `my_method:MyMethod`; gives that folder."""
+    own = (str(Path.cwd()),)
+    find_modules(own)
+    return own

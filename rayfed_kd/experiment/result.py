@@ -1,0 +1,51 @@
+"""What a run found, as a value, and what is told while it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+
+Event = Mapping[str, Any]
+OnEvent = Callable[[Event], None]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found.
+
+    Attributes:
+        folder: the run's folder.
+        summary: as in summary.json.
+        tables: name -> Arrow table: rounds, metrics, clients, messages, hosts.
+        models: name -> [P] float32, the shared models evaluated in the last round.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+    tables: Mapping[str, pa.Table]
+    models: Mapping[str, np.ndarray[Any, Any]]
+
+
+def _silent(event: Event) -> None:
+    pass
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    path = folder / "summary.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
+    return found
+
+
+def _tables(folder: Path) -> dict[str, Any]:
+    from rayfed_kd.results.tables import SCHEMAS, read_table
+
+    return {name: read_table(folder / "tables", name) for name in SCHEMAS}

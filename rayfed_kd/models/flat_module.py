@@ -1,0 +1,240 @@
+"""A module as ONE flat float32 vector: parameters first, then buffers.
+
+Loading a model is one copy, an optimiser step a few large operations, an average a weighted sum
+of vectors. Convolution weights lie in the vector in channels-last order, so that a module computes
+channels-last without a copy; nobody but this file needs to know the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from rayfed_kd.seeds import derive
+
+
+class FlatModule:
+    """A module whose parameters and float buffers are views of `storage`, gradients of `gradients`.
+
+    Integer buffers (BatchNorm's counters) have a place in the vector too, as float32, and are
+    rounded back on load: they cannot be views.
+
+    Attributes:
+        module: the wrapped module.
+        trainable: [num_parameters], the parameters as one tensor, for an optimiser.
+        gradients: [num_parameters], where backward leaves their gradients.
+        num_parameters, num_buffers: lengths of the vector's two stretches.
+        integers: the integer buffers.
+        submodules: the module and all within it.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+        self.module = module.to(device)
+        parameters = list(module.parameters())
+        buffers = list(module.buffers())
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            if tensor.is_floating_point() and tensor.dtype != torch.float32:
+                raise ValueError(f"{name} is {tensor.dtype}; a vector holds float32 only")
+        self.num_parameters = sum(p.numel() for p in parameters)
+        self.num_buffers = sum(b.numel() for b in buffers)
+        self.storage = torch.empty(self.num_parameters + self.num_buffers, device=device)
+        self.gradients = torch.zeros(self.num_parameters, device=device)
+        self._integers: list[tuple[Tensor, Tensor]] = []
+        self._adopt_parameters(parameters)
+        self._adopt_buffers()
+        self.trainable = self.storage[: self.num_parameters]
+        self.integers = [buffer for buffer, _ in self._integers]
+        self._requires_grad = True
+        self.submodules = list(self.module.modules())
+
+    def _adopt_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
+        start = 0
+        for parameter in parameters:
+            stop = start + parameter.numel()
+            place = view_as(self.storage[start:stop], parameter.shape)
+            place.copy_(parameter.data)
+            parameter.data = place
+            parameter.grad = view_as(self.gradients[start:stop], parameter.shape)
+            start = stop
+
+    def _adopt_buffers(self) -> None:
+        start = self.num_parameters
+        for owner in self.module.modules():
+            for name, buffer in owner.named_buffers(recurse=False):
+                stop = start + buffer.numel()
+                place = self.storage[start:stop].view(buffer.shape)
+                place.copy_(buffer)
+                if buffer.is_floating_point():
+                    owner._buffers[name] = place
+                else:
+                    self._integers.append((buffer, place))
+                start = stop
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The module's output."""
+        output: Tensor = self.module(*inputs)
+        return output
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """The output in eval mode, without gradient; a module in training goes on training after it."""
+        training = self.module.training
+        self.module.eval()
+        with torch.no_grad():
+            output = self(inputs)
+        self.module.train(training)
+        return output
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """The classifier's features, [batch, feature_size]: the input of its last layer."""
+        features: Tensor = self.module.features(inputs)  # type: ignore[operator]
+        return features
+
+    def classify(self, features: Tensor) -> Tensor:
+        """The classifier's logits, [batch, classes], from features."""
+        logits: Tensor = self.module.classify(features)  # type: ignore[operator]
+        return logits
+
+    def up_to(self, stage: int, images: Tensor) -> Tensor:
+        """The output of the classifier's first `stage` stages."""
+        hidden: Tensor = self.module.up_to(stage, images)  # type: ignore[operator]
+        return hidden
+
+    def from_(self, stage: int, hidden: Tensor) -> Tensor:
+        """The classifier's logits, [batch, classes], from the output of its first `stage` stages."""
+        logits: Tensor = self.module.from_(stage, hidden)  # type: ignore[operator]
+        return logits
+
+    @property
+    def latent(self) -> int:
+        """Length of a generator's noise."""
+        latent: int = self.module.latent  # type: ignore[assignment]
+        return latent
+
+    @property
+    def standardised(self) -> bool:
+        """Whether a generator's samples are as the model sees them, rather than pixels in [0, 1]."""
+        return bool(getattr(self.module, "standardised", False))
+
+    @cached_property
+    def described(self) -> str:
+        """The module's classes and sizes, the same for equal architectures."""
+        return f"{type(self.module).__module__}.{type(self.module).__qualname__} {self.module!r}"
+
+    @property
+    def num_elements(self) -> int:
+        """Length of the vector, buffers included."""
+        return self.num_parameters + self.num_buffers
+
+    def load(self, vector: Tensor) -> None:
+        """Copies `vector`, [num_elements] float32, into the module.
+
+        Raises: ValueError if the length differs.
+        """
+        if vector.shape != self.storage.shape:
+            raise ValueError(f"vector has shape {list(vector.shape)}, expected [{self.num_elements}]")
+        with torch.no_grad():
+            self.storage.copy_(vector)
+            for buffer, place in self._integers:
+                buffer.copy_(place.round())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The module's parameters, in the vector's order."""
+        return list(self.module.parameters())
+
+    def parts(self, vector: Tensor) -> list[Tensor]:
+        """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""
+        views, start = [], 0
+        for parameter in self.module.parameters():
+            views.append(view_as(vector[start : start + parameter.numel()], parameter.shape))
+            start += parameter.numel()
+        return views
+
+    def tensors(self, vector: Tensor) -> list[Tensor]:
+        """`vector`, [num_elements], seen as the module's parameters, then its float buffers."""
+        views, start = self.parts(vector), self.num_parameters
+        for buffer in self.module.buffers():
+            if buffer.is_floating_point():
+                views.append(vector[start : start + buffer.numel()].view(buffer.shape))
+            start += buffer.numel()
+        return views
+
+    def spans(self) -> list[tuple[nn.Module, int, int]]:
+        """Where in the vector tensors lie: (the module that owns one, start, stop), in the vector's order."""
+        owners = list(self.module.modules())
+        parameters = [(owner, p.data) for owner in owners for p in owner.parameters(recurse=False)]
+        buffers = [(owner, b) for owner in owners for b in owner.buffers(recurse=False)]
+        found, start = [], 0
+        for owner, tensor in [*parameters, *buffers]:
+            found.append((owner, start, start + tensor.numel()))
+            start += tensor.numel()
+        return found
+
+    @contextmanager
+    def keeping_statistics(self) -> Iterator[None]:
+        """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
+        layers = [layer for layer in self.module.modules() if isinstance(layer, _BatchNorm)]
+        kept = [(layer, layer.momentum) for layer in layers]
+        counters = [buffer.clone() for buffer, _ in self._integers]
+        for layer in layers:
+            layer.momentum = 0.0
+        yield
+        for layer, momentum in kept:
+            layer.momentum = momentum
+        for (buffer, _), counter in zip(self._integers, counters, strict=True):
+            buffer.copy_(counter)
+
+    def vector(self) -> Tensor:
+        """A copy of the module as a vector, [num_elements] float32, on its device."""
+        with torch.no_grad():
+            for buffer, place in self._integers:
+                place.copy_(buffer)
+            return self.storage.clone()
+
+    def train(self) -> FlatModule:
+        """Train mode: parameters take gradients, which start at zero."""
+        return self._switch(train=True)
+
+    def freeze(self) -> FlatModule:
+        """Eval mode, and no parameter takes a gradient; inputs still may."""
+        return self._switch(train=False)
+
+    def zero_gradients(self) -> None:
+        """Sets all gradients to zero, in one operation."""
+        self.gradients.zero_()
+
+    def _switch(self, train: bool) -> FlatModule:
+        if any(part.training is not train for part in self.submodules):
+            self.module.train(train)
+        if train != self._requires_grad:
+            self.module.requires_grad_(train)
+            self._requires_grad = train
+        self.gradients.zero_()
+        return self
+
+
+def view_as(flat: Tensor, shape: torch.Size) -> Tensor:
+    """`flat`, [..., numel], seen as [..., *shape]; 4-D weights in channels-last order."""
+    if len(shape) == 4:
+        out, into, height, width = shape
+        return flat.view(*flat.shape[:-1], out, height, width, into).movedim(-1, -3)
+    return flat.view(*flat.shape[:-1], *shape)
+
+
+def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, client: int | None = None) -> Tensor:
+    """The vector of a freshly initialised module, on the CPU, the same wherever it is made.
+
+    Args:
+        build: makes the module, drawing from torch's global generator as torch's layers do.
+        seed: the run's seed.
+        name: the architecture's name, so that no two share a stream.
+        client: whose own vector; None: the one that all have in common.
+    """
+    stream = ("initial", name) if client is None else ("initial", name, client)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, *stream))
+        return FlatModule(build()).vector()

@@ -1,0 +1,62 @@
+"""The modules of one process: built once per architecture, lent to a step, taken back after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rayfed_kd.models.flat_module import FlatModule, initial_vector
+
+Builders = Mapping[str, Callable[[], nn.Module]]
+
+
+class Workshop:
+    """Lends flat modules by architecture name.
+
+    Args:
+        builders: architecture name -> what makes the module ("model" is the recipe's model).
+        seed: the run's seed, for initial vectors.
+        device: where modules live.
+    """
+
+    def __init__(self, builders: Builders, seed: int, device: torch.device | str = "cpu") -> None:
+        self._builders, self._seed = builders, seed
+        self.device = torch.device(device)
+        self._idle: dict[str, list[FlatModule]] = {name: [] for name in builders}
+        self._lent: list[tuple[str, FlatModule]] = []
+        self._initial: dict[str, Tensor] = {}
+
+    def lend(self, name: str, vector: Tensor) -> FlatModule:
+        """A module of this architecture that holds `vector`, until `take_back`.
+
+        Raises: KeyError if no architecture has that name.
+        """
+        if name not in self._builders:
+            raise KeyError(f"no architecture {name!r}; there are {sorted(self._builders)}")
+        idle = self._idle[name]
+        module = idle.pop() if idle else self._build(name)
+        module.load(vector)
+        self._lent.append((name, module))
+        return module
+
+    def take_back(self) -> None:
+        """Ends all loans: a step is over."""
+        for name, module in self._lent:
+            self._idle[name].append(module)
+        self._lent.clear()
+
+    def initial_vector(self, name: str) -> Tensor:
+        """The architecture's initial vector under the run's seed, on the workshop's device."""
+        if name not in self._initial:
+            self._initial[name] = initial_vector(self._builders[name], self._seed, name).to(self.device)
+        return self._initial[name].clone()
+
+    def own_initial_vector(self, name: str, client: int) -> Tensor:
+        """The architecture's initial vector of one client alone; not kept."""
+        return initial_vector(self._builders[name], self._seed, name, client).to(self.device)
+
+    def _build(self, name: str) -> FlatModule:
+        with torch.random.fork_rng(devices=[]):  # layers draw their initial values: not from the caller's
+            return FlatModule(self._builders[name](), self.device)

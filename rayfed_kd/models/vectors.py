@@ -1,0 +1,51 @@
+"""Sums and means of models as flat vectors, and vectors read from files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfed_kd.errors import RecipeError
+
+
+def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """sum_k w_k v_k / sum_k w_k, added in the given order in float64; float32 back.
+
+    Args:
+        vectors: each [P]; may be a lazy sequence, only one is held at a time.
+        weights: one each, not all zero.
+    """
+    total = weighted_sum(vectors, weights)
+    return total.div_(float(sum(weights))).to(torch.float32)
+
+
+def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """sum_k w_k v_k, added in the given order; [P] float64."""
+    if len(vectors) != len(weights) or len(weights) == 0:
+        raise ValueError(f"{len(vectors)} vectors and {len(weights)} weights: expected as many, at least one")
+    first = vectors[0]
+    total = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
+    exact = torch.empty_like(total)
+    for index, weight in enumerate(weights):
+        total.add_(exact.copy_(vectors[index]), alpha=float(weight))
+    return total
+
+
+def read_vector(path: str | Path, length: int, key: str) -> Tensor:
+    """A model's vector from a .npy file, [length] float32.
+
+    Raises: RecipeError at `key` if the file cannot be read or holds anything else.
+    """
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{path} cannot be read ({type(error).__name__})", path=key) from None
+    if found.dtype != np.float32 or found.shape != (length,):
+        raise RecipeError(
+            f"{path} holds {found.dtype} {list(found.shape)}, expected float32 [{length}]", path=key
+        )
+    return torch.from_numpy(found)

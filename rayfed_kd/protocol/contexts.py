@@ -1,0 +1,302 @@
+"""What a step may read: data, randomness and modules, all through its context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfed_kd.data.augment import augment
+from rayfed_kd.data.batches import Batch, DeviceData, Drawn, Public, _as_they_are
+from rayfed_kd.errors import RunError
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.models.module_pool import Workshop
+from rayfed_kd.recipe.schema import LocalRecipe
+from rayfed_kd.seeds import numpy_stream, torch_stream
+
+
+@dataclass
+class Log:
+    """Means of what a step logs, kept on its device until the step is over."""
+
+    sums: dict[str, Tensor | float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, **values: Tensor) -> None:
+        """Adds one batch's values, scalars each."""
+        for name, value in values.items():
+            exact = value.detach().to(torch.float64)
+            self.sums[name] = self.sums[name] + exact if name in self.sums else exact
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def add_sums(self, sums: Mapping[str, tuple[float, int]]) -> None:
+        """Adds many batches' at once: name -> (sum, count)."""
+        for name, (value, count) in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + count
+
+    def totals(self) -> dict[str, tuple[float, int]]:
+        """name -> (sum, count)."""
+        return {name: (float(value), self.counts[name]) for name, value in self.sums.items()}
+
+
+class Context:
+    """What server and client contexts share."""
+
+    local: LocalRecipe
+
+    def __init__(self, workshop: Workshop, data: DeviceData, seed: int, scope: tuple[str | int, ...]) -> None:
+        self._workshop, self._data, self._seed, self._scope = workshop, data, seed, scope
+        self._streams: dict[str, torch.Generator] = {}
+        self._log = Log()
+        self.device = workshop.device
+        self.classes = data.classes
+        self.shape = data.shape
+
+    @property
+    def public(self) -> Public:
+        """The public samples.
+
+        Raises: RunError if the recipe has none; a method that needs them says so (`Method.public`).
+        """
+        share = self._data.public
+        if share is None:
+            raise RunError("this recipe has no partition.public")
+        scope = ("public batches", *self._scope)
+        return Public(self._data, share, lambda index: numpy_stream(self._seed, *scope, index), self._drawn)
+
+    def _drawn(self, samples: int) -> None:
+        """Told of every batch's size; the server's batches take no simulated time."""
+
+    def architecture(self, name: str) -> str:
+        """The workshop's name of an architecture: a client with a model of its own has another "model"."""
+        return name
+
+    def model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
+        """A module to train that holds `vector`; a new one at each call, lent for this step."""
+        return self._workshop.lend(self.architecture(architecture), vector).train()
+
+    def frozen_model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
+        """The same in eval mode, its parameters without gradient: a teacher."""
+        return self._workshop.lend(self.architecture(architecture), vector).freeze()
+
+    def initial_vector(self, architecture: str = "model") -> Tensor:
+        """The architecture's initial vector: a function of the run's seed alone."""
+        return self._workshop.initial_vector(self.architecture(architecture))
+
+    def stream(self, purpose: str) -> torch.Generator:
+        """This step's random stream for `purpose`, on the step's device; draws go on where they were."""
+        if purpose not in self._streams:
+            self._streams[purpose] = torch_stream(self._seed, purpose, *self._scope, device=self.device)
+        return self._streams[purpose]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Generated images in [0, 1], [batch, c, h, w], as the model sees real ones; gradients pass."""
+        return self._data.normalise_unit(images)
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """The reverse, for people: images as the model sees them, in [0, 1]; beyond it they are cut."""
+        return self._data.pixels(images)
+
+    def log(self, **values: Tensor) -> None:
+        """Logs scalars; tables show their means over the round."""
+        self._log.add(**values)
+
+    def log_sums(self, sums: Mapping[str, tuple[float, int]]) -> None:
+        """Logs many batches' values at once, name -> (sum, count)."""
+        self._log.add_sums(sums)
+
+    def logged(self) -> dict[str, tuple[float, int]]:
+        """name -> (sum, count) of what was logged."""
+        return self._log.totals()
+
+
+class ClientContext(Context):
+    """What a client's step may read.
+
+    Attributes:
+        client: the client's id, 0 ... K - 1.
+        round: the server's round, from 1.
+        participation: which of this client's dispatches this is, from 1.
+        local: epochs, batch size and optimiser of the recipe.
+        num_samples: the client's training samples.
+        device, classes, shape: of the models and images.
+        samples_drawn: samples in the batches drawn so far, private and public: what simulated time is for.
+        together: who makes local epochs for many clients at once (rayfed_kd/batching/); None: each its own.
+    """
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        data: DeviceData,
+        client_data: ClientData,
+        dispatch: DispatchFacts,
+        seed: int,
+    ) -> None:
+        super().__init__(workshop, data, seed, dispatch.scope)
+        self.client, self.round, self.participation = dispatch.client, dispatch.round, dispatch.participation
+        self.local = client_data.local
+        self._client_data = client_data
+        self.together: Callable[[Any], None] | None = None
+        self.num_samples = len(client_data.indices)
+        self.samples_drawn = 0
+
+    def architecture(self, name: str) -> str:
+        """The workshop's name: "model" is the client's own, where the recipe has `client_models`."""
+        return self._client_data.model if name == "model" else name
+
+    def own_initial_vector(self, architecture: str = "model") -> Tensor:
+        """An initial vector that no other client has: for personal models, which are never averaged."""
+        return self._workshop.own_initial_vector(self.architecture(architecture), self.client)
+
+    def _drawn(self, samples: int) -> None:
+        self.samples_drawn += samples
+
+    def epoch(self, index: int) -> Iterator[Batch]:
+        """One pass over the client's samples in this epoch's own order; the last batch may be small."""
+        for _, batch in self.numbered_epoch(index):
+            yield batch
+
+    def numbered_epoch(self, index: int) -> Iterator[tuple[Tensor, Batch]]:
+        """The same, each batch with its samples' numbers in `samples`, [batch] int64."""
+        for numbers, indices, augmented in self.batches(index):
+            images, labels = self._data.gather(indices)
+            images = augmented(images)
+            self._drawn(len(labels))
+            yield numbers, Batch(self._data.normalise(images), labels)
+
+    def batches(self, index: int) -> Iterator[Drawn]:
+        """What that pass's batches are made of, in order; for those who gather many clients' at once."""
+        order = numpy_stream(self._seed, "batches", *self._scope, index).permutation(self.num_samples)
+        chosen = torch.from_numpy(self._client_data.indices[order]).to(self.device)
+        numbers = torch.from_numpy(order).to(self.device)
+        augmented, size = self._augmentation(index), self.local.batch_size
+        if len(order) <= size:
+            yield Drawn(numbers, chosen, augmented)
+            return
+        for which, indices in zip(torch.split(numbers, size), torch.split(chosen, size), strict=True):
+            yield Drawn(which, indices, augmented)
+
+    def _augmentation(self, index: int) -> Callable[[Tensor], Tensor]:
+        """That pass's augmentation; its draws go on from batch to batch."""
+        name = self._client_data.augment
+        if name == "none":
+            return _as_they_are
+        flips = torch_stream(self._seed, "augment", *self._scope, index, device=self.device)
+        return lambda images: augment(images, name, flips)
+
+    def gathered(self, drawn: Sequence[Drawn]) -> Batch:
+        """Batches of one size, of any clients: images [n, batch, ...], normalised, labels [n, batch]."""
+        indices = torch.stack([one.indices for one in drawn])
+        images, labels = self._data.gather(indices.flatten())
+        if drawn[0].augmented is not _as_they_are:
+            parts = torch.split(images, len(drawn[0].indices))
+            images = torch.cat([one.augmented(part) for one, part in zip(drawn, parts, strict=True)])
+        images = self._data.normalise(images)
+        return Batch(images.view(*indices.shape, *images.shape[1:]), labels.view(indices.shape))
+
+    def count_drawn(self, samples: int) -> None:
+        """Counts samples whose batches were gathered elsewhere."""
+        self._drawn(samples)
+
+    def samples(self) -> Iterator[Batch]:
+        """The client's samples in their own order, 0 to num_samples - 1, not augmented, batch by batch."""
+        chosen = torch.from_numpy(self._client_data.indices).to(self.device)
+        for indices in torch.split(chosen, self.local.batch_size):
+            images, labels = self._data.gather(indices)
+            self._drawn(len(labels))
+            yield Batch(self._data.normalise(images), labels)
+
+    def label_counts(self) -> Tensor:
+        """How many of the client's samples are of each class, [classes] float32."""
+        indices = torch.from_numpy(self._client_data.indices).to(self.device)
+        counts = torch.bincount(self._data.labels(indices), minlength=self.classes)
+        return counts.to(torch.float32)
+
+    def endless(self) -> Iterator[Batch]:
+        """Epoch after epoch, for methods that count steps instead."""
+        index = 0
+        while self.num_samples:
+            yield from self.epoch(index)
+            index += 1
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """A client's share: indices [n] int64 of training samples, augmentation, local settings.
+
+    `model`: the workshop's name of the client's architecture.
+    """
+
+    indices: np.ndarray[tuple[int], np.dtype[np.int64]]
+    augment: str
+    local: LocalRecipe
+    model: str = "model"
+
+
+@dataclass(frozen=True)
+class DispatchFacts:
+    """Who is dispatched when.
+
+    Attributes:
+        client: its id.
+        round: the server's round, from 1.
+        participation: which of the client's dispatches this is, from 1.
+        exchange: which of the steps of this dispatch, from 0.
+    """
+
+    client: int
+    round: int
+    participation: int
+    exchange: int = 0
+
+    @property
+    def scope(self) -> tuple[int, ...]:
+        """What a step's random streams are derived from, beside the seed and their purpose."""
+        first = (self.client, self.participation)
+        return (*first, self.exchange) if self.exchange else first
+
+
+class ServerContext(Context):
+    """What the server's part of a round may read.
+
+    Attributes:
+        round: from 1; 0 before the first.
+        sizes: [K] training samples of every client.
+        local: epochs, batch size and optimiser of the recipe.
+        client_architectures: what `model` and `initial_vector` call the clients' own, each once.
+    """
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        data: DeviceData,
+        facts: ServerFacts,
+        seed: int,
+    ) -> None:
+        super().__init__(workshop, data, seed, ("server", facts.round))
+        self.round, self.sizes, self.local = facts.round, facts.sizes, facts.local
+        self.client_architectures = facts.client_architectures
+
+    def initial_vector(self, architecture: str = "model") -> Tensor:
+        """As everywhere, but on the CPU: vectors of a server's state lie there, modules on its device."""
+        return super().initial_vector(architecture).cpu()
+
+    @property
+    def num_clients(self) -> int:
+        """K."""
+        return len(self.sizes)
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """The round, every client's training samples, the recipe's local settings, the clients' architectures."""
+
+    round: int
+    sizes: Sequence[int]
+    local: LocalRecipe
+    client_architectures: Sequence[str] = ("model",)

@@ -1,0 +1,201 @@
+"""What crosses between server and clients: named parts and metadata, down and up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfed_kd.protocol.staleness import Lateness, UpdateRule
+
+Kind = Literal[
+    "weights", "generator", "discriminator", "logits", "features", "labels", "ids", "counts", "scalars"
+]
+KINDS: tuple[str, ...] = get_args(Kind)
+Number = int | float
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A part that helps the simulation and would not travel in a real deployment; counted apart."""
+
+    kind: Kind
+
+
+Declaration = Mapping[str, Kind | Simulated]
+
+
+class Package:
+    """Named parts (tensors) and metadata (plain numbers). Parts are counted by kind, metadata apart.
+
+    `package["name"]` gives either; `"name" in package` asks. Frozen, like everything that crosses.
+    """
+
+    def __init__(self, **values: Tensor | Number) -> None:
+        self.parts: Mapping[str, Tensor] = {k: v for k, v in values.items() if isinstance(v, Tensor)}
+        self.metadata: Mapping[str, Number] = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
+        for name, number in self.metadata.items():
+            if not isinstance(number, int | float):
+                raise TypeError(f"{name} is {type(number).__name__}; a part is a tensor, metadata a number")
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Tensor], metadata: Mapping[str, Number]) -> Any:
+        """A package of `parts` as they are, also if the mapping fetches them only when asked."""
+        package = cls(**metadata)
+        package.parts = parts
+        return package
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.metadata:
+            return self.metadata[name]
+        if name in self.parts:
+            return self.parts[name]
+        raise KeyError(f"no {name!r} here; there are {sorted([*self.parts, *self.metadata])}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.parts or name in self.metadata
+
+
+class Message(Package):
+    """What the server sends to a client."""
+
+
+class Handle(Protocol):
+    """A reference to arrays that may lie in another process; resolved where they are used."""
+
+    def resolve(self) -> Mapping[str, Array]:
+        """The arrays by name; read-only, possibly shared memory: copy before computing."""
+        ...
+
+    def own(self) -> Handle:
+        """A handle on these arrays that may be kept: it holds no other client's."""
+        ...
+
+
+@dataclass(frozen=True)
+class PartRef:
+    """One part of a reply, by reference: what a cache slot holds."""
+
+    handle: Handle
+    name: str
+
+    def load(self) -> Tensor:
+        """The part as a tensor in torch's own memory."""
+        return to_tensor(self.handle.resolve()[self.name])
+
+
+class Reply(Package):
+    """What a client answers. On the server it knows its client, and fetches a part when asked.
+
+    Attributes:
+        client: who answered; -1 where the reply is made.
+        handle: the reference behind its parts; None where the reply is made.
+        sent: the reference behind the message that it answers; None where the reply is made.
+        staleness: server updates between that message and the reply's use.
+    """
+
+    client: int = -1
+    handle: Handle | None = None
+    sent: Handle | None = None
+    staleness: int = 0
+
+    def ref(self, name: str) -> PartRef:
+        """The part `name` by reference, unresolved."""
+        if self.handle is None:
+            raise ValueError("only a reply that reached the server has references")
+        if name not in self.parts:
+            raise KeyError(f"no part {name!r} here; there are {sorted(self.parts)}")
+        return PartRef(self.handle.own(), name)
+
+
+class Replies(Sequence[Reply]):
+    """The replies of an exchange, in client order; more than one of a client in the order they came in.
+
+    Args:
+        rule: the schedule's; how `aggregated` weighs them.
+    """
+
+    def __init__(self, replies: Sequence[Reply], rule: UpdateRule | None = None) -> None:
+        self._replies = sorted(replies, key=lambda reply: reply.client)
+        self._rule = UpdateRule() if rule is None else rule
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._replies[index]
+
+    def __iter__(self) -> Iterator[Reply]:
+        return iter(self._replies)
+
+    @property
+    def clients(self) -> list[int]:
+        """Who answered, ascending."""
+        return [reply.client for reply in self._replies]
+
+    def numbers(self, name: str) -> list[float]:
+        """The metadata `name` of every reply."""
+        return [float(reply[name]) for reply in self._replies]
+
+    def vectors(self, name: str) -> Sequence[Tensor]:
+        """The part `name` of every reply, fetched one at a time as the sequence is walked."""
+        return _LazyVectors(self._replies, name)
+
+    def aggregated(
+        self, name: str, counts: Sequence[float], into: Tensor, parameters: int | None = None
+    ) -> Tensor:
+        """The server's new vector, [P] float32: the mean of the part `name`, weighed by `counts`.
+
+        Where replies may be late, the schedule's rule (rayfed_kd/staleness.py) weighs them as well.
+
+        Args:
+            counts: one a reply, as n_k.
+            into: [P], the server's vector now, which goes down under the same name.
+            parameters: how many of its first elements are parameters, the rest buffers; None: as in the
+                method's architecture of the same length.
+        """
+        late = [Lateness(reply.staleness, _sent(reply, name)) for reply in self._replies]
+        return self._rule.applied(into, self.vectors(name), counts, late, parameters)
+
+
+def _sent(reply: Reply, name: str) -> Callable[[], Tensor] | None:
+    sent = reply.sent
+    return None if sent is None else lambda: to_tensor(sent.resolve()[name])
+
+
+class _LazyVectors(Sequence[Tensor]):
+    def __init__(self, replies: Sequence[Reply], name: str) -> None:
+        self._replies, self._name = replies, name
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._replies[index][self._name]
+
+
+def to_array(tensor: Tensor) -> Array:
+    """A tensor for the wire: a contiguous numpy array, on the CPU."""
+    array: Array = tensor.detach().cpu().contiguous().numpy()
+    return array
+
+
+def to_tensor(array: Array, device: torch.device | str = "cpu") -> Tensor:
+    """An array from the wire, copied into memory that torch allocated.
+
+    Kernels choose their code by alignment, so computing on received memory could change bits.
+    """
+    tensor = torch.empty(array.shape, dtype=_torch_dtype(array.dtype))
+    np.copyto(tensor.numpy(), array)
+    return tensor.to(device)
+
+
+@cache
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype

@@ -1,0 +1,271 @@
+"""The seam: what a federated method is, and what crosses between server and clients.
+
+A method is a frozen object that holds only its options. All that changes lives in explicit states.
+A client step is a pure function (client state, message, context) -> (new client state, reply): it
+reads data and randomness only from its context, and changes neither its state nor its message in
+place. That purity is what lets the same file run in one process, on any cluster, and again after a
+crash, with the same bits.
+
+    class Counting(OneExchange):                     # a whole method: clients count, the server adds
+        down = {"total": "counts"}
+        up = {"seen": "counts"}
+
+        def init_server(self, ctx):
+            return torch.zeros(())
+
+        def dispatch(self, server, ctx):
+            return Message(total=server)
+
+        def client_update(self, client, message, ctx):
+            return None, Reply(seen=torch.tensor(float(ctx.num_samples)))
+
+        def absorb(self, server, replies, ctx):
+            return server + sum(reply["seen"] for reply in replies)
+
+A step runs the server part as plain synchronous Python; how messages move is the engine's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from rayfed_kd.protocol.evaluated import Evaluable, Evaluated
+from rayfed_kd.protocol.messages import Declaration, Message, Replies, Reply
+from rayfed_kd.protocol.shown import Shown
+
+if TYPE_CHECKING:
+    from rayfed_kd.models.flat_module import FlatModule
+    from rayfed_kd.protocol.contexts import ClientContext, ServerContext
+    from rayfed_kd.recipe.schema import LocalRecipe
+
+
+ServerState = TypeVar("ServerState")
+ClientState = TypeVar("ClientState")
+
+
+class MethodOptions(BaseModel):
+    """Base of every method's options: strict, frozen, unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Step = Callable[[Any, Message, "ClientContext"], tuple[Any, Reply]]
+
+
+class Questions(Protocol):
+    """What a server's loop may ask of its cohort, again and again, while the clients stay as they are."""
+
+    def ask(self, ids: Tensor) -> Tensor:
+        """All clients' answers to these ids, [K, n, ...], on the CPU, in client order; waits for them.
+
+        Raises: RunError naming round and client if an answer is not finite.
+        """
+        ...
+
+
+class Cohort(Protocol):
+    """What a round may do to its clients."""
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The cohort's ids, ascending."""
+        ...
+
+    def broadcast(self, step: Step, message: Message) -> Replies:
+        """Runs `step`, a bound method of the method, on every client with one message."""
+        ...
+
+    def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
+        """Runs `step` on the clients named, each with its own message."""
+        ...
+
+    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
+        """Starts `step` on one client; the returned function waits for the reply."""
+        ...
+
+    def questions(
+        self, step: Step, message: Message, *, answer: str, question: str | None = None
+    ) -> Questions:
+        """Starts `step` on every client, to be asked about by id; clients' states stay as they are.
+
+        Args:
+            step: gives a Reply whose part `answer` has one row per id, [N, ...].
+            message: what it needs.
+            answer: a part declared up; only rows asked for count as traffic.
+            question: a part declared down, the ids asked about, 4 bytes each; None: clients know them.
+        """
+        ...
+
+
+RECIPE_MODEL = "model"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A module that a method uses beside the recipe's model: a registered name and its options.
+
+    Attributes:
+        kind: what it is.
+        name, options: as registered; RECIPE_MODEL is the recipe's model with its options.
+        space: what a generator makes and a head takes: images, the model's last feature maps, or its
+            features.
+        cut: the method's option `cut`: a classifier takes not images but the output of this layer of the
+            recipe's model.
+        classes: outputs, if not one per class of the data.
+        conditional: whether the method tells a generator the class.
+    """
+
+    kind: Literal["classifier", "generator", "head"]
+    name: str
+    options: Mapping[str, Any]
+    space: Literal["images", "maps", "features"] = "images"
+    cut: str | None = None
+    classes: int | None = None
+    conditional: bool = False
+
+
+class Method(Generic[ServerState, ClientState]):
+    """The general form: a round with any number of exchanges.
+
+    Class attributes:
+        options: annotated with the method's own options model.
+        summary, paper: one line each, for `rayfed-kd methods`.
+        down, up: every part that may cross, with its kind; others are refused.
+        server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
+        heterogeneous: whether clients may have architectures of their own (`client_models`).
+        public: what the method needs of `partition.public` whatever its options: nothing, its samples, or
+            their labels as well.
+        aligned: whether what clients send is about the same things in the same places, as attacks need it.
+    """
+
+    options: Any
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    server_keeps: ClassVar[str] = ""
+    client_keeps: ClassVar[str] = ""
+    down: ClassVar[Declaration] = {}
+    up: ClassVar[Declaration] = {}
+    heterogeneous: ClassVar[bool] = False
+    public: ClassVar[Literal["none", "samples", "labels"]] = "none"
+    aligned: ClassVar[bool] = True
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.options_model()() if options is None else options
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "options" or "options" in self.__dict__:
+            raise AttributeError(f"a method is frozen: {name} belongs into a state")
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def options_model(cls) -> type[BaseModel]:
+        """The model that `options` is annotated with; without an annotation the method has none."""
+        annotated = get_type_hints(cls)["options"]
+        return MethodOptions if annotated is Any else annotated
+
+    def architectures(self) -> Mapping[str, Architecture]:
+        """Modules beside "model" that contexts can make, by the name used there."""
+        return {}
+
+    def check(self, ctx: ServerContext) -> None:
+        """Raises RecipeError if the method cannot run with this model and data; before any round."""
+
+    @property
+    def public_needed(self) -> Literal["none", "samples", "labels"]:
+        """What it needs of `partition.public` with its options: `public`, or more."""
+        return self.public
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it runs under schedules that have no rounds: only with one exchange, down and up."""
+        return False
+
+    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """Training samples, counted in each epoch, that a step of a client with `num_samples` draws at least.
+
+        The simulated clock charges what was drawn, or this if it is more; the closer it is to the truth, the
+        more steps run at the same time under an asynchronous schedule.
+        """
+        return 0
+
+    def init_server(self, ctx: ServerContext) -> ServerState:
+        """The server's first state."""
+        raise _missing(self, "init_server")
+
+    def init_client(self, ctx: ClientContext) -> ClientState | None:
+        """A client's first state, made when it first takes part; None for stateless clients."""
+        return None
+
+    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """One round: exchanges with the cohort, then the new server state."""
+        raise _missing(self, "run_round")
+
+    def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        """What to evaluate, by name.
+
+        A vector is a shared model; `Evaluated` one of another architecture; PERSONAL all K clients' own
+        models, each on its client's test part (with `partition.test: official` on the official test set);
+        `Completing` likewise, every client's first layers with the server's part behind them.
+        """
+        raise _missing(self, "evaluated")
+
+    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor | Evaluated:
+        """A client's own model. Asked for under PERSONAL, between rounds: `ctx.round` is 0.
+
+        A function of the state alone, which it leaves as it is: the result is kept until a step changes
+        the state. A client that never took part is asked with what `init_client` makes.
+        """
+        raise _missing(self, "personal")
+
+    def completed(
+        self, client: ClientState, part: FlatModule, ctx: ClientContext
+    ) -> Callable[[Tensor], Tensor]:
+        """Images to logits, by a client's own first layers and the server's part, both in eval mode.
+
+        Asked for under `Completing`, between rounds, as `personal` is.
+        """
+        raise _missing(self, "completed")
+
+    def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
+        """What to draw after an evaluated round, by name. Its traffic is no part of the method."""
+        return {}
+
+
+class OneExchange(Method[ServerState, ClientState]):
+    """The common form: one message down, one reply up. Runs under every schedule."""
+
+    @property
+    def asynchronous(self) -> bool:
+        return True
+
+    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """Local epochs over all samples; a method that draws less overrides it."""
+        return local.epochs * num_samples
+
+    def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
+        """What every client of the cohort receives."""
+        raise _missing(self, "dispatch")
+
+    def client_update(
+        self, client: ClientState | None, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState | None, Reply]:
+        """One client's work."""
+        raise _missing(self, "client_update")
+
+    def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """The new server state from the replies."""
+        raise _missing(self, "absorb")
+
+    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """Dispatch, update everywhere, absorb."""
+        replies = cohort.broadcast(self.client_update, self.dispatch(server, ctx))
+        return self.absorb(server, replies, ctx)
+
+
+def _missing(method: Any, name: str) -> TypeError:
+    return TypeError(f"{type(method).__name__} must define {name}(): see rayfed_kd/protocol/method.py")

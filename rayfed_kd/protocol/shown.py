@@ -1,0 +1,50 @@
+"""What a method may give to be drawn: generated samples, distributions, values per class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Generated samples for people to look at.
+
+    Attributes:
+        images: [n, c, h, w] float32 in [0, 1].
+        labels: [n] int64, the class that the teacher predicts.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Values whose spread is to be seen.
+
+    Attributes:
+        values: series -> [n], any n.
+        quantity: what they are, with the unit.
+    """
+
+    values: Mapping[str, Tensor]
+    quantity: str
+
+
+@dataclass(frozen=True)
+class ClassValues:
+    """One value per class.
+
+    Attributes:
+        values: series -> [classes].
+        quantity: what they are, with the unit.
+    """
+
+    values: Mapping[str, Tensor]
+    quantity: str
+
+
+Shown = Samples | Distribution | ClassValues

@@ -1,0 +1,119 @@
+"""Replies that come late: how much they weigh, and how replies become the server's new vector.
+
+A reply's staleness tau is the number of server updates between the message that it answers and its use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from rayfed_kd.models.vectors import weighted_sum
+from rayfed_kd.recipe.staleness import Staleness
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """How an update's replies become the new vector.
+
+        w <- (1 - eta A) w + eta sum_i a_i c_i,    A = sum_i a_i
+        a_i = s(tau_i) n_i / sum_j n_j     samples (n_i: what the method weighs its clients by)
+              s(tau_i) / number of replies count
+              s(tau_i) / sum_j s(tau_j)    weight_sum
+              s(tau_i)                     none
+        c_i = w_i, or with `difference` w + (w_i - w_sent_i), what the client changed added to today's w
+
+    Buffers always count as w_i: differences would make BatchNorm's running variance negative.
+
+    With fresh replies, `samples` and eta = 1 this is the weighted mean of a synchronous round, in its bits.
+
+    Attributes:
+        staleness: s.
+        normalisation, difference: as above.
+        server_lr: eta.
+        borders: length of a vector -> how many of its first elements are parameters; others have no buffers.
+    """
+
+    staleness: Staleness = field(default_factory=Staleness)
+    normalisation: Literal["none", "count", "weight_sum", "samples"] = "samples"
+    difference: bool = True
+    server_lr: float = 1.0
+    borders: Mapping[int, int] = field(default_factory=dict)
+
+    def applied(
+        self,
+        into: Tensor,
+        vectors: Sequence[Tensor],
+        counts: Sequence[float],
+        late: Sequence[Lateness],
+        parameters: int | None = None,
+    ) -> Tensor:
+        """The new vector, [P] float32, added in the given order in float64.
+
+        Args:
+            into: [P], w.
+            vectors: the w_i, each [P]; may be a lazy sequence, only one is held at a time.
+            counts: the n_i.
+            late: how late each is.
+            parameters: how many of the first elements are parameters; None: as `borders` says.
+        Raises: ValueError if there is no reply, or there are not as many of each.
+        """
+        shares = [self.staleness.weight(one.tau) for one in late]
+        divisor = {
+            "samples": float(sum(counts)),
+            "count": float(len(late)),
+            "weight_sum": sum(shares),
+            "none": 1.0,
+        }[self.normalisation]
+        if self.normalisation == "samples":
+            shares = [share * count for share, count in zip(shares, counts, strict=True)]
+        shares = [self.server_lr * share for share in shares]
+        if divisor == 0:  # `weight_sum` of replies that all weigh nothing
+            return into.clone()
+        candidates = vectors
+        if self.difference:
+            length = into.numel()
+            border = self.borders.get(length, length) if parameters is None else parameters
+            candidates = _Candidates(into, vectors, late, border)
+        total = weighted_sum(candidates, shares)
+        kept = divisor - sum(shares)  # exactly zero where the rule is a mean
+        if kept:
+            total.add_(into.to(total), alpha=kept)
+        return total.div_(divisor).to(into.dtype)
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How late a reply is.
+
+    Attributes:
+        tau: server updates since the message that it answers.
+        sent: gives the vector that came with that message, [P].
+    """
+
+    tau: int = 0
+    sent: Callable[[], Tensor] | None = None
+
+
+class _Candidates(Sequence[Tensor]):
+    """The c_i of `difference`, one at a time; a fresh reply's is its own vector, to the bit."""
+
+    def __init__(
+        self, into: Tensor, vectors: Sequence[Tensor], late: Sequence[Lateness], border: int
+    ) -> None:
+        self._into, self._vectors, self._late, self._border = into, vectors, late, border
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def __getitem__(self, index: Any) -> Any:
+        vector, late = self._vectors[index], self._late[index]
+        if late.tau == 0 or late.sent is None:
+            return vector
+        moved = vector.to(self._into).double()
+        own = slice(self._border)
+        moved[own] += self._into[own].double() - late.sent()[own].to(self._into).double()
+        return moved

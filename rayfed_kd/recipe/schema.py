@@ -1,0 +1,341 @@
+"""The recipe: strict models of its keys, overrides, and errors that say what, where and the nearest.
+
+This file knows the frame of a recipe. What stands under `method`, `model`, `data` and `partition`
+beside the frame's own keys are options of the named thing, checked by `rayfed_kd.setting.setting`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+# The sections that say where, how safely and into which folder a run runs; what it finds is the same.
+EXECUTION = ("placement", "checkpoint", "faults", "results")
+_LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
+SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Named(BaseModel):
+    """A registered thing and its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    name: str = Field(description="a registered name or package.module:Object")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys that are not the frame's."""
+        return dict(self.model_extra or {})
+
+
+class DataRecipe(Named):
+    """Which images."""
+
+    name: str = Field("digits", description="a registered source or package.module:Object")
+    folder: str | None = Field(None, description="where the files lie; null: $RAYFED_KD_DATA, else ./data")
+    fraction: float = Field(1.0, gt=0, le=1, description="share of each class's training images that is kept")
+    augment: str = Field("none", description="augmentation of training batches")
+    pixels: Literal["standard", "symmetric"] = Field(
+        "standard", description="scaled by the data set's mean and deviation, or to [-1, 1]"
+    )
+
+
+class PublicRecipe(_Strict):
+    """Training images set apart before the partition, which server and clients all have."""
+
+    fraction: float | None = Field(None, gt=0, lt=1, description="share of the training images")
+    count: int | None = Field(None, ge=1, description="number of training images")
+    keep: int | None = Field(None, ge=1, description="so many of them are used; null: all (FedGEMS Fig. 4)")
+    labels: bool = Field(True, description="whether their labels are known")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> PublicRecipe:
+        if (self.fraction is None) == (self.count is None):
+            raise ValueError("give exactly one of fraction and count")
+        return self
+
+
+class PartitionRecipe(Named):
+    """Which client holds which images."""
+
+    name: str = Field("dirichlet", description="a registered scheme or package.module:Object")
+    clients: int = Field(20, ge=1, description="number of clients, K")
+    test: Literal["local", "official"] = Field(
+        "local", description="evaluate on each client's own test part, or on the official test set"
+    )
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="share of a client's images kept for its test")
+    file: str | None = Field(None, description="a saved partition.parquet to use instead of drawing one")
+    public: PublicRecipe | None = Field(None, description="a public set; clients share what is left")
+
+
+class ClientModelsRecipe(_Strict):
+    """Clients' own architectures, for methods whose clients need not share one."""
+
+    models: list[Named] = Field(min_length=1, description="models, as under `model`")
+    assign: Literal["cycle"] | list[Annotated[int, Field(ge=0)]] = Field(
+        "cycle", description="client k has the (k mod n)-th of the n models, or those listed by client"
+    )
+
+    def of(self, client: int) -> int:
+        """Which of the models a client has."""
+        return client % len(self.models) if self.assign == "cycle" else self.assign[client]
+
+    def fault(self, clients: int) -> str | None:
+        """Why this cannot be for so many clients; None if it can."""
+        if self.assign == "cycle":
+            few = len(self.models) > clients
+            return f"models: {len(self.models)} for {clients} clients" if few else None
+        if len(self.assign) != clients:
+            return f"assign: {len(self.assign)} entries for {clients} clients"
+        beyond = [place for place in self.assign if place >= len(self.models)]
+        return f"assign: {beyond[0]} is no place in a list of {len(self.models)} models" if beyond else None
+
+
+class OptimizerRecipe(_Strict):
+    """A client's optimiser; made afresh in each round unless the method says otherwise."""
+
+    name: Literal["sgd", "adam"] = Field("sgd", description="the optimiser")
+    lr: float = Field(0.01, gt=0, description="learning rate")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum (sgd)")
+    nesterov: bool = Field(False, description="Nesterov's form of momentum (sgd)")
+    weight_decay: float = Field(0.0, ge=0, description="L2 weight decay")
+
+    @model_validator(mode="after")
+    def _momentum_is_sgds(self) -> OptimizerRecipe:
+        if self.name != "sgd" and (self.momentum or self.nesterov):
+            raise ValueError("momentum and nesterov belong to sgd")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
+
+
+class LocalRecipe(_Strict):
+    """A client's local training."""
+
+    epochs: int = Field(10, ge=0, description="local epochs, E")
+    batch_size: int = Field(64, ge=1, description="batch size, B")
+    optimizer: OptimizerRecipe = OptimizerRecipe()
+    vectorise: Literal["auto", "off"] | Annotated[int, Field(ge=2)] = Field(
+        "off",
+        description="how many clients of one architecture train together as one batched program, at most; "
+        "auto: as a short measurement decides; part of what makes bits equal",
+    )
+
+    @field_validator("vectorise", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # what YAML makes of a plain `off`
+
+
+class SamplingRecipe(_Strict):
+    """How many clients a round dispatches."""
+
+    fraction: float | None = Field(None, gt=0, le=1, description="share of the clients, C")
+    count: int | None = Field(None, ge=1, description="number of clients")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> SamplingRecipe:
+        if (self.fraction is None) == (self.count is None):
+            raise ValueError("give exactly one of fraction and count")
+        return self
+
+
+class ResourceRecipe(_Strict):
+    """What Ray reserves for one actor."""
+
+    num_cpus: float = Field(1.0, ge=0, description="CPU cores, also a fraction")
+    num_gpus: float = Field(0.0, ge=0, description="GPUs; a fraction below 1, or a whole number")
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="the cluster's own resources, by name"
+    )
+    label_selector: dict[str, str] = Field(
+        {}, description="labels that its machine must have: value, !value, in(a, b) or !in(a, b)"
+    )
+
+    @model_validator(mode="after")
+    def _selectors_are_sayable(self) -> ResourceRecipe:
+        for label, wanted in self.label_selector.items():
+            if not SELECTOR.fullmatch(wanted):
+                raise ValueError(
+                    f"label_selector.{label} = {wanted!r}: expected a value, !value, in(a, b) or !in(a, b)"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> ResourceRecipe:
+        if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
+            raise ValueError("num_gpus above 1 must be a whole number: Ray does not split across GPUs")
+        return self
+
+
+class ClientResourceRecipe(ResourceRecipe):
+    """What Ray reserves for an actor that runs these clients."""
+
+    clients: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, description="their ids")
+
+
+class AttackRecipe(_Strict):
+    """Clients that lie about what they send: their parts are replaced when an exchange's replies are in."""
+
+    name: Literal["paf", "lie", "ofom"]
+    clients: list[Annotated[int, Field(ge=0)]] | None = Field(None, description="the attackers' ids")
+    fraction: float | None = Field(None, ge=0, lt=1, description="share of the clients, drawn once")
+    scale: float = Field(10.0, description="how far theta' lies, in every coordinate (paf, ofom)")
+    theta: Literal["constant", "random"] = Field(
+        "constant",
+        description="theta': `scale` itself, or times normal numbers drawn once; softmax sees no constant",
+    )
+    z: float | Literal["baruch", "fedgems"] = Field(
+        1.5, description="deviations from the mean (lie), or the formula that gives them"
+    )
+    parts: list[str] | None = Field(None, description="what is poisoned; null: all weights and logits")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> AttackRecipe:
+        if self.clients is not None and self.fraction is not None:
+            raise ValueError("give at most one of clients and fraction")
+        return self
+
+    def count(self, clients: int) -> int:
+        """How many attackers; where nothing is said, as FedGEMS has them: two for ofom, else one."""
+        if self.clients is not None:
+            return len(self.clients)
+        if self.fraction is not None:
+            return round(self.fraction * clients)
+        return 2 if self.name == "ofom" else 1
+
+    def fault(self, clients: int) -> str | None:
+        """Why this cannot be among so many clients; None if it can."""
+        named, count = self.clients or [], self.count(clients)
+        wrong = sorted({client for client in named if client >= clients or named.count(client) > 1})
+        if wrong:
+            return f"clients: {wrong[0]}: expected each of 0 to {clients - 1} at most once"
+        if count >= clients:
+            return f"clients: {count} attackers for {clients} clients; expected an honest one at least"
+        if self.name == "ofom" and count not in (0, 2):
+            return f"clients: ofom has two attackers, one far and one mean; these are {count}"
+        return None
+
+
+class PlacementRecipe(_Strict):
+    """How clients lie on actors."""
+
+    clients_per_actor: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="1: each client is an actor; n: n share one; auto: as many actors as fit"
+    )
+    client: ResourceRecipe = ResourceRecipe()
+    server: ResourceRecipe = ResourceRecipe()
+    overrides: list[ClientResourceRecipe] = Field([], description="more, or less, for some clients' actors")
+    strategy: Literal["pack", "spread"] = Field(
+        "pack", description="actors on as few machines as possible, or over as many"
+    )
+    max_inflight: int | None = Field(
+        None, ge=1, description="calls at a time that client actors have; null: two each while more wait"
+    )
+    data: Literal["auto", "shared", "ship"] = Field(
+        "auto",
+        description="how machines get the decoded data: from the path where it was decoded (shared), through "
+        "Ray's object store into their own caches (ship), or that where some do not see the path (auto)",
+    )
+    threads: int = Field(1, ge=1, description="torch threads per actor; part of what makes bits equal")
+
+
+class EvaluationRecipe(_Strict):
+    """When and what is evaluated."""
+
+    every: int = Field(1, ge=1, description="rounds between evaluations; the last is always evaluated")
+    samples: bool = Field(True, description="draw generated samples in evaluated rounds")
+
+
+class CheckpointRecipe(_Strict):
+    """When a run's whole state is written down; Ctrl-C and SIGTERM always do."""
+
+    every: int | None = Field(10, ge=1, description="rounds between checkpoints; null: none by rounds")
+    minutes: float | None = Field(None, gt=0, description="minutes between checkpoints; null: none by time")
+    keep: int = Field(2, ge=1, description="how many are kept")
+
+
+class FaultsRecipe(_Strict):
+    """What is done about what goes wrong on the way."""
+
+    max_retries: int = Field(3, ge=0, description="a step whose host was lost is run again, so often")
+    step_timeout_s: float | None = Field(None, gt=0, description="a longer step counts as a lost host")
+    bad_replies: Literal["stop", "drop"] = Field(
+        "stop",
+        description="a reply with NaN or of a wrong size ends the run, or is left out and counted",
+    )
+    durable: bool = Field(
+        False, description="replies and states get a second copy on the server's machine, to outlive theirs"
+    )
+
+
+class ResultsRecipe(_Strict):
+    """Where a run leaves what it found."""
+
+    folder: str | None = Field(None, description="the run's own folder; null: runs/NAME-DATE-TIME")
+
+
+class Recipe(_Strict):
+    """One experiment."""
+
+    method: Named
+    model: Named = Named(name="lenet5")
+    client_models: ClientModelsRecipe | None = None
+    data: DataRecipe = DataRecipe()
+    partition: PartitionRecipe = PartitionRecipe()
+    local: LocalRecipe = LocalRecipe()
+    rounds: int = Field(100, ge=1, description="rounds, T")
+    sampling: SamplingRecipe = SamplingRecipe(fraction=0.2)
+    schedule: Named = Named(name="sync")
+    clock: Named = Named(name="none")
+    placement: PlacementRecipe = PlacementRecipe()
+    evaluation: EvaluationRecipe = EvaluationRecipe()
+    checkpoint: CheckpointRecipe = CheckpointRecipe()
+    faults: FaultsRecipe = FaultsRecipe()
+    attack: AttackRecipe | None = None
+    results: ResultsRecipe = ResultsRecipe()
+    deterministic: bool = Field(True, description="on GPU: only kernels that repeat bit for bit")
+    seed: int = Field(1, ge=0, description="the run's seed")
+    _header: str = PrivateAttr("")
+
+    @property
+    def header(self) -> str:
+        """The comment at the top of the file that the recipe was read from; kept in a run's config.yaml."""
+        return self._header
+
+    @model_validator(mode="after")
+    def _cohort_fits(self) -> Recipe:
+        count = self.sampling.count
+        if count is not None and count > self.partition.clients:
+            raise ValueError(
+                f"sampling.count = {count}: more than partition.clients = {self.partition.clients}"
+            )
+        fraction, clients = self.sampling.fraction, self.partition.clients
+        if fraction is not None and fraction * clients < 1 - 1e-9:
+            raise ValueError(
+                f"sampling.fraction = {fraction:g} of partition.clients = {clients} "
+                f"is {fraction * clients:g} clients a round; expected 1 or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lists_fit_the_clients(self) -> Recipe:
+        clients = self.partition.clients
+        fault = None if self.client_models is None else self.client_models.fault(clients)
+        if fault:
+            raise ValueError(f"client_models.{fault}")
+        fault = None if self.attack is None else self.attack.fault(clients)
+        if fault:
+            raise ValueError(f"attack.{fault}")
+        named = [client for override in self.placement.overrides for client in override.clients]
+        wrong = sorted({client for client in named if client >= clients or named.count(client) > 1})
+        if wrong:
+            raise ValueError(
+                f"placement.overrides: client {wrong[0]}: expected each of 0 to {clients - 1} at most once"
+            )
+        return self

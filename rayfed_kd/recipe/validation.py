@@ -1,0 +1,144 @@
+"""Values checked against a model; the first fault as a message: what, where, what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from rayfed_kd.errors import RecipeError, nearest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(
+    model: type[Model], raw: Any, prefix: str = "", owner: str = "", beside: Sequence[str] = ()
+) -> Model:
+    """`raw` as `model`; the first fault becomes a RecipeError.
+
+    Args:
+        prefix: the recipe's path of `raw`, as `method`.
+        owner: what the options belong to, as `fedkf`; the recipe itself if empty.
+        beside: keys that the recipe may have there as well, taken out of `raw` before.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise _explained(model, error, raw, _Where(prefix, owner, tuple(beside))) from None
+
+
+@dataclass(frozen=True)
+class _Where:
+    prefix: str
+    owner: str
+    beside: tuple[str, ...]
+
+    def path(self, steps: Sequence[str]) -> str:
+        return ".".join(filter(None, [self.prefix, *steps]))
+
+
+def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: _Where) -> RecipeError:
+    faults = error.errors(include_url=False)
+    fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
+    steps = _steps(raw, fault)
+    path = where.path(steps)
+    if fault["type"] == "extra_forbidden":
+        return _unknown_key(model, steps, where)
+    if fault["type"] == "missing":
+        return RecipeError(f"{path} is missing.")
+    if fault["type"] == "value_error":
+        return RecipeError(f"{path + ': ' if path else ''}{fault['ctx']['error']}")
+    description = _description(model, steps)
+    meaning = f" ({description})" if description else ""
+    expected = " or ".join(_expected(f) for f in faults if _steps(raw, f) == steps)
+    return RecipeError(f"{path} = {_shown(fault['input'])}: expected {expected}{meaning}.")
+
+
+def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) -> RecipeError:
+    known = _keys_at(model, steps[:-1])
+    beside = where.beside if len(steps) == 1 else ()
+    near = nearest(steps[-1], [*known, *beside])
+    parent = where.path(steps[:-1])
+    whose = f"no option of {where.owner}" if where.owner else f"no key of {parent or 'a recipe'}"
+    there = f" There are: {', '.join(sorted(known))}." if known else " It takes none."
+    there += f" The method's own there: {', '.join(sorted(beside))}." if beside else ""
+    if where.owner and len(steps) == 1:  # often left over from the recipe when only a name was changed
+        there += f" '{parent}={{name: {where.owner}}}' replaces name and options."
+    hint = ".".join(filter(None, [parent, near])) if near else None
+    return RecipeError(f"{where.path(steps)} is {whose}.{'' if near else there}", hint=hint)
+
+
+def _steps(raw: Any, fault: Mapping[str, Any]) -> list[str]:
+    """The fault's path as the reader wrote it: pydantic also names the alternatives that it tried."""
+    steps: list[str] = []
+    for step in fault["loc"]:
+        if isinstance(raw, Mapping) and step in raw:
+            raw = raw[step]
+            steps.append(str(step))
+    if fault["type"] == "missing":
+        steps.append(str(fault["loc"][-1]))
+    return steps
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _expected(fault: Mapping[str, Any]) -> str:
+    ctx = fault.get("ctx", {})
+    kind = fault["type"]
+    bounds = {
+        "greater_than": ("a number above {}", "gt"),
+        "greater_than_equal": ("a number of at least {}", "ge"),
+        "less_than": ("a number below {}", "lt"),
+        "less_than_equal": ("a number of at most {}", "le"),
+        "literal_error": ("{}", "expected"),
+    }
+    if kind in bounds:
+        form, key = bounds[kind]
+        value = ctx[key]
+        whole = isinstance(value, float) and value.is_integer()
+        return form.format(int(value) if whole else value)
+    types = {
+        "int_type": "a whole number",
+        "float_type": "a number",
+        "string_type": "text",
+        "bool_type": "true or false",
+        "model_type": "keys below it",
+        "model_attributes_type": "keys below it",
+        "dict_type": "keys below it",
+    }
+    return types.get(kind, str(fault["msg"]).lower())
+
+
+def _field_at(model: type[BaseModel], steps: Sequence[str]) -> tuple[type[BaseModel] | None, Any]:
+    """The model that holds the last step, and the step's field, as far as they are known."""
+    field = None
+    owner: type[BaseModel] | None = model
+    for step in steps:
+        if owner is None or step not in owner.model_fields:
+            return None, None
+        field = owner.model_fields[step]
+        owner = model_in(field.annotation)
+    return owner, field
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field that has keys below it, also where it may be null."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _keys_at(model: type[BaseModel], steps: Sequence[str]) -> list[str]:
+    owner, _ = _field_at(model, steps)
+    return list(owner.model_fields) if owner else []
+
+
+def _description(model: type[BaseModel], steps: Sequence[str]) -> str | None:
+    _, field = _field_at(model, steps)
+    return field.description if field is not None else None

@@ -1,0 +1,175 @@
+"""Runs, comparisons and searches as a report reads them: from their folders alone, never from the data."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.summary import summarise
+from rayfed_kd.results.tables import SCHEMAS, read_table
+from rayfed_kd.tuning.findings import Found, read_search
+from rayfed_kd.tuning.folder import SEARCH, SearchFolder
+
+SEED = re.compile(r"-seed\d+(\.running)?$")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder, read.
+
+    Attributes:
+        label: what the report calls it; no other run has it.
+        group: what it has in common with the same row's other seeds; `label` where there are none.
+        status: "finished", or what became of it.
+        recipe_text: config.yaml as it lies there.
+        environment: environment.json, {} if there is none.
+        summary: as in summary.json, of the rounds that there are now.
+        resumed: after which rounds it went on.
+    """
+
+    label: str
+    group: str
+    folder: Path
+    status: str
+    recipe: Recipe
+    recipe_text: str
+    environment: Mapping[str, Any]
+    tables: Mapping[str, pa.Table]
+    summary: Mapping[str, Any]
+    resumed: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a report is about.
+
+    Attributes:
+        runs: in the order given, a comparison's by name.
+        comparisons: folder -> its comparison.md; "" if it was not written yet.
+        searches: with Ray Tune; of their trials only the best is among the runs.
+    """
+
+    runs: Sequence[Run]
+    comparisons: Mapping[Path, str]
+    searches: Sequence[Found]
+
+
+def read_sources(folders: Sequence[Path]) -> Sources:
+    """Runs, comparisons with theirs, searches with their best trial; a folder given twice is read once.
+
+    Raises: RecipeError if a folder holds no run, or one that this version cannot read.
+    """
+    runs: dict[Path, Run] = {}
+    comparisons: dict[Path, str] = {}
+    searches: dict[Path, Found] = {}
+    for folder in folders:
+        if (folder / SEARCH).is_file():
+            found = searches[folder.resolve()] = read_search(folder)
+            if found.best is not None:
+                path = SearchFolder(folder).trial(found.best.trial)
+                name = f"{folder.resolve().name}, trial {found.best.trial} (the best)"
+                runs.setdefault(path.resolve(), replace(_read_run(path, name), label=name))
+            continue
+        for path, row in _runs_of(folder, comparisons):
+            runs.setdefault(path.resolve(), _read_run(path, row))
+    return Sources(_told_apart(list(runs.values())), comparisons, list(searches.values()))
+
+
+def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path, str]]:
+    """(run folder, its row's name) below a folder that was given."""
+    if (folder / "config.yaml").is_file():
+        yield folder, folder.resolve().name
+        return
+    if not folder.is_dir():
+        raise RecipeError(f"{folder}: no such folder")
+    members = sorted(path.parent for path in folder.glob("*/config.yaml"))
+    tables = sorted({path.parent.parent for path in folder.glob("*/*/config.yaml")} - {folder / "trials"})
+    if not members and tables:  # a study of several tables
+        for table in tables:
+            yield from _runs_of(table, comparisons)
+        return
+    if not members:
+        raise RecipeError(f"{folder} holds no run: there is no config.yaml, and none one or two levels below")
+    written = folder / "comparison.md"
+    comparisons[folder] = written.read_text(encoding="utf8") if written.is_file() else ""
+    for member in members:
+        yield member, SEED.sub("", member.name)
+
+
+def _read_run(folder: Path, row: str) -> Run:
+    environment, noted = _json(folder / "environment.json"), _json(folder / "summary.json")
+    begun = environment.get("packages", {}).get("rayfed-kd", "an unknown version")
+    versions = f"it was begun with rayfed-kd {begun}, which wrote another form than this version reads"
+    try:
+        recipe = load_recipe(folder / "config.yaml")
+    except RecipeError as error:
+        raise RecipeError(f"{error} ({versions})") from None
+    tables = {name: _table(folder, name, versions) for name in SCHEMAS}
+    log = folder / "log.txt"
+    text = log.read_text(encoding="utf8") if log.is_file() else ""
+    return Run(
+        label=folder.resolve().name,
+        group=row,
+        folder=folder,
+        status=_status(noted, recipe, tables["rounds"].num_rows),
+        recipe=recipe,
+        recipe_text=(folder / "config.yaml").read_text(encoding="utf8"),
+        environment=environment,
+        tables=tables,
+        summary=summarise(tables, ""),
+        resumed=[int(after) for after in re.findall(r"resumed after round (\d+)$", text, re.MULTILINE)],
+    )
+
+
+def _table(folder: Path, name: str, versions: str) -> pa.Table:
+    """A table with every column of this version."""
+    try:
+        table = read_table(folder / "tables", name)
+    except (pa.ArrowException, OSError) as error:
+        told = str(error).partition("\n")[0].rstrip(": ")
+        raise RecipeError(f"{folder}: table {name} cannot be read: {told}") from None
+    missing = [column for column in SCHEMAS[name].names if column not in table.column_names]
+    if missing:
+        raise RecipeError(f"{folder}: table {name} has no column {', '.join(missing)}; {versions}")
+    return table
+
+
+def _status(noted: Mapping[str, Any], recipe: Recipe, rounds: int) -> str:
+    """What became of a run; summary.json is written when it ends, and not touched when it is gone on with."""
+    done = f"{rounds} of {recipe.rounds} rounds"
+    if not noted:
+        return f"not ended, {done}: it still runs, or was killed"
+    if noted["rounds"] != rounds or (noted["status"] == "finished" and rounds < recipe.rounds):
+        return f"gone on with and not ended, {done}: it still runs, or was killed"
+    return "finished" if noted["status"] == "finished" else f"{noted['status']}, {done}"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
+    except json.JSONDecodeError as error:
+        raise RecipeError(f"{path}: no JSON: {error}") from None
+    return found
+
+
+def _told_apart(runs: Sequence[Run]) -> list[Run]:
+    """Runs of one name, and rows of one name in several comparisons, get their folder's before it."""
+    labels = [run.label for run in runs]
+    parents: dict[str, set[Path]] = {}
+    for run in runs:
+        parents.setdefault(run.group, set()).add(run.folder.resolve().parent)
+    found = []
+    for run in runs:
+        label = run.label if labels.count(run.label) == 1 else str(run.folder)
+        group = run.group if len(parents[run.group]) == 1 else str(run.folder.parent / run.group)
+        found.append(replace(run, label=label, group=group))
+    return found

@@ -1,0 +1,181 @@
+"""Model poisoning: what attackers send instead of their replies, from the honest replies of the exchange.
+
+Pure functions of the honest payloads' mean and deviation, which the attackers are taken to know. They act on
+every coordinate alone, so an attack on some rows of a payload is those rows of an attack on all of it.
+Cheng et al. 2021 (FedGEMS), Appendix A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rayfed_kd.errors import RecipeError, RunError, nearest
+from rayfed_kd.protocol import Declaration
+from rayfed_kd.recipe.schema import AttackRecipe
+from rayfed_kd.seeds import numpy_stream
+
+ATTACKED = ("weights", "logits")
+
+
+@dataclass(frozen=True)
+class Honest:
+    """What attackers know.
+
+    Attributes:
+        mean: of the honest payloads, per coordinate, float64.
+        deviation: their population deviation, float64.
+        count: how many.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+    count: int
+
+    @classmethod
+    def of(cls, payloads: Sequence[Tensor]) -> Honest:
+        """From payloads of one shape, added in the given order; one is held at a time."""
+        count = len(payloads)
+        mean = torch.zeros(payloads[0].shape, dtype=torch.float64)
+        for place in range(count):
+            mean += payloads[place].to(mean)
+        mean /= count
+        squares = torch.zeros_like(mean)
+        for place in range(count):
+            squares += (payloads[place].to(mean) - mean).square()
+        return cls(mean, (squares / count).sqrt(), count)
+
+
+def paf(honest: Honest, theta: Tensor | float) -> Tensor:
+    """Naive poisoning: the honest mean, far away: mu + theta' (FedGEMS eq. 7; Chang et al. 2019).
+
+    Eq. 7 prints a sum over n that it divides by (1 - eps) n; the honest alone are meant.
+
+    Args:
+        theta: a number for every coordinate, or one each along the last dimension.
+    """
+    return (honest.mean + theta).to(torch.float32)
+
+
+def lie(honest: Honest, z: float) -> Tensor:
+    """A little is enough: mu + z sigma (FedGEMS eq. 10; Baruch et al. 2019, arXiv 1902.06156).
+
+    Baruch's own code goes the other way: give it a negative z.
+    """
+    return (honest.mean + z * honest.deviation).to(torch.float32)
+
+
+def ofom(honest: Honest, theta: Tensor | float) -> tuple[Tensor, Tensor]:
+    """One far, one mean: mu + theta', and the mean of it and the honest (FedGEMS eq. 11; Chang et al.)."""
+    far = honest.mean + theta
+    return far.to(torch.float32), (honest.mean + (far - honest.mean) / (honest.count + 1)).to(torch.float32)
+
+
+def lie_z(honest: int, corrupt: int, form: Literal["baruch", "fedgems"]) -> float:
+    """The largest z that hides among the honest: Phi(z) is the share that must be farther out.
+
+    Args:
+        honest, corrupt: how many of either.
+        form: "baruch": n all clients, s = floor(n / 2 + 1) - f, (n - f - s) / (n - f); "fedgems": eq. 8 and
+            9 with n the honest alone, (n - s) / n. With one attacker of 16 these give -0.084 and 0.084:
+            hardly an attack.
+    Returns: z; minus or plus infinity where the share is 0 or less, or 1 or more.
+    """
+    n = honest + corrupt if form == "baruch" else honest
+    supporters = math.floor(n / 2 + 1) - corrupt
+    share = (n - corrupt - supporters) / (n - corrupt) if form == "baruch" else (n - supporters) / n
+    if not 0 < share < 1:
+        return math.copysign(math.inf, share - 0.5)
+    return NormalDist().inv_cdf(share)
+
+
+def attackers(attack: AttackRecipe, clients: int, seed: int) -> tuple[int, ...]:
+    """Who lies, all through a run: those listed, in their order, or drawn from a stream of their own."""
+    if attack.clients is not None:
+        return tuple(attack.clients)
+    stream = numpy_stream(seed, "attackers")
+    return tuple(sorted(stream.choice(clients, attack.count(clients), replace=False).tolist()))
+
+
+def attacked_parts(attack: AttackRecipe, up: Declaration, method: str) -> tuple[str, ...]:
+    """The parts of replies that are replaced.
+
+    Raises: RecipeError if the method sends no such part, or none at all that can be.
+    """
+    possible = tuple(name for name, kind in up.items() if kind in ATTACKED)
+    if not possible:
+        raise RecipeError(f"attack: {method} sends neither weights nor logits")
+    unknown = next((name for name in attack.parts or () if name not in possible), None)
+    if unknown is not None:
+        raise RecipeError(
+            f"attack.parts = {unknown!r}: {method} sends {', '.join(possible)} of weights or logits",
+            hint=nearest(unknown, possible),
+        )
+    return possible if attack.parts is None else tuple(attack.parts)
+
+
+def far_away(attack: AttackRecipe, size: int, seed: int) -> Tensor | float:
+    """theta' of a run: a number, or [size] numbers along a payload's last dimension, always the same."""
+    if attack.theta == "constant":
+        return attack.scale
+    stream = numpy_stream(seed, "theta'", size)
+    return torch.from_numpy(attack.scale * stream.standard_normal(size))
+
+
+def poisoned(
+    attack: AttackRecipe, liars: Sequence[int], sent: Mapping[int, Tensor], seed: int
+) -> dict[int, Tensor]:
+    """What the liars among the senders send instead.
+
+    Where no honest client is among them, what the liars themselves computed stands in for the honest.
+
+    Args:
+        attack: which, and how strong.
+        liars: all of the run; of ofom's two the first goes far.
+        sent: client -> its part, all of one shape; fetched one at a time.
+        seed: the run's.
+    """
+    lying = [client for client in liars if client in sent]
+    if not lying:
+        return {}
+    known = [client for client in sorted(sent) if client not in lying] or sorted(lying)
+    honest = Honest.of(_Fetched(known, sent))
+    if attack.name == "lie":
+        return dict.fromkeys(lying, lie(honest, strength(attack, honest.count, len(lying))))
+    theta = far_away(attack, honest.mean.shape[-1], seed)
+    if attack.name == "paf":
+        return dict.fromkeys(lying, paf(honest, theta))
+    return {client: ofom(honest, theta)[liars.index(client)] for client in lying}
+
+
+def strength(attack: AttackRecipe, honest: int, corrupt: int) -> float:
+    """z of lie, as given or by its formula.
+
+    Raises: RunError if the formula gives no number for so many.
+    """
+    if not isinstance(attack.z, str):
+        return attack.z
+    z = lie_z(honest, corrupt, attack.z)
+    if math.isinf(z):
+        raise RunError(
+            f"attack.z = {attack.z!r}: no finite z for {honest} honest and {corrupt} corrupt clients; "
+            "expected fewer attackers, or a number"
+        )
+    return z
+
+
+class _Fetched(Sequence[Tensor]):
+    def __init__(self, clients: Sequence[int], sent: Mapping[int, Tensor]) -> None:
+        self._clients, self._sent = clients, sent
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._sent[self._clients[index]]

@@ -1,0 +1,97 @@
+"""A setting on paper: plain values, which any process turns into the same setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rayfed_kd.data import SOURCES
+from rayfed_kd.data.augment import AUGMENTATIONS
+from rayfed_kd.data.cache import located
+from rayfed_kd.data.loading import open_dataset
+from rayfed_kd.data.partition import SCHEMES, Partition
+from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.models import CLASSIFIERS
+from rayfed_kd.protocol import Method
+from rayfed_kd.recipe.registry import find_modules, load_object, locate, options_model
+from rayfed_kd.recipe.schema import Named, Recipe
+from rayfed_kd.recipe.timing import clock_options, schedule_options
+from rayfed_kd.recipe.validation import validate
+from rayfed_kd.setting.code_identity import check_identity, identity
+from rayfed_kd.setting.devices import Devices
+from rayfed_kd.setting.setting import Setting
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All that a process needs to build the setting: plain values only, so it crosses to any process.
+
+    Attributes:
+        recipe: the resolved recipe as nested mappings.
+        method: the method's location, `package.module:Object`.
+        dataset_folder: the decoded cache entry to map; only its name where every machine has it in its own
+            cache folder.
+        partition: who holds what.
+        devices: the clients' devices in simulated time; None without it.
+        import_paths: where a user's own modules are found.
+        identity: of the code that made it.
+    """
+
+    recipe: Mapping[str, Any]
+    method: str
+    dataset_folder: str
+    partition: Partition
+    devices: Devices | None = None
+    import_paths: tuple[str, ...] = ()
+    identity: Mapping[str, str] = field(default_factory=identity)
+
+    def build(self) -> Setting:
+        """The setting, in this process.
+
+        Raises: RunError if this process runs other code than the one that made the blueprint.
+        """
+        check_identity(self.identity)
+        self.find_modules()
+        recipe = Recipe.model_validate(dict(self.recipe))
+        method = make_method(self.method, recipe.method)
+        dataset = open_dataset(located(Path(self.dataset_folder)))
+        if recipe.data.pixels == "symmetric":
+            half = (0.5,) * len(dataset.mean)
+            dataset = replace(dataset, mean=half, std=half)
+        return Setting(recipe, method, dataset, self.partition, self.devices)
+
+    def find_modules(self) -> None:
+        """Makes a user's own modules importable in this process, if it sees their folders."""
+        find_modules(self.import_paths)
+
+
+def make_method(location: str, named: Named) -> Method[Any, Any]:
+    """The method at `location` with the recipe's options.
+
+    Raises: RecipeError if it is no method or an option is bad.
+    """
+    found = load_object(location, "method.name")
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise RecipeError(f"method.name: {location} is no subclass of rayfed_kd.protocol.method.Method")
+    return found(validate(found.options_model(), named.options, "method", named.name))
+
+
+def check_names(recipe: Recipe) -> None:
+    """Refuses names and options that can be refused without reading data.
+
+    Raises: RecipeError
+    """
+    own = recipe.client_models.models if recipe.client_models else []
+    models = [(f"client_models.models.{place}", model, CLASSIFIERS) for place, model in enumerate(own)]
+    named = (("model", recipe.model, CLASSIFIERS), *models, ("data", recipe.data, SOURCES))
+    for path, what, registered in (*named, ("partition", recipe.partition, SCHEMES)):
+        function = load_object(locate(what.name, registered, f"{path}.name"), f"{path}.name")
+        validate(options_model(function), what.options, path, what.name)
+    schedule_options(recipe)
+    clock_options(recipe)
+    if recipe.data.augment not in AUGMENTATIONS:
+        known = ", ".join(sorted(AUGMENTATIONS))
+        near = nearest(recipe.data.augment, AUGMENTATIONS)
+        raise RecipeError(f"data.augment = {recipe.data.augment!r}: expected one of {known}.", hint=near)

@@ -1,0 +1,108 @@
+"""The data, the devices and the partition that a recipe asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rayfed_kd.data.augment import check_augmentation
+from rayfed_kd.data.dataset import Dataset
+from rayfed_kd.data.loading import find_source, load_dataset
+from rayfed_kd.data.partition import Partition, Pool, draw_public, make_partition
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.schema import PartitionRecipe, PublicRecipe, Recipe
+from rayfed_kd.recipe.timing import clock_options
+from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.setting.devices import Devices, make_devices
+
+
+def find_data(recipe: Recipe) -> None:
+    """Whether the recipe's data is there; it is not opened.
+
+    Raises: DataError if it is missing.
+    """
+    find_source(recipe.data.name, _data_folder(recipe), recipe.data.options)
+
+
+def _data_folder(recipe: Recipe) -> Path | None:
+    return None if recipe.data.folder is None else Path(recipe.data.folder)
+
+
+def load_data(recipe: Recipe) -> Dataset:
+    """The recipe's data, decoded and memory-mapped.
+
+    Raises: DataError if it is missing or damaged, RecipeError if it does not fit the recipe.
+    """
+    dataset = load_dataset(recipe.data.name, _data_folder(recipe), recipe.data.fraction, recipe.data.options)
+    check_augmentation(recipe.data.augment, dataset.shape)
+    if recipe.partition.test == "official" and dataset.test is None:
+        raise RecipeError(
+            f"partition.test = 'official': {dataset.name} has no official test set; use 'local'"
+        )
+    return dataset
+
+
+def load_devices(recipe: Recipe) -> Devices | None:
+    """The devices of the recipe's clock; None if it simulates no time.
+
+    Raises: RecipeError or DataError
+    """
+    return make_devices(clock_options(recipe), recipe.partition.clients, recipe.seed)
+
+
+def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
+    """The recipe's partition: read from its file, or drawn from the run's seed.
+
+    Raises: RecipeError if it cannot be made, DataError if its file does not fit.
+    """
+    labels, asked = np.asarray(dataset.train.labels), recipe.partition
+    if asked.file is not None:
+        partition = Partition.load(Path(asked.file), len(labels))
+        if len(partition.train) != asked.clients:
+            raise RecipeError(
+                f"partition.clients = {asked.clients}: {asked.file} has {len(partition.train)} clients"
+            )
+        _check_public_count(asked, len(partition.public), len(labels))
+        return partition
+    if asked.public is None:
+        return _drawn(recipe, Pool(labels, dataset.classes, dataset.writers))
+    count = _public_count(asked.public, len(labels))
+    public, private = draw_public(len(labels), count, numpy_stream(recipe.seed, "public"))
+    writers = None if dataset.writers is None else np.asarray(dataset.writers)[private]
+    partition = _drawn(recipe, Pool(labels[private], dataset.classes, writers))
+    return partition.beside(public, private, asked.public.keep)
+
+
+def _public_count(asked: PublicRecipe, total: int) -> int:
+    """How many samples are set apart.
+
+    Raises: RecipeError if none would be left, or fewer than are to be used.
+    """
+    count = asked.count or max(1, round((asked.fraction or 0) * total))
+    if count >= total:
+        raise RecipeError(f"partition.public.count = {count}: there are {total} training samples")
+    if (asked.keep or 0) > count:
+        raise RecipeError(f"partition.public.keep = {asked.keep}: there are {count} public samples")
+    return count
+
+
+def _check_public_count(asked: PartitionRecipe, there: int, total: int) -> None:
+    """A partition's file must have the public samples that the recipe asks for."""
+    public = asked.public
+    wanted = 0 if public is None else public.keep or _public_count(public, total)
+    if wanted != there:
+        raise RecipeError(f"partition.public: {asked.file} has {there} public samples, expected {wanted}")
+
+
+def _drawn(recipe: Recipe, pool: Pool) -> Partition:
+    asked = recipe.partition
+    return make_partition(
+        pool,
+        asked.clients,
+        asked.name,
+        asked.options,
+        numpy_stream(recipe.seed, "partition"),
+        test=asked.test,
+        test_fraction=asked.test_fraction,
+    )

@@ -1,0 +1,275 @@
+"""A recipe made of objects: the method, the data, who holds what, and what builds the modules.
+
+A `Blueprint` is a `Setting` on paper: plain values, which any process turns into the same setting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from rayfed_kd.data.batches import DeviceData, PublicShare
+from rayfed_kd.data.dataset import Dataset
+from rayfed_kd.data.partition import Partition
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
+from rayfed_kd.models.base import Classifier, last_maps, layer_shape
+from rayfed_kd.models.module_pool import Workshop
+from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method, ServerContext, ServerFacts
+from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.schema import Named, Recipe
+from rayfed_kd.recipe.timing import cohort_size
+from rayfed_kd.recipe.validation import validate
+from rayfed_kd.setting.attacks import attacked_parts, strength
+from rayfed_kd.setting.devices import Devices
+from rayfed_kd.toolbox.robust import AggregationOptions
+
+REGISTRIES: Mapping[str, Mapping[str, str]] = {
+    "classifier": CLASSIFIERS,
+    "generator": GENERATORS,
+    "head": HEADS,
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is made of, in this process."""
+
+    recipe: Recipe
+    method: Method[Any, Any]
+    dataset: Dataset
+    partition: Partition
+    devices: Devices | None = None
+
+    @cached_property
+    def builders(self) -> dict[str, Callable[[], nn.Module]]:
+        """Architecture name -> what makes the module.
+
+        Raises: RecipeError if a name or an option is unknown.
+        """
+        return {name: self._builder(*entry) for name, entry in self._architectures.items()}
+
+    @cached_property
+    def _architectures(self) -> dict[str, tuple[Architecture, str]]:
+        """Architecture name -> what it is, and where the recipe says so."""
+        model = Architecture("classifier", self.recipe.model.name, self.recipe.model.options)
+        wanted = {"model": (model, "model")}
+        for name, architecture in self.method.architectures().items():
+            named = architecture
+            if architecture.name == RECIPE_MODEL:
+                named = replace(architecture, name=model.name, options=model.options)
+            wanted[name] = (named, f"method.{name}")
+        wanted |= self._own_models
+        return wanted
+
+    def described(self, name: str) -> tuple[str, Mapping[str, Any]]:
+        """What an architecture's name stands for: registered name or location, and the options given."""
+        architecture, _ = self._architectures[name]
+        return architecture.name, architecture.options
+
+    @cached_property
+    def _own_models(self) -> dict[str, tuple[Architecture, str]]:
+        """Clients' own architectures, by a name that says what they are: equal ones are one."""
+        listed = self.recipe.client_models
+        found = {}
+        for place, model in enumerate(listed.models if listed else []):
+            named = Architecture("classifier", model.name, model.options)
+            found[_own_name(model, self.recipe.model)] = (named, f"client_models.models.{place}")
+        found.pop("model", None)
+        return found
+
+    def model_of(self, client: int) -> str:
+        """The name of a client's architecture: "model", or one of `client_models`."""
+        listed = self.recipe.client_models
+        return "model" if listed is None else _own_name(listed.models[listed.of(client)], self.recipe.model)
+
+    @cached_property
+    def client_architectures(self) -> tuple[str, ...]:
+        """The clients' architectures by name, each once."""
+        return tuple(dict.fromkeys(self.model_of(client) for client in range(len(self.partition.train))))
+
+    @cached_property
+    def borders(self) -> Mapping[int, int]:
+        """Length of an architecture's vector -> how many of its first elements are parameters."""
+        workshop, found = self.workshop(), dict[int, int]()
+        for name in self.builders:
+            flat = workshop.lend(name, workshop.initial_vector(name))
+            length = flat.vector().numel()
+            found[length] = min(flat.num_parameters, found.get(length, length))
+        return found
+
+    def workshop(self, device: torch.device | str = "cpu") -> Workshop:
+        """A workshop of this setting's modules."""
+        return Workshop(self.builders, self.recipe.seed, device)
+
+    def device_data(self, device: torch.device | str = "cpu") -> DeviceData:
+        """The data on a device, with the public set if there is one."""
+        asked = self.recipe.partition.public
+        share = None if asked is None else PublicShare(self.partition.public, asked.labels)
+        return DeviceData(self.dataset, device, share)
+
+    def server_facts(self, round_index: int) -> ServerFacts:
+        """What the server knows in that round."""
+        sizes = self.partition.sizes.tolist()
+        return ServerFacts(round_index, sizes, self.recipe.local, self.client_architectures)
+
+    def check(self) -> None:
+        """Builds every module once, tries its generators, and asks the method whether it can run.
+
+        Raises: RecipeError
+        """
+        if self.recipe.client_models is not None and not self.method.heterogeneous:
+            raise RecipeError(
+                f"client_models: {self.recipe.method.name} combines its clients' weights and needs one "
+                "architecture for all; expected no client_models, only `model`"
+            )
+        self._check_public()
+        self._check_attack()
+        if isinstance(self.method.options, AggregationOptions):
+            self.method.options.check_clients(cohort_size(self.recipe))
+        workshop = self.workshop()
+        for name in self.builders:
+            workshop.initial_vector(name)
+        for name, architecture in self.method.architectures().items():
+            if architecture.kind == "generator":
+                self._try_generator(name, architecture, workshop)
+        data = self.device_data()
+        self.method.check(ServerContext(workshop, data, self.server_facts(0), self.recipe.seed))
+
+    def _check_public(self) -> None:
+        needs, asked, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
+        if needs != "none" and asked is None:
+            kind = "labelled public" if needs == "labels" else "public"
+            raise RecipeError(
+                f"partition.public is missing: {name} needs {kind} samples, "
+                "as partition.public={fraction: 0.5}"
+            )
+        if needs == "labels" and asked is not None and not asked.labels:
+            raise RecipeError(f"partition.public.labels = false: {name} needs the labels of public samples")
+
+    def _check_attack(self) -> None:
+        attack, clients = self.recipe.attack, self.recipe.partition.clients
+        if attack is None:
+            return
+        if not self.method.aligned:
+            raise RecipeError(
+                f"attack: clients of {self.recipe.method.name} send logits of their own samples, which have "
+                "no mean over clients to start from; expected no attack"
+            )
+        attacked_parts(attack, self.method.up, self.recipe.method.name)
+        count = attack.count(clients)
+        if attack.name == "lie" and count:
+            try:
+                strength(attack, clients - count, count)
+            except RunError as error:
+                raise RecipeError(str(error)) from None
+
+    def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
+        registered = REGISTRIES[architecture.kind]
+        location = locate(architecture.name, registered, f"{path}.name")
+        make = load_object(location, f"{path}.name")
+        given, beside = dict(architecture.options), self._keys_of_method(path)
+        options = validate(options_model(make), given, path, architecture.name, beside)
+        arguments = {name: getattr(options, name) for name in type(options).model_fields}
+        classes = architecture.classes or self.dataset.classes
+        space, cut = architecture.space, architecture.cut
+
+        def build() -> nn.Module:
+            shape = self.spaces[space] if cut is None else self._shape_at(cut)
+            try:
+                return _module(make(shape, classes, **arguments), f"{path}.name")
+            except RecipeError as error:
+                if cut is not None:
+                    whole = f"{error.message}; the model's layer {cut} gives {_sides(shape)}"
+                    raise RecipeError(whole, f"{path}.name", error.hint) from None
+                if architecture.kind == "classifier":
+                    raise RecipeError(error.message, f"{path}.name", error.hint) from None
+                whole = f"{error.message}; this method needs {space} of {_sides(shape)}"
+                raise RecipeError(whole, error.path) from None
+
+        return build
+
+    def _keys_of_method(self, path: str) -> list[str]:
+        """The method's own keys at `method.NAME`, beside the options of the architecture named there."""
+        held = getattr(self.method.options, path.removeprefix("method."), None)
+        return list(type(held).model_fields) if isinstance(held, BaseModel) else []
+
+    @cached_property
+    def spaces(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of what generators may make and heads may take: images, and the model's maps and features.
+
+        Raises: RecipeError from asking for maps or features of a model that has none.
+        """
+        return _Spaces(self.dataset.shape, self.builders["model"])
+
+    def _shape_at(self, cut: str) -> tuple[int, ...]:
+        with torch.random.fork_rng(devices=[]):
+            return layer_shape(self.builders["model"](), cut, self.dataset.shape, "method.cut")
+
+    def _try_generator(self, name: str, architecture: Architecture, workshop: Workshop) -> None:
+        path, takes = f"method.{name}.name", ("noise alone", "noise and labels")
+        generator = workshop.lend(name, workshop.initial_vector(name)).freeze()
+        conditional = bool(getattr(generator.module, "conditional", False))
+        if conditional != architecture.conditional:
+            raise RecipeError(
+                f"{architecture.name} takes {takes[conditional]}, this method gives its generator "
+                f"{takes[architecture.conditional]}",
+                path=path,
+            )
+        labels = (torch.zeros(2, dtype=torch.int64),) if conditional else ()
+        with torch.no_grad():
+            made = tuple(generator(torch.zeros(2, generator.latent), *labels).shape[1:])
+        wanted = self.spaces[architecture.space]
+        workshop.take_back()
+        if made != wanted:
+            whose = "the data's" if architecture.space == "images" else f"{self.recipe.model.name}'s last"
+            theirs = f"{whose} {architecture.space} are {_sides(wanted)}"
+            raise RecipeError(f"{architecture.name} makes {_sides(made)}, {theirs}", path=path)
+
+
+class _Spaces(Mapping[str, tuple[int, ...]]):
+    """Shapes by space, found when they are asked for: a plain model needs neither maps nor features."""
+
+    def __init__(self, images: tuple[int, ...], build: Callable[[], nn.Module]) -> None:
+        self._images, self._build = images, build
+
+    def __getitem__(self, space: str) -> tuple[int, ...]:
+        if space == "images":
+            return self._images
+        with torch.random.fork_rng(devices=[]):
+            model = self._build()
+        if not isinstance(model, Classifier):
+            raise RecipeError(
+                f"a {type(model).__name__} has no {space}; expected a rayfed_kd.models.base.Classifier",
+                path="model.name",
+            )
+        return last_maps(model, self._images)[1] if space == "maps" else (model.feature_size,)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("images", "maps", "features"))
+
+    def __len__(self) -> int:
+        return 3
+
+
+def _own_name(model: Named, recipe_model: Named) -> str:
+    """The workshop's name of a client's architecture; the recipe's own model is "model"."""
+    same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
+    return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
+
+
+def _sides(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _module(made: Any, path: str) -> nn.Module:
+    if not isinstance(made, nn.Module):
+        raise RecipeError(f"{path}: it made a {type(made).__name__}, expected a torch.nn.Module")
+    return made

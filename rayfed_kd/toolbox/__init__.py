@@ -1,0 +1,1 @@
+"""What a method author may use: losses, optimisers, training loops, aggregation. One file a topic."""

@@ -1,0 +1,91 @@
+"""The cohort's mean, and FedAvg's server around it: what most methods keep while clients train differently.
+
+McMahan et al. 2017, arXiv 1602.05629, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.protocol import Declaration, Message, OneExchange, Replies, ServerContext
+from rayfed_kd.toolbox.robust import AggregationOptions, aggregate
+
+Weighting = Literal["samples", "uniform"]
+
+ClientState = TypeVar("ClientState")
+
+
+class AveragingOptions(AggregationOptions):
+    """Options of a method whose server averages."""
+
+    weighting: Weighting = Field("samples", description="a client's weight in the mean")
+
+
+@dataclass(frozen=True)
+class GlobalModel:
+    """What FedAvg's server keeps.
+
+    Attributes:
+        weights: [P], the global model w^t.
+        version: how many updates made it; 0 before the first.
+    """
+
+    weights: Tensor
+    version: int = 0
+
+
+class Averaging(OneExchange[GlobalModel, ClientState]):
+    """FedAvg's server: the model goes down, trained models come up, their mean is the next one.
+
+    A method on it defines `client_update`, whose reply has the part `student` and the number `samples`.
+    """
+
+    options: Any
+    server_keeps: ClassVar[str] = "the global model"
+    client_keeps: ClassVar[str] = "nothing"
+    down: ClassVar[Declaration] = {"student": "weights"}
+    up: ClassVar[Declaration] = {"student": "weights"}
+
+    def init_server(self, ctx: ServerContext) -> GlobalModel:
+        return GlobalModel(ctx.initial_vector())
+
+    def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
+        return Message(student=server.weights)
+
+    def absorb(self, server: GlobalModel, replies: Replies, ctx: ServerContext) -> GlobalModel:
+        mean = new_model(replies, self.options, server.weights)
+        return GlobalModel(mean, server.version + 1)
+
+    def evaluated(self, server: GlobalModel) -> Mapping[str, Tensor]:
+        return {"global": server.weights}
+
+
+def new_model(replies: Replies, options: AveragingOptions, into: Tensor) -> Tensor:
+    """The server's next model, [P], from the replies' part `student`: their mean, or a robust one.
+
+    A robust aggregation takes late replies' models as they are, all alike.
+
+    Args:
+        into: [P], the server's model now.
+    """
+    if options.aggregation == "mean":
+        return cohort_mean(replies, options.weighting, into)
+    return aggregate(replies.vectors("student"), [1.0] * len(replies), options)
+
+
+def cohort_mean(replies: Replies, weighting: Weighting, into: Tensor, part: str = "student") -> Tensor:
+    """sum_k p_k v_k of a part of the replies, [P]: p_k by the replies' number `samples`, or all equal.
+
+    Late replies weigh what the schedule says.
+
+    Args:
+        into: [P], the server's vector now, which went down as `part`.
+    """
+    samples = replies.numbers("samples")
+    counts = samples if weighting == "samples" else [1.0] * len(samples)
+    return replies.aggregated(part, counts, into)

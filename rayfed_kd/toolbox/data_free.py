@@ -1,0 +1,100 @@
+"""Data-free distillation: a generator that learns from a frozen teacher alone what to show a student.
+
+Chen et al. 2019 (DAFL), arXiv 1904.01186; as FedKF writes it: Zhou et al. 2023, section IV-C, eq. 2 to 5.
+Used at FedKF's clients, and alone in FedKF's Table IV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.protocol import Context, MethodOptions
+from rayfed_kd.toolbox.generation import SHOWN, GeneratorOptions, generate, noise
+from rayfed_kd.toolbox.losses import activation_loss, information_entropy_loss, kl_divergence, one_hot_loss
+from rayfed_kd.toolbox.optimizers import Optimizer
+
+
+class ImitationOptions(MethodOptions):
+    """The options of L_G; the defaults are the paper's."""
+
+    generator: GeneratorOptions = GeneratorOptions()
+    lambda1: float = Field(0.1, ge=0, description="weight of the one-hot loss (eq. 5)")
+    lambda2: float = Field(0.1, ge=0, description="weight of the activation loss (eq. 5)")
+    activation: Literal["mean", "sum"] = Field("mean", description="L_A over features; eq. 4 prints the sum")
+    entropy: Literal["raw", "normalised"] = Field("raw", description="L_IE: eq. 3, or 1 - H / log C")
+    adversarial: float = Field(
+        0.0, ge=0, description="weight of KL(teacher, student) that the generator seeks"
+    )
+
+
+@dataclass(frozen=True)
+class GeneratorState:
+    """A generator between two uses.
+
+    Attributes:
+        generator: [G], theta.
+        moments: its Adam's state; empty before its first step.
+    """
+
+    generator: Tensor
+    moments: Mapping[str, Tensor]
+
+
+class Imagined(NamedTuple):
+    """x^ [batch, c, h, w] as the model sees it, f^ [batch, feature_size] and the teacher's logits on it."""
+
+    images: Tensor
+    features: Tensor
+    logits: Tensor
+
+
+class Imitator:
+    """A generator at work: imagines batches, and learns from what the frozen teacher says of them."""
+
+    def __init__(
+        self, options: ImitationOptions, state: GeneratorState, teacher: FlatModule, ctx: Context
+    ) -> None:
+        self._options, self._teacher, self._ctx = options, teacher, ctx
+        self._generator = ctx.model(state.generator, "generator")
+        self._optimizer = Optimizer(options.generator.optimizer, self._generator, state.moments)
+
+    def imagine(self, count: int) -> Imagined:
+        """A batch of `count` images with the teacher's view of it, still differentiable."""
+        ctx = self._ctx
+        images = generate(self._generator, noise(count, self._generator, ctx), None, ctx)
+        features = self._teacher.features(images)
+        return Imagined(images, features, self._teacher.classify(features))
+
+    def learn(self, imagined: Imagined, student: FlatModule) -> None:
+        """One Adam step of the generator on L_G (eq. 5)."""
+        options = self._options
+        entropy = information_entropy_loss(imagined.logits, normalised=options.entropy == "normalised")
+        one_hot = one_hot_loss(imagined.logits)
+        active = activation_loss(imagined.features, reduction=options.activation)
+        self._ctx.log(information_entropy=entropy, one_hot=one_hot, activation=active)
+        loss = entropy + options.lambda1 * one_hot + options.lambda2 * active
+        if options.adversarial:
+            disagreement = kl_divergence(imagined.logits, student(imagined.images))
+            self._ctx.log(disagreement=disagreement)
+            loss = loss - options.adversarial * disagreement
+        self._optimizer.minimise(loss)
+
+    def state(self) -> GeneratorState:
+        """What is kept until the generator works again."""
+        return GeneratorState(self._generator.vector(), self._optimizer.state())
+
+
+def drawn_samples(state: GeneratorState, teacher: FlatModule, ctx: Context) -> tuple[Tensor, Tensor]:
+    """64 generated images, [64, c, h, w] in [0, 1], with the classes that the teacher predicts."""
+    generator = ctx.frozen_model(state.generator, "generator")
+    with torch.no_grad():
+        shown = torch.randn(SHOWN, generator.latent, generator=ctx.stream("shown"), device=ctx.device)
+        images = generate(generator, shown, None, ctx)
+        return ctx.pixels(images), teacher(images).argmax(dim=1)

@@ -1,0 +1,85 @@
+"""Several models of one architecture on the same inputs: as one batched program, or one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from rayfed_kd.models.flat_module import FlatModule
+
+
+class _Part(nn.Module):
+    """A function of a module as a module's forward, so that `functional_call` can replace its tensors."""
+
+    def __init__(self, inner: nn.Module, function: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.function = inner, function
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.function(self.inner, inputs)
+
+
+class Ensemble:
+    """K frozen models of one architecture. Gradient reaches the inputs only.
+
+    Args:
+        flat: a module of that architecture, in eval mode; its own values are not used.
+        vectors: K vectors, [P] each, on any device.
+        function: (module, inputs [batch, ...]) -> [batch, ...]; the module's logits if not given.
+        batched: one program over stacked tensors, or a loop. Dense layers are faster batched; on a CPU
+            a grouped convolution is slower than K plain ones (`tests/benchmarks/server.py`).
+    """
+
+    def __init__(
+        self,
+        flat: FlatModule,
+        vectors: Sequence[Tensor],
+        function: Callable[[Any, Tensor], Tensor] | None = None,
+        *,
+        batched: bool,
+    ) -> None:
+        self._part = _Part(flat.module, function or _logits)
+        self._stacked = torch.stack([vector.to(flat.storage.device) for vector in vectors])
+        names = [name for name, _ in self._part.named_parameters()]
+        names += [name for name, buffer in self._part.named_buffers() if buffer.is_floating_point()]
+        self._models = [dict(zip(names, flat.tensors(row), strict=True)) for row in self._stacked]
+        self._batched = batched
+        self._together = {
+            name: torch.stack([model[name] for model in self._models]) for name in names if self._batched
+        }
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """[batch, ...] -> [K, batch, ...]."""
+        if not self._batched:
+            return self.some(range(len(self)), inputs)
+        outputs: Tensor = vmap(self._one, in_dims=(0, None))(self._together, inputs)
+        return outputs
+
+    def some(self, members: Sequence[int], inputs: Tensor) -> Tensor:
+        """The models at these places alone, one after another: [batch, ...] -> [len(members), batch, ...]."""
+        models = [self._models[member] for member in members]
+        return torch.stack([functional_call(self._part, model, (inputs,)) for model in models])
+
+    def each(self, inputs: Tensor) -> Tensor:
+        """Every model on inputs of its own: [K, batch, ...] -> [K, batch, ...]."""
+        if not self._batched:
+            pairs = zip(self._models, inputs, strict=True)
+            return torch.stack([functional_call(self._part, model, (own,)) for model, own in pairs])
+        outputs: Tensor = vmap(self._one, in_dims=(0, 0))(self._together, inputs)
+        return outputs
+
+    def _one(self, tensors: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        output: Tensor = functional_call(self._part, tensors, (inputs,))
+        return output
+
+
+def _logits(module: nn.Module, inputs: Tensor) -> Tensor:
+    logits: Tensor = module(inputs)
+    return logits

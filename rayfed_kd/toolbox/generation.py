@@ -1,0 +1,98 @@
+"""Drawing from generators: their options, class labels, noise, and samples as a classifier sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.protocol import Architecture, Context, Samples
+from rayfed_kd.recipe.schema import OptimizerRecipe
+
+SHOWN = 64
+
+
+class GeneratorOptions(BaseModel):
+    """A generator: a registered name, its Adam's rates, and the generator's own options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    name: str = Field("dafl_image", description="a registered generator or package.module:Object")
+    lr: float = Field(0.001, gt=0, description="Adam's learning rate")
+    weight_decay: float = Field(0.0, ge=0, description="Adam's weight decay")
+
+    def architecture(
+        self, space: Literal["images", "maps", "features"] = "images", *, conditional: bool = False
+    ) -> Architecture:
+        """What contexts make as "generator"."""
+        return Architecture(
+            "generator", self.name, self.model_extra or {}, space=space, conditional=conditional
+        )
+
+    @property
+    def optimizer(self) -> OptimizerRecipe:
+        """Adam with these rates."""
+        return OptimizerRecipe(name="adam", lr=self.lr, weight_decay=self.weight_decay)
+
+
+def noise(count: int, generator: FlatModule, ctx: Context) -> Tensor:
+    """[count, latent], Gaussian, from the step's stream "noise"."""
+    return torch.randn(count, generator.latent, generator=ctx.stream("noise"), device=ctx.device)
+
+
+def uniform_labels(count: int, ctx: Context) -> Tensor:
+    """[count] int64 classes, uniform, from the step's stream "labels"."""
+    return torch.randint(ctx.classes, (count,), generator=ctx.stream("labels"), device=ctx.device)
+
+
+def generate(generator: FlatModule, z: Tensor, labels: Tensor | None, ctx: Context) -> Tensor:
+    """Samples as the classifier sees them: [batch, c, h, w] normalised images, maps, or features.
+
+    Args:
+        z: [batch, latent].
+        labels: [batch], for a conditional generator.
+    """
+    samples = generator(z) if labels is None else generator(z, labels)
+    return samples if generator.standardised else ctx.normalise(samples)
+
+
+def class_samples(generator: FlatModule, model: FlatModule, ctx: Context) -> Samples:
+    """64 images to look at of a conditional generator, its classes in turn, with what the model predicts."""
+    labels = torch.arange(SHOWN, device=ctx.device) % ctx.classes
+    with torch.no_grad():
+        images = generate(generator, noise(SHOWN, generator, ctx), labels, ctx)
+        predicted = model(images).argmax(dim=1)
+    return Samples(ctx.pixels(images).cpu(), predicted.cpu())
+
+
+class LabelPool:
+    """Uniform labels, drawn once, consumed in step with a client's batches (KDIA, section 5.3, Algorithm 2).
+
+    As many labels as samples, in an order of its own each epoch. A client with fewer samples than a
+    batch has E times as many labels, and every epoch takes its own slice.
+
+    Args:
+        samples: N_k.
+        batch_size: B.
+        epochs: E.
+        ctx: draws from its streams "labels" and "label order".
+    """
+
+    def __init__(self, samples: int, batch_size: int, epochs: int, ctx: Context) -> None:
+        self._samples, self._batch_size, self._ctx = samples, batch_size, ctx
+        self._sliced = samples < batch_size
+        self._labels = uniform_labels(samples * epochs if self._sliced else samples, ctx)
+
+    def epoch(self, index: int) -> Iterator[Tensor]:
+        """The labels of one epoch, as many a batch as the batch has samples."""
+        if self._sliced:
+            labels = self._labels[index * self._samples : (index + 1) * self._samples]
+        else:
+            order = torch.randperm(
+                self._samples, generator=self._ctx.stream("label order"), device=self._ctx.device
+            )
+            labels = self._labels[order]
+        yield from torch.split(labels, self._batch_size)

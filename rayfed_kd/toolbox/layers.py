@@ -1,0 +1,176 @@
+"""A classifier as layers 1 to L: where its forward pass and its vector are cut between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.models.base import Classifier
+from rayfed_kd.models.flat_module import FlatModule
+
+
+class Layers:
+    """Layers 1 to L of a classifier; buffers belong to their layer. Only its architecture is looked at.
+
+    Args:
+        model: any module of that architecture.
+    Raises: RecipeError if it is no Classifier, or its vector does not hold the layers in their order.
+
+    Attributes:
+        names: as `Classifier.layers` gives them.
+    """
+
+    def __init__(self, model: FlatModule) -> None:
+        module = model.module
+        if not isinstance(module, Classifier):
+            raise RecipeError(
+                f"a {type(module).__name__} has no layers; expected a rayfed_kd.models.base.Classifier",
+                path="model.name",
+            )
+        self.names, self._stages = tuple(module.layers), (0, *module.layers.values())
+        layer_of = {
+            id(part): layer
+            for layer in range(len(self.names))
+            for stage in module.stages[self._stages[layer] : self._stages[layer + 1]]
+            for part in stage.modules()
+        }
+        parameters, buffers = [0] * len(self.names), [0] * len(self.names)
+        reached = [0, 0]
+        for owner, start, stop in model.spans():
+            layer, kind = layer_of.get(id(owner), -1), int(start >= model.num_parameters)
+            if layer < reached[kind]:
+                raise RecipeError("its vector does not hold its layers in their order", path="model.name")
+            reached[kind] = layer
+            (buffers if kind else parameters)[layer] += stop - start
+        self._parameters = _ends(parameters, 0)
+        self._buffers = _ends(buffers, model.num_parameters)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def up_to(self, layer: int, model: FlatModule, images: Tensor) -> Tensor:
+        """The output of layers 1 to `layer`."""
+        return model.up_to(self._stages[layer], images)
+
+    def from_(self, layer: int, model: FlatModule, hidden: Tensor) -> Tensor:
+        """Logits, [batch, classes], from the output of layers 1 to `layer`."""
+        return model.from_(self._stages[layer], hidden)
+
+    def between(self, first: int, last: int, model: FlatModule, hidden: Tensor) -> Tensor:
+        """The output of layer `last` from that of layer `first`."""
+        for stage in _stages(model)[self._stages[first] : self._stages[last]]:
+            hidden = stage(hidden)
+        return hidden
+
+    def first(self, vector: Tensor, layer: int) -> Tensor:
+        """Of `vector`, [P], the part that belongs to layers 1 to `layer`: parameters, then buffers."""
+        return torch.cat([vector[place] for place in self.places(0, layer)])
+
+    def rest(self, vector: Tensor, layer: int) -> Tensor:
+        """Of `vector`, [P], the part that belongs to layers `layer` + 1 to L."""
+        return torch.cat([vector[place] for place in self.places(layer, len(self))])
+
+    def with_first(self, vector: Tensor, layer: int, part: Tensor) -> Tensor:
+        """`vector`, [P], with layers 1 to `layer` from `part`."""
+        return self._with(vector, part, self.places(0, layer))
+
+    def with_rest(self, vector: Tensor, layer: int, part: Tensor) -> Tensor:
+        """`vector`, [P], with layers `layer` + 1 to L from `part`."""
+        return self._with(vector, part, self.places(layer, len(self)))
+
+    def parameters(self, first: int, last: int) -> slice:
+        """Which of the trainable parameters belong to layers `first` + 1 to `last`."""
+        return slice(self._parameters[first], self._parameters[last])
+
+    def train_first(self, layer: int, model: FlatModule) -> None:
+        """Layers 1 to `layer` in train mode, the others in eval mode: their statistics stay."""
+        self._switch(model, 0, layer)
+
+    def train_rest(self, layer: int, model: FlatModule) -> None:
+        """Layers `layer` + 1 to L in train mode, the others in eval mode."""
+        self._switch(model, layer, len(self))
+
+    def places(self, first: int, last: int) -> tuple[slice, slice]:
+        """Where the parameters and the buffers of layers `first` + 1 to `last` lie in the vector."""
+        return self.parameters(first, last), slice(self._buffers[first], self._buffers[last])
+
+    def _with(self, vector: Tensor, part: Tensor, places: tuple[slice, slice]) -> Tensor:
+        changed = vector.clone()
+        count = places[0].stop - places[0].start
+        changed[places[0]], changed[places[1]] = part[:count], part[count:]
+        return changed
+
+    def _switch(self, model: FlatModule, first: int, last: int) -> None:
+        for place, stage in enumerate(_stages(model)):
+            stage.train(self._stages[first] <= place < self._stages[last])
+
+
+def _stages(model: FlatModule) -> list[nn.Module]:
+    assert isinstance(model.module, Classifier)
+    return model.module.stages
+
+
+def _ends(counts: list[int], start: int) -> list[int]:
+    ends = [start]
+    for count in counts:
+        ends.append(ends[-1] + count)
+    return ends
+
+
+def lowest_layer(names: tuple[str, ...], left_out: list[str], path: str) -> int:
+    """How many layers are left when the last ones, `left_out`, go.
+
+    Args:
+        names: of layers 1 to L.
+        left_out: some of the last, in their order.
+        path: where in the recipe they stand.
+    Raises: RecipeError if there is no such layer, they are not the last, or none is left.
+    """
+    unknown = [name for name in left_out if name not in names]
+    if unknown:
+        raise RecipeError(
+            f"the model has no layer {', '.join(unknown)}; it has {', '.join(names)}", path=path
+        )
+    lowest = len(names) - len(left_out)
+    if tuple(left_out) != names[lowest:]:
+        raise RecipeError(
+            f"{', '.join(left_out)} are not the model's last layers in their order; "
+            f"expected as many as wanted of the end of {', '.join(names)}",
+            path=path,
+        )
+    return lowest
+
+
+def mean_of_shared(
+    layers: Layers,
+    before: Tensor,
+    shared: Sequence[int],
+    parts: Sequence[Tensor],
+    weights: Sequence[float],
+) -> Tensor:
+    """Layer by layer the weighted mean over those that sent the layer; one that nobody sent stays.
+
+    Args:
+        layers: L layers.
+        before: [P], what they were.
+        shared: how many layers each sent.
+        parts: `Layers.first` of each one's vector; may be a lazy sequence, only one is held at a time.
+        weights: one each, above 0.
+    Returns: [P] float32; added in the given order in float64.
+    """
+    total = torch.zeros(before.shape, dtype=torch.float64, device=before.device)
+    sums = [0.0] * len(layers)
+    for index, (count, weight) in enumerate(zip(shared, weights, strict=True)):
+        part = layers.with_first(torch.zeros_like(before), count, parts[index])
+        total.add_(part.to(torch.float64), alpha=float(weight))
+        for layer in range(count):
+            sums[layer] += weight
+    mean = before.clone()
+    for layer, weight in enumerate(sums):
+        if weight:
+            for place in layers.places(layer, layer + 1):
+                mean[place] = total[place].div(weight).to(torch.float32)
+    return mean

@@ -1,0 +1,176 @@
+"""Optimisers over a flat module: one leaf, so a step is one fused operation, and the state is explicit.
+
+torch's functional forms, not its classes: the arithmetic is the same (a test says so), the state is a
+plain mapping that a client can keep, a step costs a third, and the first one does not import torch's
+compiler (1.4 seconds in every process).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.recipe.schema import OptimizerRecipe
+
+ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
+Moments = Mapping[str, Tensor]
+
+
+def faded(recipe: OptimizerRecipe, factor: float) -> OptimizerRecipe:
+    """The recipe with its learning rate times `factor`, in (0, 1]: a rate that shrinks over updates."""
+    return recipe.model_copy(update={"lr": recipe.lr * factor})
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """What an optimiser does to parameters, gradients and moments, as one fused operation.
+
+    Attributes:
+        recipe: SGD or Adam, and its rates.
+        betas: Adam's.
+    """
+
+    recipe: OptimizerRecipe
+    betas: tuple[float, float] = ADAM_BETAS
+
+    def fresh(self, parameters: Tensor) -> dict[str, Tensor]:
+        """The moments before the first step on `parameters`."""
+        zeros = torch.zeros_like(parameters)
+        if self.recipe.name == "adam":
+            steps = torch.zeros((), device=zeros.device)
+            return {"first": zeros, "second": torch.zeros_like(zeros), "steps": steps}
+        return {"momentum": zeros} if self.recipe.momentum else {}
+
+    def step(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        moments: Sequence[Moments],
+        factor: float = 1.0,
+    ) -> None:
+        """Updates flat tensors and their moments in place, each on its own, at `factor` times the rate."""
+        recipe, lr = self.recipe, self.recipe.lr * factor
+        if recipe.name == "adam":
+            adam(
+                parameters,
+                gradients,
+                [state["first"] for state in moments],
+                [state["second"] for state in moments],
+                [],
+                [state["steps"] for state in moments],
+                fused=True,
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=lr,
+                weight_decay=recipe.weight_decay,
+                eps=ADAM_EPS,
+                maximize=False,
+            )
+        else:
+            sgd(
+                parameters,
+                gradients,
+                [state.get("momentum") for state in moments],
+                fused=True,
+                weight_decay=recipe.weight_decay,
+                momentum=recipe.momentum,
+                lr=lr,
+                dampening=0.0,
+                nesterov=recipe.nesterov,
+                maximize=False,
+            )
+
+
+class FreeTensor:
+    """A tensor that is optimised itself, images for example, as an optimiser sees a flat module.
+
+    Args:
+        start: where it starts; copied.
+
+    Attributes:
+        value: what a loss is computed from.
+        trainable: the same memory without gradient.
+        gradients: where backward leaves the gradient.
+    """
+
+    def __init__(self, start: Tensor) -> None:
+        self.trainable = start.detach().clone()
+        self.gradients = torch.zeros_like(self.trainable)
+        self.value = nn.Parameter(self.trainable)
+        self.value.grad = self.gradients
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The tensor alone."""
+        return [self.value]
+
+    def zero_gradients(self) -> None:
+        """Sets the gradient to zero."""
+        self.gradients.zero_()
+
+
+class Optimizer:
+    """SGD or Adam on a flat module's parameters, or on a free tensor.
+
+    Args:
+        recipe: which, and its rates.
+        module: whose `trainable` is updated from its `gradients`.
+        state: moments from `state()` to go on from; copied. None or empty: afresh.
+        part: which of the parameters are updated; others stay, whatever their gradients, momentum and decay.
+        betas: Adam's.
+
+    Attributes:
+        rule: recipe and betas.
+        module, part: as given.
+    """
+
+    def __init__(
+        self,
+        recipe: OptimizerRecipe,
+        module: FlatModule | FreeTensor,
+        state: Moments | None = None,
+        *,
+        part: slice = slice(None),
+        betas: tuple[float, float] = ADAM_BETAS,
+    ) -> None:
+        self.rule, self.part, self.module = StepRule(recipe, betas), part, module
+        self._parameters, self._gradients = module.trainable, module.gradients
+        if part != slice(None):
+            self._parameters, self._gradients = module.trainable[part], module.gradients[part]
+        self._state = {name: value.clone() for name, value in (state or {}).items()}
+
+    def minimise(self, loss: Tensor, *, alone: bool = False) -> None:
+        """One step on `loss`: gradients afresh, backward, update.
+
+        `alone`: no other module's gradients are computed; those that the loss reaches are left as they are.
+        """
+        self.module.zero_gradients()
+        torch.autograd.backward(loss, inputs=self.module.parameters() if alone else None)
+        self.step()
+
+    def step(self, factor: float = 1.0) -> None:
+        """One update from the gradients as they are, at `factor` times the recipe's learning rate."""
+        with torch.no_grad():
+            self._state = self._state or self.rule.fresh(self._parameters)
+            self.rule.step([self._parameters], [self._gradients], [self._state], factor)
+
+    def state(self) -> dict[str, Tensor]:
+        """The moments, to be kept between rounds; copied."""
+        if not self._state:
+            return self.rule.fresh(self._parameters)
+        return {name: value.clone() for name, value in self._state.items()}
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has moments: given, or of steps made."""
+        return bool(self._state)
+
+    def go_on_from(self, state: Moments) -> None:
+        """Takes over moments that were updated elsewhere."""
+        self._state = dict(state)

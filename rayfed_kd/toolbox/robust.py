@@ -1,0 +1,193 @@
+"""Robust means: what a server may take instead of the plain mean when some of its clients lie.
+
+All are unweighted and take one tensor a client; the order of clients changes nothing. Median and trimmed
+mean act on every coordinate alone, so of probability vectors they give none; Krum takes a client's whole
+tensor as one vector; the spectral filter (Cronus) acts on every public sample alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.models.vectors import weighted_mean
+from rayfed_kd.protocol import MethodOptions
+
+Aggregation = Literal["mean", "median", "trimmed_mean", "krum", "multi_krum"]
+
+
+class AggregationOptions(MethodOptions):
+    """How a server makes one vector of its clients' vectors."""
+
+    aggregation: Aggregation = Field("mean", description="robust ones are unweighted")
+    trim: float = Field(0.1, ge=0, lt=0.5, description="trimmed_mean: share cut off on either side")
+    corrupt: int = Field(1, ge=0, description="krum, multi_krum: how many clients may lie, f")
+    chosen: int | None = Field(None, ge=1, description="multi_krum: how many are averaged; null: n - f")
+
+    def check_clients(self, clients: int) -> None:
+        """Raises RecipeError if so few clients can never be enough."""
+        if self.aggregation not in ("krum", "multi_krum"):
+            return
+        if clients < 2 * self.corrupt + 3:
+            raise RecipeError(
+                f"method.aggregation = {self.aggregation!r} with method.corrupt = {self.corrupt} needs "
+                f"{2 * self.corrupt + 3} clients a round or more (2 f + 3), there are {clients}"
+            )
+        if self.aggregation == "multi_krum" and (self.chosen or 0) > clients:
+            raise RecipeError(f"method.chosen = {self.chosen}: there are {clients} clients a round")
+
+
+def aggregate(vectors: Sequence[Tensor], weights: Sequence[float], options: AggregationOptions) -> Tensor:
+    """One tensor of n; `weights` count in the plain mean alone.
+
+    Args:
+        vectors: of one shape, [P] or any; the plain mean holds one at a time, the robust ones all.
+    Raises: RunError if Krum has too few.
+    """
+    if options.aggregation == "mean":
+        return weighted_mean(vectors, weights)
+    stacked = torch.stack(list(vectors))
+    if options.aggregation == "median":
+        return coordinate_median(stacked)
+    if options.aggregation == "trimmed_mean":
+        return trimmed_mean(stacked, options.trim)
+    if options.aggregation == "krum":
+        return multi_krum(stacked, options.corrupt, 1)
+    return multi_krum(stacked, options.corrupt, options.chosen or len(stacked) - options.corrupt)
+
+
+def coordinate_median(vectors: Tensor) -> Tensor:
+    """The median of every coordinate: of an even count the mean of the two in the middle.
+
+    Yin et al. 2018, arXiv 1803.01498, Definition 1. (`torch.median` gives the lower of the two.)
+
+    Args:
+        vectors: [n, P].
+    Returns: [P].
+    """
+    n = len(vectors)
+    return _mean_between(vectors, (n - 1) // 2)
+
+
+def trimmed_mean(vectors: Tensor, share: float) -> Tensor:
+    """The mean of every coordinate without its floor(share n) smallest and as many largest values.
+
+    Yin et al. 2018, arXiv 1803.01498, Definition 2.
+
+    Args:
+        vectors: [n, P].
+        share: beta, in [0, 1/2).
+    Returns: [P].
+    """
+    return _mean_between(vectors, math.floor(share * len(vectors) + 1e-9))
+
+
+def _mean_between(vectors: Tensor, cut: int) -> Tensor:
+    ordered = vectors.sort(dim=0).values[cut : len(vectors) - cut]
+    return ordered.to(torch.float64).mean(dim=0).to(vectors.dtype)
+
+
+def krum_scores(vectors: Tensor, corrupt: int) -> Tensor:
+    """Every vector's summed squared distances to its n - f - 2 nearest others.
+
+    Blanchard et al. 2017, arXiv 1703.02757, section 4.
+
+    Args:
+        vectors: [n, P].
+        corrupt: f, n >= 2 f + 3.
+    Returns: [n] float64.
+    Raises: RunError if there are fewer than 2 f + 3.
+    """
+    n = len(vectors)
+    if n < 2 * corrupt + 3:
+        raise RunError(
+            f"krum with f = {corrupt} needs {2 * corrupt + 3} replies or more (2 f + 3), there are {n}"
+        )
+    exact = vectors.to(torch.float64).flatten(1)
+    distances = torch.stack([(exact - row).square().sum(dim=1) for row in exact])
+    distances.fill_diagonal_(math.inf)  # nobody is his own neighbour, also where two are equal
+    return distances.sort(dim=1).values[:, : n - corrupt - 2].sum(dim=1)
+
+
+def multi_krum(vectors: Tensor, corrupt: int, chosen: int) -> Tensor:
+    """The plain mean of the `chosen` vectors with the lowest scores; of equal scores the first. 1: Krum.
+
+    Args:
+        vectors: [n, P].
+        corrupt: f, n >= 2 f + 3.
+        chosen: q, 1 to n.
+    Returns: [P].
+    Raises: RunError if there are fewer than 2 f + 3, or than `chosen`.
+    """
+    if chosen > len(vectors):
+        raise RunError(f"multi_krum averages {chosen} replies, there are {len(vectors)}")
+    best = krum_scores(vectors, corrupt).sort(stable=True).indices[:chosen].sort().values
+    return vectors[best].to(torch.float64).mean(dim=0).to(vectors.dtype)
+
+
+def spectral_filter(points: Tensor, bound: float, draw: Callable[[int], Tensor]) -> Tensor:
+    """A mean of n points that outliers cannot pull far, for every sample alone: Cronus' aggregation.
+
+    As long as the points' covariance (1 / n) has an eigenvalue above `bound`, those farthest from the mean
+    along its eigenvector go: all at Z times the largest such distance or beyond it, Z drawn afresh with
+    density 2 z on [0, 1]. Where that would leave fewer than ceil(n / 2), the nearest ceil(n / 2) stay, and
+    it ends. Chang et al. 2019, arXiv 1912.11279; Diakonikolas et al. 2017, arXiv 1703.00893, Algorithm 3.
+
+    Args:
+        points: [n, samples, classes].
+        bound: of the eigenvalue; infinite: the plain mean.
+        draw: how many -> that many Z; see `linear_density`.
+    Returns: [samples, classes].
+    """
+    exact = points.to(torch.float64).transpose(0, 1)
+    kept = torch.ones(exact.shape[:2], dtype=torch.bool, device=points.device)
+    least = -(-len(points) // 2)
+    open_ = torch.arange(len(exact), device=points.device)
+    while len(open_):
+        variance, distance = top_direction(exact[open_], kept[open_])
+        cutting = (variance > bound) & (kept[open_].sum(dim=1) > least)
+        open_, distance = open_[cutting], distance[cutting]
+        z = draw(len(open_)).to(distance)
+        inside = distance < z[:, None] * distance.amax(dim=1, keepdim=True)
+        distance = distance.masked_fill(~kept[open_], math.inf)
+        rank = distance.sort(dim=1, stable=True).indices.argsort(dim=1)
+        kept[open_] &= inside | (rank < least)
+    weights = kept.to(exact.dtype)
+    mean = torch.einsum("sn,snc->sc", weights, exact) / weights.sum(dim=1, keepdim=True)
+    return mean.to(points.dtype)
+
+
+def top_direction(points: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest eigenvalue of the covariance (1 / n) of the kept points, and their distances along it.
+
+    Through the points' Gram matrix, which is n x n however many classes there are and has the same
+    eigenvalues.
+
+    Args:
+        points: [samples, n, classes] float64.
+        kept: [samples, n] bool.
+    Returns: [samples], and [samples, n]: |v (x - mean)|, 0 for those not kept.
+    """
+    counts = kept.sum(dim=1).to(points.dtype)
+    present = points * kept[..., None]
+    mean = present.sum(dim=1) / counts[:, None]
+    centred = (points - mean[:, None]) * kept[..., None]
+    gram = centred @ centred.transpose(1, 2) / counts[:, None, None]
+    values, vectors = torch.linalg.eigh(gram)
+    variance = values[:, -1].clamp(min=0)
+    return variance, vectors[..., -1].abs() * (counts * variance).sqrt()[:, None]
+
+
+def linear_density(stream: torch.Generator) -> Callable[[int], Tensor]:
+    """Draws with density 2 z on [0, 1] from a step's stream: square roots of uniform ones."""
+
+    def draw(count: int) -> Tensor:
+        return torch.rand(count, generator=stream, device=stream.device, dtype=torch.float64).sqrt()
+
+    return draw

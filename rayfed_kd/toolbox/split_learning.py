@@ -1,0 +1,266 @@
+"""Small models at the clients, the large rest at the server, and logits both ways: FedGKT and FedICT.
+
+A client's model is cut behind one of its layers. Those before it are its extractor, the others its small
+classifier; the server's model takes the extractor's output.
+
+    client  E epochs of CE + terms(server's logits, own) on its samples; without such logits yet, of CE
+    up      features 4 n_k H and own logits 4 n_k C bytes; the first time labels, 8 n_k
+    server  epochs over the clients, and the samples of each: CE + terms(client's logits, own)
+    down    the server's logits, 4 n_k C bytes, which the client keeps for its next round
+
+CE reaches the whole of the model that is trained, on either side; a teacher gets no gradient, and the
+server's gives the client's extractor none. Samples go in the client's order, so that each has its own
+teacher however batches are drawn, and no ids travel. Whoever sends features or logits has its model in eval
+mode, and sees the stored images, not augmented. All clients start from the same initial values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.models.base import layer_shape
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.protocol import (
+    PERSONAL,
+    Architecture,
+    ClientContext,
+    Cohort,
+    Completing,
+    Context,
+    Declaration,
+    Evaluable,
+    Message,
+    Method,
+    MethodOptions,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.recipe.schema import OptimizerRecipe
+from rayfed_kd.toolbox.layers import Layers
+from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.optimizers import Moments, Optimizer
+from rayfed_kd.toolbox.server_models import ServerModel
+
+SERVER = "server"
+EVERY_TIME = ("features", "logits")
+
+
+class TransferOptions(MethodOptions):
+    """Where clients' models are cut, and how the server trains."""
+
+    cut: str = Field("C1", description="the last layer of the clients' extractors: its output travels")
+    server: ServerModel = ServerModel()
+    temperature: float = Field(3.0, gt=0, description="T of every distillation term, which is times T^2")
+    server_epochs: int = Field(20, ge=1, description="passes over the round's samples at the server")
+    server_batch_size: int | None = Field(
+        None, ge=1, description="samples a batch there; null: local.batch_size"
+    )
+    server_optimizer: OptimizerRecipe | None = Field(None, description="null: as local.optimizer")
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the server keeps.
+
+    Attributes:
+        model: [P_s], behind the cut.
+        moments: of its optimiser.
+        told: client -> what it sent once: its labels, [n_k], and the method's own, by name.
+    """
+
+    model: Tensor
+    moments: Moments
+    told: Mapping[int, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """A client's model, [P_k], and the server's logits on its samples, [n_k, C]; None before the first."""
+
+    model: Tensor
+    knowledge: Tensor | None
+
+
+Term = Callable[[Tensor, Tensor], Tensor]
+Terms = Mapping[str, tuple[float, Term]]
+"""Name in the tables -> its weight, and (teacher's logits, student's) -> scalar."""
+
+
+class KnowledgeTransfer(Method[ServerState, ClientState]):
+    """The exchange; a method says what beside cross entropy either side minimises."""
+
+    options: TransferOptions
+    down: ClassVar[Declaration] = {"knowledge": "logits"}
+    up: ClassVar[Declaration] = {"features": "features", "logits": "logits", "labels": "labels"}
+    server_keeps: ClassVar[str] = "its model and optimiser, clients' labels"
+    client_keeps: ClassVar[str] = "its model, the server's logits on its samples"
+    heterogeneous: ClassVar[bool] = True
+    aligned: ClassVar[bool] = False
+
+    def client_terms(self, ctx: ClientContext) -> Terms:
+        """What a client adds to cross entropy; the server is the teacher."""
+        raise TypeError(
+            f"{type(self).__name__} must define client_terms(): see rayfed_kd/toolbox/split_learning.py"
+        )
+
+    def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:
+        """What the server adds to cross entropy on the samples of a client, which is the teacher."""
+        raise TypeError(
+            f"{type(self).__name__} must define server_terms(): see rayfed_kd/toolbox/split_learning.py"
+        )
+
+    def introduction(self, ctx: ClientContext) -> Mapping[str, Tensor]:
+        """What a client sends once, beside its labels."""
+        return {}
+
+    def architectures(self) -> Mapping[str, Architecture]:
+        return {SERVER: self.options.server.architecture(cut=self.options.cut)}
+
+    def check(self, ctx: ServerContext) -> None:
+        cut = self.options.cut
+        taken = layer_shape(ctx.frozen_model(ctx.initial_vector()).module, cut, ctx.shape, "method.cut")
+        for name in ctx.client_architectures:
+            model = ctx.frozen_model(ctx.initial_vector(name), name)
+            given = layer_shape(model.module, cut, ctx.shape, f"method.cut, {name}")
+            if given != taken:
+                raise RecipeError(
+                    f"client_models: layer {cut} of {name} gives {_sides(given)}; expected {_sides(taken)}, "
+                    "as the recipe's model, which the server's model takes"
+                )
+
+    def init_server(self, ctx: ServerContext) -> ServerState:
+        return ServerState(ctx.initial_vector(SERVER), {}, {})
+
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        return ClientState(ctx.initial_vector(), None)
+
+    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """Clients train and show what they extract, the server learns from it, its logits go back."""
+        asked = {k: Message(known=int(k in server.told)) for k in cohort.clients}
+        replies = cohort.scatter(self.train, asked)
+        server = self.taught(server, replies, ctx)
+        model = ctx.frozen_model(server.model, SERVER)
+        answers = {r.client: Message(knowledge=self._logits(model, r, ctx)) for r in replies}
+        cohort.scatter(self.keep, answers)
+        return server
+
+    def train(
+        self, client: ClientState | None, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
+        """A client's epochs, then features and logits of its samples, [n_k, ...] and [n_k, C]."""
+        assert client is not None
+        student = ctx.model(client.model)
+        optimizer = Optimizer(ctx.local.optimizer, student)
+        known = client.knowledge
+        terms = {} if known is None else self.client_terms(ctx)
+        for epoch in range(ctx.local.epochs):
+            for which, (images, labels) in ctx.numbered_epoch(epoch):
+                teacher = None if known is None else known[which]
+                optimizer.minimise(_loss(student(images), labels, teacher, terms, ctx))
+        trained = ClientState(student.vector(), known)
+        return trained, self._shown(trained, ctx, known=bool(message["known"]))
+
+    def taught(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """The server's epochs on what its clients sent, one client after the other, in client order."""
+        once = {r.client: {n: r[n] for n in r.parts if n not in EVERY_TIME} for r in replies}
+        told = {**server.told, **{client: parts for client, parts in once.items() if parts}}
+        model = ctx.model(server.model, SERVER)
+        moments = {name: value.to(ctx.device) for name, value in server.moments.items()}
+        optimizer = Optimizer(self.options.server_optimizer or ctx.local.optimizer, model, moments)
+        terms = {reply.client: self.server_terms(reply.client, told) for reply in replies}
+        for _ in range(self.options.server_epochs):
+            for reply in replies:
+                labels, added = told[reply.client]["labels"], terms[reply.client]
+                self._learn(model, optimizer, reply, labels.to(ctx.device), added, ctx)
+        kept = {name: value.cpu() for name, value in optimizer.state().items()}
+        return ServerState(model.vector().cpu(), kept, told)
+
+    def keep(
+        self, client: ClientState | None, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
+        """The server's logits, kept until the client trains again."""
+        assert client is not None
+        return replace(client, knowledge=message["knowledge"]), Reply()
+
+    def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        return {SERVER: Completing(server.model, SERVER), "personal": PERSONAL}
+
+    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
+        return client.model
+
+    def completed(
+        self, client: ClientState, part: FlatModule, ctx: ClientContext
+    ) -> Callable[[Tensor], Tensor]:
+        own = ctx.frozen_model(client.model)
+        layers, cut = self._cut(own)
+        return lambda images: part(layers.up_to(cut, own, images))
+
+    def _shown(self, client: ClientState, ctx: ClientContext, *, known: bool) -> Reply:
+        own = ctx.frozen_model(client.model)
+        layers, cut = self._cut(own)
+        features, logits, labels = [], [], []
+        with torch.no_grad():
+            for images, wanted in ctx.samples():
+                features.append(layers.up_to(cut, own, images))
+                logits.append(layers.from_(cut, own, features[-1]))
+                labels.append(wanted)
+        once = {} if known else {"labels": torch.cat(labels), **self.introduction(ctx)}
+        return Reply(features=torch.cat(features), logits=torch.cat(logits), **once)
+
+    def _learn(
+        self,
+        model: FlatModule,
+        optimizer: Optimizer,
+        reply: Reply,
+        labels: Tensor,
+        terms: Terms,
+        ctx: ServerContext,
+    ) -> None:
+        """A pass over one client's samples, in an order of its own."""
+        features, teacher = reply["features"].to(ctx.device), reply["logits"].to(ctx.device)
+        stream = ctx.stream(f"order of client {reply.client}")
+        order = torch.randperm(len(labels), generator=stream, device=ctx.device)
+        for chosen in torch.split(order, self._batch_size(ctx)):
+            own = model(features[chosen])
+            optimizer.minimise(_loss(own, labels[chosen], teacher[chosen], terms, ctx, "server_"))
+
+    def _logits(self, model: FlatModule, reply: Reply, ctx: ServerContext) -> Tensor:
+        """The server's logits on a client's samples, [n_k, C], after all its epochs."""
+        chunks = torch.split(reply["features"].to(ctx.device), self._batch_size(ctx))
+        with torch.no_grad():
+            return torch.cat([model(chunk) for chunk in chunks])
+
+    def _batch_size(self, ctx: Context) -> int:
+        return self.options.server_batch_size or ctx.local.batch_size
+
+    def _cut(self, model: FlatModule) -> tuple[Layers, int]:
+        """The layers of a client's model, and how many of them are its extractor."""
+        layers = Layers(model)
+        return layers, layers.names.index(self.options.cut) + 1
+
+
+def _loss(
+    logits: Tensor, labels: Tensor, teacher: Tensor | None, terms: Terms, ctx: Context, side: str = ""
+) -> Tensor:
+    """CE plus the terms whose weight is not 0, each logged by its name."""
+    loss = cross_entropy(logits, labels)
+    ctx.log(**{f"{side}ce": loss})
+    for name, (weight, term) in terms.items():
+        if weight:
+            assert teacher is not None
+            added = term(teacher, logits)
+            ctx.log(**{f"{side}{name}": added})
+            loss = loss + weight * added
+    return loss
+
+
+def _sides(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -1,0 +1,1 @@
+"""Searches over a recipe's coefficients with Ray Tune."""

@@ -1,0 +1,102 @@
+"""One result everywhere: torch.equal, not allclose."""
+
+import pytest
+import ray
+from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
+
+import rayfed_kd
+from algorithms import METHODS
+from cluster.ray_backend.placement import Node, plan_hosts
+from rayfed_kd.recipe.loading import load_recipe
+
+RECIPE = {
+    **FOUR_CLIENTS,
+    "rounds": 3,
+    "sampling": {"fraction": 0.75},
+}
+# One of each kind: one exchange or several, questions in the server's loop, layers that stay at home.
+EVERYWHERE = {
+    "fedavg": {"track_oca": True},
+    "fedkf": {},
+    "dafkd": {"protocol": "local"},
+    "kdia": {},
+    "fedd2s": {},
+    "fedgems": {},
+}
+HETEROGENEOUS = ("fedmd", "cronus", "dsfl", "fedgem", "fedgems")
+MODELS = {
+    "fedavg": {"aca", "oca"},
+    "fedkf": {"aca", "oca"},
+    "kdia": {"student", "teacher"},
+    "fedd2s": set(),
+    "fedgems": {"server"},
+}
+
+
+@pytest.fixture(scope="module")
+def small_ray():
+    """A private Ray with six logical cores: actors are counted, not measured."""
+    ray.init(address="local", num_cpus=6, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def run(method, folder, *overrides, local=False, **options):
+    recipe = small_recipe(RECIPE, method, **options)
+    if method in HETEROGENEOUS:
+        recipe["client_models"] = {"models": [{"name": "lenet5"}, {"name": "mlp", "hidden": 8}]}
+    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
+
+
+@pytest.mark.parametrize("method", EVERYWHERE)
+def test_any_placement_gives_the_local_engines_bits(method, small_ray, tmp_path):
+    expected = run(method, tmp_path / "local", local=True, **EVERYWHERE[method])
+    assert set(expected.models) == MODELS.get(method, {"global"})
+    for clients_per_actor in (4, 2, 1):
+        placed = f"placement.clients_per_actor={clients_per_actor}"
+        result = run(method, tmp_path / f"{clients_per_actor}", placed, **EVERYWHERE[method])
+        assert_same_run(result, expected)
+        # A pinned client that took part shows as a host of its own.
+        assert len(set(result.tables["hosts"]["host"].to_pylist())) <= -(-4 // clients_per_actor)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in EVERYWHERE])
+def test_two_hosts_give_the_local_engines_bits(method, small_ray, tmp_path):
+    """The other methods, once each: four clients on two hosts, so that states travel."""
+    expected = run(method, tmp_path / "local", "rounds=2", local=True)
+    result = run(method, tmp_path / "ray", "rounds=2", "placement.clients_per_actor=2")
+    assert_same_run(result, expected)
+
+
+def test_placements_of_the_first_test_use_one_two_and_four_hosts():
+    recipe = load_recipe(small_recipe(RECIPE, "fedavg"))
+    node = [Node(6, 0, 24 * 2**30)]
+    hosts = [
+        plan_hosts(load_recipe(recipe.model_dump(), [f"placement.clients_per_actor={n}"]), node).num_hosts
+        for n in (4, 2, 1)
+    ]
+    assert hosts == [1, 2, 4]
+
+
+def test_bug_in_a_method_shows_its_own_traceback(small_ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken_on_ray.py").write_text(
+        "from algorithms.fedavg import FedAvg\n\n\n"
+        "class Broken(FedAvg):\n"
+        "    def client_update(self, client, message, ctx):\n"
+        "        raise ValueError('seventeen')\n"
+    )
+    recipe = {**RECIPE, "method": {"name": "broken_on_ray:Broken"}}
+    with pytest.raises(Exception, match=r"round 1, client \d, client_update failed") as caught:
+        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"])
+    assert "ValueError: seventeen" in str(caught.value)
+    assert "broken_on_ray.py" in str(caught.value)
+
+
+def test_nothing_large_passes_through_the_driver(small_ray, tmp_path):
+    """What the driver receives while a run goes are events: numbers by name."""
+    events = []
+    recipe = {**small_recipe(RECIPE, "fedavg"), "results": {"folder": str(tmp_path / "run")}}
+    rayfed_kd.run(recipe, on_event=events.append)
+    assert [event["round"] for event in events] == [1, 2, 3]
+    assert all(len(str(event)) < 5000 for event in events)

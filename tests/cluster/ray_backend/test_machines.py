@@ -1,0 +1,162 @@
+"""A cluster's machines before a run, and data that is sent to them: decided from facts, without Ray."""
+
+import re
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
+from cluster.ray_backend.session import RaySession, _probe
+from rayfed_kd.data.cache import located, packed, unpack
+from rayfed_kd.data.loading import load_dataset, open_dataset
+from rayfed_kd.errors import DataError, RecipeError, RunError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.setting.code_identity import differences, identity
+
+RECIPE = {
+    "method": {"name": "fedavg"},
+    "data": {"name": "digits", "fraction": 0.1},
+    "model": {"name": "mlp"},
+    "partition": {"name": "iid", "clients": 5},
+}
+ENTRY = Path("/cache/digits-1")
+
+
+def seen(machine="m", data=True, cached=False, **facts):
+    found = {"identity": dict(identity()), "instruction_set": "AVX2", "method": "", "folder": True} | facts
+    return Seen(machine=machine, data=data, cached=cached, **found)
+
+
+@pytest.fixture
+def blueprint():
+    return prepare(RECIPE).blueprint
+
+
+def test_this_machine_sees_the_data_and_the_run(blueprint, tmp_path):
+    (tmp_path / "config.yaml").touch()
+    found = look(blueprint, str(tmp_path))
+    assert (found.data, found.folder, found.method) == (True, True, "")
+    check_seen(found, blueprint)
+    assert not look(blueprint, str(tmp_path / "elsewhere")).folder
+    assert not look(replace(blueprint, dataset_folder="/nowhere/x"), str(tmp_path)).data
+
+
+def test_method_that_cannot_be_imported_there_is_refused(blueprint, tmp_path):
+    found = look(replace(blueprint, method="not_there:Method"), str(tmp_path))
+    with pytest.raises(RunError, match=r"machine .*not_there.*install the same everywhere"):
+        check_seen(found, blueprint)
+
+
+@pytest.mark.parametrize("what", ["Python", "torch", "numpy", "ray", "rayfed-kd's source"])
+def test_other_versions_are_refused_with_both(what, blueprint):
+    other = seen("far", identity={**identity(), what: "0.0"})
+    here = re.escape(identity()[what])
+    with pytest.raises(RunError, match=rf"machine far: {what} 0\.0 there, {here} here; install"):
+        check_seen(other, blueprint)
+
+
+def test_process_of_other_code_does_not_build_a_setting(blueprint):
+    other = replace(blueprint, identity={**identity(), "torch": "0.1"})
+    with pytest.raises(RunError, match=r"torch .* there, 0\.1 here"):
+        other.build()
+
+
+def test_what_is_unknown_there_is_a_difference():
+    assert differences({"ray": "2"}, {}) == "ray unknown there, 2 here"
+    assert differences(identity(), identity()) == ""
+
+
+def test_data_stays_where_all_machines_see_it():
+    assert to_be_sent([seen(), seen()], "auto", ENTRY) is None
+    assert to_be_sent([seen(), seen()], "shared", ENTRY) is None
+
+
+def test_data_goes_to_the_machines_that_lack_it_once_one_does_not_see_it():
+    machines = [seen(), seen("blind", data=False), seen("blind", data=False, cached=True)]
+    assert to_be_sent(machines, "auto", ENTRY) == [0, 1]
+    assert to_be_sent([seen(cached=True), seen()], "ship", ENTRY) == [1]
+
+
+def test_shared_data_that_one_machine_does_not_see_is_refused():
+    with pytest.raises(DataError, match=r"placement.data = shared: far cannot see /cache/digits-1; expected"):
+        to_be_sent([seen(), seen("far", data=False)], "shared", ENTRY)
+
+
+def test_sent_data_is_the_same_to_the_byte(tmp_path, monkeypatch):
+    original = load_dataset("digits", fraction=0.1)
+    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path))
+    place = located(Path(original.folder.name))
+    assert place == tmp_path / original.folder.name
+    for _ in range(2):  # the second time it is there already
+        unpack(place, packed(original.folder))
+    found = open_dataset(place)
+    assert np.array_equal(found.train.images, original.train.images)
+    assert np.array_equal(found.train.labels, original.train.labels)
+    assert (found.mean, found.std, found.class_names) == (original.mean, original.std, original.class_names)
+    for file in original.folder.iterdir():
+        assert (place / file.name).read_bytes() == file.read_bytes()
+
+
+def test_sent_data_without_room_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"cache folder .* cannot be made"):
+        unpack(tmp_path / "file" / "entry", {"a": np.zeros(1, np.uint8)})
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """Every Ray refuses this process with the error that is given."""
+
+    def refuse_with(fault):
+        def refuses(**given):
+            raise fault
+
+        monkeypatch.setattr("ray.init", refuses)
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("cluster.ray_backend.session._probe", lambda address: None)
+    return refuse_with
+
+
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("Version mismatch: the cluster has Ray: 2.1"), ConnectionError("no")]
+)
+def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, refusing):
+    """As `ray.init` says it for another Ray or Python version, or a token that is missing."""
+    refusing(fault)
+    recipe = load_recipe(RECIPE)
+    with RaySession(recipe, "far:6379") as session, pytest.raises(RecipeError, match="--address far:6379: "):
+        session.ready()
+
+
+@pytest.mark.parametrize(("given", "asked"), [(None, "far:6379"), ("near:6379", "near:6379")])
+def test_address_that_is_given_wins_over_the_environments(given, asked, refusing, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "far:6379")
+    refusing(ConnectionError("no"))
+    recipe = load_recipe(RECIPE)
+    with RaySession(recipe, given) as session, pytest.raises(RecipeError, match=f"--address {asked}: no"):
+        session.ready()
+
+
+def test_dashboards_port_is_told_from_the_heads():
+    """`ray job submit` takes the one, --address the other; asked there, Ray itself would wait for minutes."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(
+            RecipeError, match=r"a web server answers there, as Ray's dashboard does; expected"
+        ):
+            _probe(f"127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "host:port"])
+def test_address_of_another_form_is_refused(address):
+    with pytest.raises(RecipeError, match=rf"--address {address}: expected HOST:PORT$"):
+        _probe(address)

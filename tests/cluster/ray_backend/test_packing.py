@@ -1,0 +1,68 @@
+"""A group's calls and results are after the crossing what they were before it."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from cluster.engine.calls import Held, StepCall, StepFacts
+from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked, unpack_facts, unstacked
+from rayfed_kd.protocol import DispatchFacts
+
+
+def call(client, message, state=None):
+    facts = DispatchFacts(client, 3, participation=2, exchange=1)
+    return StepCall("client_update", facts, message, {"gamma": 0.5}, state, 7, 40 + client, observing=True)
+
+
+def test_calls_come_out_as_they_went_in():
+    message, state = Held({"student": np.zeros(3)}), Held({"state": None})
+    calls = [call(1, message), call(4, message, state)]
+    assert PackedCalls.of(calls).calls() == calls  # handles are compared by identity
+
+
+def test_no_handle_is_hidden_in_the_bytes_where_ray_would_not_see_its_reference():
+    class Untouchable(Held):
+        def __reduce__(self):
+            raise AssertionError("a handle was pickled")
+
+    packed = PackedCalls.of([call(0, Untouchable({}), Untouchable({}))])
+    with pytest.raises(AssertionError, match="a handle was pickled"):
+        pickle.dumps(packed)
+    assert isinstance(packed.plain, bytes)
+
+
+def test_facts_come_out_as_they_went_in():
+    facts = StepFacts({"samples": 5}, {"student": (3, 4)}, (), {"ce": (1.5, 2)}, 10, 0, "vm", 0.1, 9.0, 0.0)
+    assert unpack_facts(pack_facts([facts, facts])) == [facts, facts]
+
+
+def test_parts_of_equal_shape_cross_as_one_array_a_name():
+    parts = [{"student": np.full(3, client, np.float32), "loss": np.float32(client)} for client in range(4)]
+    parts = [{name: np.asarray(part) for name, part in one.items()} for one in parts]
+    crossing = stacked(parts)
+    assert {name: whole.shape for name, whole in crossing.items()} == {"student": (4, 3), "loss": (4,)}
+    for one, again in zip(parts, unstacked(crossing), strict=True):
+        assert one.keys() == again.keys()
+        for name, part in one.items():
+            assert isinstance(again[name], np.ndarray)
+            assert again[name].dtype == part.dtype
+            np.testing.assert_array_equal(again[name], part)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{"logits": np.zeros((2, 3))}, {"logits": np.zeros((4, 3))}],
+        [{"logits": np.zeros(2)}, {"logits": np.zeros(2, np.float32)}],
+        [{"logits": np.zeros(2)}, {"labels": np.zeros(2)}],
+        [{}, {}],
+    ],
+)
+def test_other_parts_cross_client_by_client(parts):
+    found = unstacked(stacked(parts))
+    assert len(found) == 2
+    for one, again in zip(parts, found, strict=True):
+        assert {n: (p.shape, p.dtype) for n, p in one.items()} == {
+            n: (p.shape, p.dtype) for n, p in again.items()
+        }

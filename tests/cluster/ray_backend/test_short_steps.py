@@ -1,0 +1,257 @@
+"""Short steps cross to a host in few calls: results, errors and second tries are as of calls of their own."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import ray
+from small_recipes import small_recipe
+
+from cluster.engine.calls import Held, StepCall, StepError
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.ray_backend.actors import ClientActor
+from cluster.ray_backend.engine import MOST_S, RayEngine
+from cluster.ray_backend.handles import Enclosed
+from cluster.ray_backend.placement import Plan
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import DispatchFacts
+from rayfed_kd.recipe.schema import FaultsRecipe, ResourceRecipe
+
+CLIENTS = 40
+RECIPE = {
+    "model": {"name": "mlp", "hidden": 4},
+    "data": {"name": "synthetic", "samples": 200, "test_samples": 10, "shape": [8]},
+    "partition": {"name": "iid", "clients": CLIENTS},
+    "local": {"epochs": 1, "batch_size": 5},
+    "rounds": 1,
+}
+
+
+class Ref:
+    """What a call of an actor gives, without Ray: a reference that can be waited for."""
+
+    def __init__(self, whole, place):
+        self._whole, self._place = whole, place
+
+    def future(self):
+        found = Future()
+
+        def hand_on(done):
+            if found.cancelled():
+                return
+            if done.exception() is not None:
+                found.set_exception(done.exception())
+            else:
+                found.set_result(done.result() if self._place is None else done.result()[self._place])
+
+        self._whole.add_done_callback(hand_on)
+        return found
+
+
+class Remote:
+    """A method of an actor, called as Ray's are."""
+
+    def __init__(self, owner, name, returns):
+        self._owner, self._name, self._returns = owner, name, returns
+
+    def options(self, num_returns):
+        return Remote(self._owner, self._name, num_returns)
+
+    def remote(self, *given):
+        self._owner.called.append((self._name, given))
+        whole = self._owner.pool.submit(self._owner.run, self._name, given)
+        return Ref(whole, None) if self._returns == 1 else [Ref(whole, n) for n in range(self._returns)]
+
+
+class InProcess(ClientActor):
+    """A client actor in a thread of this process."""
+
+    def __init__(self, host, failures=(), hang_s=0.0, each_s=0.0):
+        super().__init__()
+        self.host, self.failures, self.hang_s = host, list(failures), hang_s
+        self.each_s = each_s
+        self.called, self.pool = [], ThreadPoolExecutor(1)
+
+    def __getattribute__(self, name):
+        returns = {"step": 3, "steps": 3, "several": 1, "build": 1}.get(name)
+        return super().__getattribute__(name) if returns is None else Remote(self, name, returns)
+
+    def run(self, name, given):
+        if name == "build":
+            self._built = self.host
+            return None
+        if name in self.failures:
+            self.failures.remove(name)
+            raise ray.exceptions.ActorUnavailableError("it was killed", None)
+        time.sleep(self.each_s)
+        if name == "several":
+            hang_s, self.hang_s = self.hang_s, 0.0
+            time.sleep(hang_s)
+        return getattr(ClientActor, name)(self, *given)
+
+
+class Paced(Host):
+    """Says that steps take a millisecond, or as told: how busy the machine is decides nothing."""
+
+    seconds = 0.001
+
+    def _facts(self, *given, **options):
+        return replace(super()._facts(*given, **options), seconds=self.seconds)
+
+
+class Long(Paced):
+    seconds = 2 * MOST_S
+
+
+class Ill(Paced):
+    """One client's step raises."""
+
+    def _stepped(self, call, ctx):
+        if ctx.client == 7:
+            raise StepError("client 7 has a bug")
+        return super()._stepped(call, ctx)
+
+
+@pytest.fixture
+def setting():
+    return prepare(small_recipe(RECIPE, "fedavg")).setting
+
+
+@pytest.fixture
+def engine(setting):
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+
+    def make(actors, pinned=False, max_retries=2, step_timeout_s=None, **options):
+        plan = Plan(len(actors), pinned, 1, ResourceRecipe(), ResourceRecipe())
+        faults = FaultsRecipe(max_retries=max_retries, step_timeout_s=step_timeout_s)
+        sizes = setting.partition.sizes.tolist()
+        return RayEngine(actors, None, plan, sizes, loop, faults=faults, **options)
+
+    yield make
+    loop.call_soon_threadsafe(loop.stop)
+
+
+def asked(setting, engine):
+    message = engine.publish({"student": setting.workshop().initial_vector("model").numpy()})
+    facts = [DispatchFacts(client, 1, 1) for client in range(CLIENTS)]
+    return [StepCall("client_update", one, message, {}, None, -1, one.client + 1) for one in facts]
+
+
+def answers(engine, calls):
+    """Trained vectors or errors of two rounds: the first one tells how long steps take."""
+    found = []
+    for _ in range(2):
+        pending = [engine.submit(call) for call in calls]
+        found += [one.exception(timeout=60) or one.result() for one in pending]
+    return [one if isinstance(one, Exception) else one.parts.resolve()["student"] for one in found]
+
+
+def names(actors):
+    return [name for actor in actors for name, _ in actor.called if name != "build"]
+
+
+def expected(setting):
+    local = LocalEngine(Host(setting))
+    return answers(local, asked(setting, local))
+
+
+def test_short_steps_cross_in_few_calls_with_the_bits_of_each_alone(setting, engine):
+    actors = [InProcess(Paced(setting, number)) for number in range(2)]
+    found = answers(made := engine(actors), asked(setting, made))
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
+    calls = names(actors)
+    assert "several" in calls
+    assert len(calls) < CLIENTS + CLIENTS / 2  # the second round's 40 steps took less than 20
+
+
+@pytest.mark.parametrize("options", [{"pinned": True}, {"max_inflight": 4}])
+def test_where_calls_are_counted_or_belong_to_a_host_each_step_goes_alone(options, setting, engine):
+    hosts = CLIENTS if "pinned" in options else 2
+    actors = [InProcess(Paced(setting, number)) for number in range(hosts)]
+    answers(made := engine(actors, **options), asked(setting, made))
+    assert set(names(actors)) == {"step"}
+
+
+def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
+    """A checkpoint asks for every seen client's state."""
+    made = engine([InProcess(Paced(setting))])
+    calls = asked(setting, made)
+    for call in (*calls, *calls):
+        state = made.submit(call).result(timeout=60).state
+        assert isinstance(state, Held)
+        assert state.resolve() == {"state": None}
+
+
+def test_long_steps_go_alone(setting, engine):
+    actors = [InProcess(Long(setting))]
+    answers(made := engine(actors), asked(setting, made))
+    assert set(names(actors)) == {"step"}
+
+
+def test_error_of_one_step_is_its_own(setting, engine):
+    actors = [InProcess(Ill(setting))]
+    found = answers(made := engine(actors), asked(setting, made))
+    assert "several" in names(actors)
+    for place, (one, other) in enumerate(zip(found, expected(setting), strict=True)):
+        if place % CLIENTS == 7:
+            assert isinstance(one, StepError)
+            assert "client 7 has a bug" in str(one)
+        else:
+            assert np.array_equal(one, other)
+
+
+def test_steps_whose_host_was_lost_run_again_each_alone(setting, engine):
+    actors = [InProcess(Paced(setting), failures=["several"])]
+    found = answers(made := engine(actors), asked(setting, made))
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
+    lost = next(given for name, given in actors[0].called if name == "several")
+    numbers = {call.number for call in lost[0].calls()}
+    place = [name for name, _ in actors[0].called].index("several")
+    later = [given[0].number for name, given in actors[0].called[place:] if name == "step"]
+    assert numbers <= set(later)
+
+
+def test_host_that_is_lost_too_often_ends_its_steps_with_the_reason(setting, engine):
+    actors = [InProcess(Paced(setting), failures=["several"])]
+    found = answers(made := engine(actors, max_retries=0), asked(setting, made))
+    lost = [one for one in found if isinstance(one, Exception)]
+    assert lost
+    assert all("its host was lost once (faults.max_retries = 0)" in str(one) for one in lost)
+
+
+def test_a_step_that_hangs_among_others_is_found_as_soon_as_one_alone(setting, engine, monkeypatch):
+    actors, killed = [InProcess(Paced(setting), hang_s=4.0)], []
+    monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
+    told = []
+    found = answers(made := engine(actors, step_timeout_s=2.5, tell=told.append), asked(setting, made))
+    assert killed == actors
+    assert len(told) == 1
+    assert told[0].startswith("host 0 took longer than faults.step_timeout_s = 2.5; it is restarted")
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
+
+
+def test_with_a_time_limit_no_step_waits_at_a_host_for_another(setting, engine, monkeypatch):
+    """Its time would pass while the other runs."""
+    actors, killed = [InProcess(Long(setting), each_s=0.5)], []
+    monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
+    made = engine(actors, step_timeout_s=0.9)
+    pending = [made.submit(call) for call in asked(setting, made)[:6]]
+    assert all(one.result(timeout=60) for one in pending)
+    assert not killed
+
+
+def test_small_message_is_a_copy_that_travels_with_calls(setting, engine):
+    made = engine([InProcess(Paced(setting))])
+    vector = np.arange(3, dtype=np.float32)
+    one, other = made.publish({"student": vector}), made.publish({"student": vector})
+    vector[0] = 9.0
+    assert isinstance(one, Enclosed)
+    assert one.resolve()["student"].tolist() == [0.0, 1.0, 2.0]
+    assert one == Enclosed(one.name, {})
+    assert one != other  # a host keeps the tensors of the message that it knows by name

@@ -1,0 +1,276 @@
+"""Runs without rounds: order of events, sync as a case of them, the same bits everywhere."""
+
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+import ray
+from small_recipes import assert_same_run, small_recipe
+
+import rayfed_kd
+from cluster.engine.calls import Held, StepCall, StepFacts, StepResult
+from cluster.server.clock import DeviceClock, NoClock
+from cluster.server.event_queue import Flights, Order
+from rayfed_kd.errors import RunError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import DispatchFacts
+from rayfed_kd.setting.devices import Devices
+
+RECIPE = {
+    "method": {"name": "fedavg"},
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits", "fraction": 0.3},
+    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6},
+    "local": {"epochs": 1, "batch_size": 32},
+    "rounds": 6,
+    "sampling": {"fraction": 0.5},
+    "evaluation": {"samples": False},
+    "clock": {"name": "lognormal"},
+}
+METHODS = ("fedavg", "fedkf", "kdia", "dafkd")
+SCHEDULES = {
+    "sync": {"name": "sync"},
+    "quorum": {"name": "quorum", "min_fraction": 0.6},
+    "next_round": {"name": "quorum", "min_fraction": 0.6, "late": "next_round"},
+    "fedbuff": {"name": "fedbuff", "buffer": 2},
+    "fedasync": {"name": "fedasync"},
+}
+
+
+@pytest.fixture(scope="module")
+def small_ray():
+    """A private Ray with three logical cores: actors are counted, not measured."""
+    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def run(folder, *overrides, local=True, method="fedavg", options=None, **changes):
+    options = options or ({"track_oca": True} if method == "fedavg" else {})
+    recipe = {**small_recipe(RECIPE, method, **options), **changes}
+    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
+
+
+class Work:
+    """An engine whose steps end when the test says so."""
+
+    def __init__(self):
+        self.futures = {}
+
+    def submit(self, call):
+        self.futures[call.facts.client] = Future()
+        return self.futures[call.facts.client]
+
+    def done(self, client, samples=0, up=0):
+        facts = StepFacts({}, {"student": (up, 1)}, (), {}, samples, 0, "", 0.0, 0.0, 0.0)
+        self.futures[client].set_result(StepResult(facts, Held(), Held()))
+
+
+def order(number, client, at=0.0, samples=0):
+    call = StepCall("step", DispatchFacts(client, 1, 1), Held(), {}, None, 0, number)
+    return Order(number, at, call, 0, {}, samples)
+
+
+def flights(work, *seconds_per_sample, up_mbit_s=None):
+    clients = len(seconds_per_sample)
+    up = np.full(clients, 1e12) if up_mbit_s is None else np.array(up_mbit_s)
+    devices = Devices(
+        np.array(seconds_per_sample), up, np.full(clients, 1e12), np.zeros(clients), (None,) * clients
+    )
+    return Flights(work, DeviceClock(devices), {"student": "weights"})
+
+
+def test_replies_land_in_simulated_order_whatever_ends_first():
+    work = Work()
+    air = flights(work, 3.0, 1.0, 2.0)
+    for client in range(3):
+        air.start(order(client + 1, client, samples=10))
+    for client in (0, 2, 1):
+        work.done(client, samples=10)
+    landed = []
+    while landing := air.next():
+        landed.append((landing.order.client, air.now))
+    assert landed == [(1, 10.0), (2, 20.0), (0, 30.0)]
+
+
+def test_reply_that_is_surely_first_is_taken_while_others_still_work():
+    """Client 0 needs 100 s at least, so that client 1's reply at 10 s cannot be overtaken."""
+    work = Work()
+    air = flights(work, 10.0, 1.0)
+    air.start(order(1, 0, samples=10))
+    air.start(order(2, 1, samples=10))
+    work.done(1, samples=10)
+    assert air.next().order.client == 1
+    assert not work.futures[0].done()
+
+
+def test_upload_and_more_work_than_expected_change_the_order():
+    """Client 0: 10 s and 8 Mbit up at 1 Mbit/s: 18 s. Client 1: at least 5 s, but 17 for 17 samples."""
+    work = Work()
+    air = flights(work, 1.0, 1.0, up_mbit_s=[1.0, 1e12])
+    air.start(order(1, 0, samples=10))
+    air.start(order(2, 1, samples=5))
+    work.done(0, samples=10, up=1_000_000)
+    work.done(1, samples=17)
+    assert [(air.next().order.client, air.now) for _ in range(2)] == [(1, 17.0), (0, 18.0)]
+
+
+def test_replies_of_one_second_land_in_client_order_then_by_dispatch():
+    work = Work()
+    air = Flights(work, NoClock(), {})
+    for number, client in enumerate([5, 2, 9], start=1):
+        air.start(order(number, client))
+    for client in (9, 5, 2):
+        work.done(client)
+    assert [air.next().order.client for _ in range(3)] == [2, 5, 9]
+
+
+def test_time_goes_on_to_the_deadline_if_nothing_lands():
+    work = Work()
+    air = flights(work, 1.0)
+    air.start(order(1, 0, samples=10))
+    assert air.next(until=4.0) is None
+    assert (air.now, len(air)) == (4.0, 1)
+
+
+@pytest.mark.parametrize("clock", ["none", "lognormal"])
+def test_a_clock_changes_no_bit_of_synchronous_rounds(clock, tmp_path):
+    plain = run(tmp_path / "plain", clock={"name": "none"})
+    timed = run(tmp_path / "timed", clock={"name": clock})
+    assert np.array_equal(plain.models["aca"], timed.models["aca"])
+    assert (timed.tables["rounds"]["sim_s"].null_count == 0) == (clock != "none")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_full_buffer_of_equal_devices_is_a_synchronous_run(method, tmp_path):
+    """buffer = concurrency = cohort, constant weights, and devices that take equally long for everything."""
+    equal = {"name": "constant", "seconds_per_sample": 0.0, "latency_s": 1.0}
+    buffered = {"name": "buffered", "buffer": 3, "concurrency": 3}
+    sync = run(tmp_path / "sync", "rounds=3", clock=equal, method=method)
+    other = run(tmp_path / "other", "rounds=3", clock=equal, schedule=buffered, method=method)
+    assert_same_run(sync, other)
+    assert set(sync.tables["rounds"]["cohort"].to_pylist()) == {3}
+
+
+def test_schedules_differ_from_each_other(tmp_path):
+    found = [run(tmp_path / name, schedule=schedule) for name, schedule in SCHEDULES.items()]
+    assert len({result.models["aca"].tobytes() for result in found}) == len(SCHEDULES)
+    waits = {
+        name: r.tables["rounds"]["sim_s"].to_pylist()[-1] for name, r in zip(SCHEDULES, found, strict=True)
+    }
+    assert waits["fedasync"] < waits["quorum"] < waits["sync"]
+    assert max(found[-1].tables["rounds"]["staleness"].to_pylist()) > 0
+    assert set(found[1].tables["rounds"]["dropped"].to_pylist()) == {1}
+
+
+@pytest.mark.parametrize("schedule", ["next_round", "fedbuff", "fedasync"])
+@pytest.mark.parametrize("method", METHODS)
+def test_stopped_and_resumed_is_uninterrupted_with_replies_in_flight(schedule, method, tmp_path):
+    changes = {"schedule": SCHEDULES[schedule], "method": method}
+    whole = run(tmp_path / "whole", "rounds=5", **changes)
+    run(tmp_path / "cut", "rounds=3", **changes)
+    again = rayfed_kd.resume(tmp_path / "cut", ["rounds=5"], local=True)
+    assert_same_run(whole, again)
+
+
+@pytest.mark.parametrize("schedule", ["quorum", "fedbuff", "fedasync"])
+def test_ray_gives_the_bits_of_the_local_engine(schedule, small_ray, tmp_path):
+    changes = {"schedule": SCHEDULES[schedule], "method": "fedkf"}
+    local = run(tmp_path / "local", **changes)
+    assert_same_run(local, run(tmp_path / "ray", local=False, **changes))
+
+
+def test_every_table_has_simulated_seconds(tmp_path):
+    found = run(tmp_path / "a", schedule=SCHEDULES["fedbuff"])
+    sim_s = dict(zip(*(found.tables["rounds"][c].to_pylist() for c in ("round", "sim_s")), strict=True))
+    assert sorted(sim_s.values()) == list(sim_s.values())
+    for name, table in found.tables.items():
+        for row in table.to_pylist():
+            assert row["sim_s"] == sim_s[row["round"]], name
+
+
+def test_simulated_seconds_of_a_round_are_its_slowest_clients(tmp_path):
+    """All six train on n_k samples of 0.5 s: the round takes 0.5 max n_k; messages cost nothing here."""
+    clock = {
+        "name": "constant",
+        "seconds_per_sample": 0.5,
+        "latency_s": 0.0,
+        "up_mbit_s": 1e15,
+        "down_mbit_s": 1e15,
+    }
+    found = run(tmp_path / "a", "rounds=2", "sampling.fraction=1.0", clock=clock)
+    sizes = prepare(tmp_path / "a" / "config.yaml").setting.partition.sizes
+    largest = max(sizes.tolist())
+    assert found.tables["rounds"]["sim_s"].to_pylist() == pytest.approx([0.5 * largest, largest])
+
+
+def test_models_with_batchnorm_stay_finite_when_replies_are_late(tmp_path):
+    """DaFKD's generator: differences of running variances would be negative by round 3."""
+    options, schedule = {"distill_epochs": 0}, SCHEDULES["fedbuff"]
+    found = run(tmp_path / "a", "local.batch_size=16", method="dafkd", options=options, schedule=schedule)
+    assert max(found.tables["rounds"]["staleness"].to_pylist()) > 0
+    assert all(np.isfinite(vector).all() for vector in found.models.values())
+
+
+def test_older_replies_than_allowed_are_dropped_and_counted(tmp_path):
+    schedule = {**SCHEDULES["fedasync"], "max_staleness": 0}
+    rounds = run(tmp_path / "a", schedule=schedule).tables["rounds"]
+    assert set(rounds["staleness"].to_pylist()) == {0.0}
+    assert sum(rounds["dropped"].to_pylist()) > 0
+
+
+def test_devices_that_are_away_are_not_asked(tmp_path):
+    """Clients 0 to 2 are there in the first half of each 100 s, the others in the second."""
+    lines = ["client,seconds_per_sample,up_mbit_s,down_mbit_s,from_s,until_s"]
+    lines += [f"{k},0.1,1000,1000,{0 if k < 3 else 50},{50 if k < 3 else 100}" for k in range(6)]
+    (tmp_path / "trace.csv").write_text("\n".join(lines))
+    clock = {"name": "trace", "file": str(tmp_path / "trace.csv")}
+    found = run(tmp_path / "a", "rounds=20", clock=clock, schedule=SCHEDULES["sync"])
+    sent = found.tables["messages"].filter(
+        np.array([d == "down" for d in found.tables["messages"]["direction"].to_pylist()])
+    )
+    starts = [0.0, *found.tables["rounds"]["sim_s"].to_pylist()]
+    for row in sent.to_pylist():
+        assert (starts[row["round"] - 1] % 100 < 50) == (row["client"] < 3)
+    assert found.tables["rounds"]["sim_s"].to_pylist()[-1] > 50
+
+
+def test_real_clock_takes_replies_as_they_come(small_ray, tmp_path):
+    found = run(tmp_path / "a", clock={"name": "real"}, schedule=SCHEDULES["fedasync"], local=False)
+    sim_s = found.tables["rounds"]["sim_s"].to_pylist()
+    assert sim_s == sorted(sim_s)
+    assert found.summary["status"] == "finished"
+
+
+def test_durable_replies_change_nothing(small_ray, tmp_path):
+    local = run(tmp_path / "local", "rounds=3", method="fedkf")
+    ray = run(tmp_path / "ray", "rounds=3", "faults.durable=true", method="fedkf", local=False)
+    assert_same_run(local, ray)
+
+
+SHAPES = """
+import torch
+from algorithms.fedavg import FedAvg
+from rayfed_kd.protocol import Reply
+
+class Short(FedAvg):
+    def client_update(self, client, message, ctx):
+        state, reply = super().client_update(client, message, ctx)
+        if ctx.client == 1 and ctx.round == 2:
+            return state, Reply(student=reply["student"][:-1], samples=ctx.num_samples)
+        return state, reply
+"""
+
+
+def test_reply_of_a_wrong_size_is_refused_or_dropped(tmp_path, monkeypatch):
+    (tmp_path / "own_shapes.py").write_text(SHAPES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    method = "own_shapes:Short"
+    everybody = ["sampling.fraction=1.0", "rounds=3"]
+    with pytest.raises(
+        RunError,
+        match=r"round 2, client 1, client_update: reply part student has 21385 elements; expected 21386",
+    ):
+        run(tmp_path / "a", *everybody, method=method)
+    found = run(tmp_path / "b", *everybody, "faults.bad_replies=drop", method=method)
+    assert found.tables["rounds"]["dropped"].to_pylist() == [0, 1, 0]

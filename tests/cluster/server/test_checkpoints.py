@@ -1,0 +1,283 @@
+"""Checkpoints: what they hold, what damages them, and that a resumed run is the undisturbed one."""
+
+import json
+import math
+import shutil
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
+
+import rayfed_kd
+from algorithms import METHODS
+from cluster.engine.calls import Held
+from cluster.engine.host import Host
+from cluster.server.checkpoints import Checkpointer, Decoder, Snapshot, encode
+from cluster.server.client_records import ClientRecord
+from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.planning import plan
+from rayfed_kd.comparison.runs import run_each
+from rayfed_kd.comparison.studies import Study
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import PartRef
+from rayfed_kd.recipe.schema import CheckpointRecipe
+from rayfed_kd.toolbox.slots import Slots
+
+RECIPE = {
+    **FOUR_CLIENTS,
+    "rounds": 4,
+    "sampling": {"fraction": 0.5},
+    "evaluation": {"samples": False},
+    "checkpoint": {"every": 1},
+}
+
+
+def recipe(method="fedkf"):
+    return small_recipe(RECIPE, method, **({"track_oca": True} if method == "fedavg" else {}))
+
+
+def run(folder, *overrides, method="fedkf"):
+    return rayfed_kd.run(recipe(method), [f"results.folder={folder}", *overrides], local=True)
+
+
+class Pair(NamedTuple):
+    first: int
+    second: torch.Tensor
+
+
+@dataclass(frozen=True)
+class State:
+    weights: torch.Tensor
+    slots: Slots
+    others: dict[int, tuple[float, None]]
+    pair: Pair
+
+
+def slots(*values):
+    ref = PartRef(Held({"student": np.array(values, dtype=np.float32)}), "student")
+    return Slots.empty(len(values)).replaced({3: (ref, 0.1)})
+
+
+def test_state_comes_back_bit_for_bit(tmp_path):
+    state = State(
+        torch.randn(5), slots(1.5, -2.0), {7: (math.inf, None), -1: (0.1, None)}, Pair(2**40, torch.tensor(3))
+    )
+    keeper = Checkpointer(tmp_path, CheckpointRecipe())
+    held = Held({"state": {"steps": np.array(3.0, dtype=np.float32), "name": "x"}})
+    keeper.save(Snapshot(8, state, {3: ClientRecord(2, held, 5)}, 12.5))
+    found = keeper.latest(Held, "cpu", pytest.fail)
+    assert (found.round, found.wall_s) == (8, 12.5)
+    assert torch.equal(found.server.weights, state.weights)
+    assert found.server.weights.dtype == torch.float32
+    assert torch.equal(found.server.slots.total, state.slots.total)
+    assert found.server.slots.weights == {3: 0.1}
+    assert torch.equal(found.server.slots.entries[3].load(), torch.tensor([1.5, -2.0]))
+    assert found.server.others == state.others
+    assert (found.server.pair.first, found.server.pair.second.item()) == (2**40, 3)
+    record = found.records[3]
+    assert (record.participations, record.version) == (2, 5)
+    assert record.state.resolve()["state"]["steps"].shape == ()
+
+
+def test_what_no_checkpoint_can_hold_is_told():
+    with pytest.raises(RunError, match="a state holds a set, which a checkpoint cannot"):
+        encode({"a": {1, 2}}, {})
+
+
+def test_class_of_a_module_that_is_not_loaded_is_refused():
+    """Nothing is imported, nor anything but a state's class called, for what a file says."""
+    decoder = Decoder(lambda name: np.zeros(1), Held, "cpu")
+    for name in ("antigravity:State", "os:system", "subprocess:Popen"):
+        with pytest.raises(RunError, match=f"the checkpoint holds a {name}"):
+            decoder.decode(["dataclass", name, {}])
+
+
+def saved(folder, rounds=(1, 2, 3), keep=3):
+    keeper = Checkpointer(folder, CheckpointRecipe(keep=keep))
+    for index in rounds:
+        keeper.save(Snapshot(index, torch.full((3,), float(index)), {}, 0.0))
+    return keeper
+
+
+@pytest.mark.parametrize("damage", ["truncated", "a byte changed", "gone", "note cut off"])
+def test_damaged_checkpoint_is_recognised_and_the_one_before_it_used(damage, tmp_path):
+    keeper = saved(tmp_path)
+    newest = tmp_path / "checkpoints" / "round-000003.safetensors"
+    content = bytearray(newest.read_bytes())
+    if damage == "truncated":
+        newest.write_bytes(content[: len(content) // 2])
+    elif damage == "a byte changed":
+        content[-1] ^= 1
+        newest.write_bytes(content)
+    elif damage == "gone":
+        newest.unlink()
+    else:
+        newest.with_suffix(".json").write_text('{"round": 3, "by')
+    told = []
+    found = keeper.latest(Held, "cpu", told.append)
+    assert (found.round, found.server.tolist()) == (2, [2.0, 2.0, 2.0])
+    assert len(told) == 1
+    assert "round-000003.safetensors is damaged" in told[0]
+
+
+def test_file_without_its_note_does_not_count(tmp_path):
+    """A kill between the two renames leaves the checkpoint before."""
+    keeper = saved(tmp_path)
+    (tmp_path / "checkpoints" / "round-000003.json").unlink()
+    assert keeper.latest(Held, "cpu", pytest.fail).round == 2
+
+
+def test_the_last_ones_are_kept(tmp_path):
+    saved(tmp_path, range(1, 8), keep=2)
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert names == {f"round-00000{i}.{e}" for i in (6, 7) for e in ("json", "safetensors")}
+
+
+@pytest.mark.parametrize(
+    ("every", "minutes", "due"), [(2, None, [2, 4]), (None, None, []), (None, 1e-9, [1, 2, 3, 4])]
+)
+def test_when_a_checkpoint_is_due(every, minutes, due, tmp_path):
+    keeper = Checkpointer(tmp_path, CheckpointRecipe(every=every, minutes=minutes))
+    assert [index for index in range(1, 5) if keeper.due(index)] == due
+
+
+def interrupted(folder, monkeypatch, at_step, method):
+    """A run that Ctrl-C meets in the middle of its `at_step`-th step."""
+    steps = []
+    original = Host.step
+
+    def step(self, call):
+        steps.append(call)
+        if len(steps) == at_step:
+            raise KeyboardInterrupt
+        return original(self, call)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, method=method)
+
+
+@pytest.mark.parametrize(
+    ("method", "at_step"),
+    [(name, 2) for name in METHODS if name != "datafree"]  # which has no steps at clients
+    + [(name, step) for name in ("fedkf", "fedd2s") for step in (1, 4, 8)],
+)
+def test_run_stopped_in_mid_round_and_resumed_is_the_undisturbed_run(method, at_step, tmp_path, monkeypatch):
+    expected = run(tmp_path / "whole", method=method)
+    interrupted(tmp_path / "cut", monkeypatch, at_step, method)
+    assert_same_run(rayfed_kd.resume(tmp_path / "cut", local=True), expected)
+    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("cut", "whole")]
+    assert summaries[0]["models"] == summaries[1]["models"]
+    assert summaries[0]["bytes"] == summaries[1]["bytes"]
+
+
+def test_twice_cut_off_and_resumed_with_a_damaged_checkpoint(tmp_path, monkeypatch):
+    expected = run(tmp_path / "whole", "rounds=5")
+    folder = tmp_path / "cut"
+    interrupted(folder, monkeypatch, 6, "fedkf")
+    newest = max((folder / "checkpoints").glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:100])
+    told = []
+    rayfed_kd.resume(folder, ["rounds=4"], local=True, tell=told.append)
+    assert len(told) == 1
+    assert_same_run(rayfed_kd.resume(folder, ["rounds=5"], local=True), expected)
+
+
+def test_run_without_a_whole_checkpoint_starts_again(tmp_path):
+    expected = run(tmp_path / "whole")
+    run(tmp_path / "cut", "rounds=2")
+    shutil.rmtree(tmp_path / "cut" / "checkpoints")
+    assert_same_run(rayfed_kd.resume(tmp_path / "cut", ["rounds=4"], local=True), expected)
+
+
+def test_resumed_on_ray_with_more_hosts_gives_the_same_bits(tmp_path):
+    expected = run(tmp_path / "whole")
+    run(tmp_path / "cut", "rounds=2")
+    overrides = ["rounds=4", "placement.clients_per_actor=2", "placement.client.num_cpus=0.5"]
+    assert_same_run(rayfed_kd.resume(tmp_path / "cut", overrides), expected)
+
+
+def test_finished_run_says_so_and_is_extended(tmp_path):
+    run(tmp_path / "a", "rounds=2")
+    told = []
+    rayfed_kd.resume(tmp_path / "a", local=True, tell=told.append)
+    assert "is finished: 2 rounds" in told[0]
+    assert rayfed_kd.resume(tmp_path / "a", ["rounds=3"], local=True).summary["rounds"] == 3
+    with pytest.raises(RecipeError, match=r"rounds = 1: .* has 3 rounds already"):
+        rayfed_kd.resume(tmp_path / "a", ["rounds=1"], local=True)
+
+
+def test_another_recipe_is_refused_with_the_differences(tmp_path):
+    run(tmp_path / "a", "rounds=1")
+    with pytest.raises(RecipeError) as caught:
+        rayfed_kd.resume(tmp_path / "a", ["rounds=2", "local.epochs=3"], local=True)
+    assert "local was {'epochs': 1," in str(caught.value)
+    assert "is {'epochs': 3," in str(caught.value)
+
+
+def test_other_versions_are_refused_with_both_unless_asked_for(tmp_path):
+    run(tmp_path / "a", "rounds=1")
+    path = tmp_path / "a" / "environment.json"
+    begun = json.loads(path.read_text())
+    begun["packages"]["torch"] = "1.0"
+    path.write_text(json.dumps(begun))
+    with pytest.raises(RecipeError, match=r"was begun with torch 1.0, now .*--anyway"):
+        rayfed_kd.resume(tmp_path / "a", ["rounds=2"], local=True)
+    assert rayfed_kd.resume(tmp_path / "a", ["rounds=2"], local=True, anyway=True).summary["rounds"] == 2
+
+
+def test_partition_that_is_another_now_is_refused(tmp_path):
+    run(tmp_path / "a", "rounds=1")
+    other = prepare(recipe(), ["seed=9"]).setting.partition
+    other.save(tmp_path / "a" / "partition.parquet")
+    with pytest.raises(RecipeError, match="its partition is another"):
+        rayfed_kd.resume(tmp_path / "a", ["rounds=2"], local=True)
+
+
+def test_folder_without_a_run_is_told(tmp_path):
+    with pytest.raises(RecipeError, match="holds no run"):
+        rayfed_kd.resume(tmp_path, local=True)
+
+
+def test_exported_model_loads_into_the_model_class(tmp_path):
+    result = run(tmp_path / "a", "rounds=2")
+    paths = rayfed_kd.export(tmp_path / "a", "oca", tmp_path / "out" / "best.bin")
+    assert [path.name for path in paths] == ["best.safetensors", "best.pt", "best.yaml"]
+    assert yaml.safe_load(paths[2].read_text())["rounds"] == 2
+    setting = prepare(recipe()).setting
+    images = torch.randn(3, 1, 8, 8)
+    expected = setting.workshop().lend("model", torch.from_numpy(result.models["oca"])).freeze()(images)
+    for state in (load_file(paths[0]), torch.load(paths[1], weights_only=True)):
+        module = setting.builders["model"]()
+        module.load_state_dict(state)
+        torch.testing.assert_close(module.eval()(images), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_export_of_a_model_that_is_not_there_is_told(tmp_path):
+    run(tmp_path / "a", "rounds=1")
+    with pytest.raises(RecipeError, match="--model best: this run evaluates aca, oca"):
+        rayfed_kd.export(tmp_path / "a", "best", tmp_path / "x")
+
+
+def test_comparison_goes_on_in_the_middle_of_a_run(tmp_path, monkeypatch):
+    base = tmp_path / "base.yaml"
+    base.write_text(yaml.safe_dump(recipe()))
+    study = Study.model_validate(
+        {"base": str(base), "folder": str(tmp_path / "runs"), "runs": [{"label": "A"}]}
+    )
+    interrupted(plan(study)[0].aside, monkeypatch, 6, "fedkf")
+    told = []
+    found = compare(study, run=lambda p: run_each(p, local=True, address=None, jobs=None, tell=told.append))
+    assert "A, seed 1: goes on in" in told[0]
+    whole = study.model_copy(update={"folder": str(tmp_path / "whole")})
+    expected = compare(
+        whole, run=lambda p: run_each(p, local=True, address=None, jobs=None, tell=told.append)
+    )
+    assert found.curves == expected.curves

@@ -1,0 +1,218 @@
+"""Groups: formed by client order, the same everywhere, decided once, refused where they cannot be."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import ray
+import yaml
+from small_recipes import assert_same_run, small_recipe
+
+import rayfed_kd
+from cluster.engine.calls import Held, StepCall
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.ray_backend.handles import RowHandle, Rows
+from cluster.server.grouping import FILE, Grouping
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import DispatchFacts
+
+RECIPE = {
+    "model": {"name": "mlp", "hidden": 16},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6},
+    "local": {"epochs": 2, "batch_size": 16, "vectorise": 3},
+    "rounds": 3,
+    "sampling": {"count": 5},
+    "evaluation": {"samples": False},
+}
+
+
+def recipe(method="fedavg", **local):
+    return small_recipe({**RECIPE, "local": {**RECIPE["local"], **local}}, method)
+
+
+def calls(clients):
+    return [StepCall("client_update", DispatchFacts(c, 1, 1), Held({}), {}, None, -1) for c in clients]
+
+
+def test_groups_are_even_in_client_order_and_of_one_architecture():
+    one = prepare(recipe()).setting
+    grouping = Grouping(one, LocalEngine(Host(one)))
+    assert grouping.groups(calls(range(3))) == [[0, 1, 2]]
+    assert grouping.groups(calls(range(5))) == [[0, 1], [2, 3, 4]]  # not three and two left over
+    assert grouping.groups(calls([4])) == [[0]]
+    models = [{"name": "mlp", "hidden": 16}, {"name": "mlp", "hidden": 8}]
+    two = prepare({**recipe("fedmd"), "client_models": {"models": models}}).setting
+    assert [two.model_of(client) == "model" for client in range(4)] == [True, False, True, False]
+    assert Grouping(two, LocalEngine(Host(two))).groups(calls(range(4))) == [[0, 2], [1, 3]]
+
+
+@pytest.fixture(scope="module")
+def small_ray():
+    """A private Ray with six logical cores."""
+    ray.init(address="local", num_cpus=6, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+# Stateless, with slots, with states, several exchanges.
+@pytest.mark.parametrize("method", ["fedavg", "fedavg with slots", "pfedsd", "fedmd"])
+def test_any_placement_gives_the_local_engines_bits(method, small_ray, tmp_path):
+    name = method.partition(" ")[0]
+    options = {"track_oca": True} if "slots" in method else {}
+    asked = small_recipe(RECIPE, name, **options)
+    expected = rayfed_kd.run(asked, [f"results.folder={tmp_path}/local"], local=True)
+    for share in (6, 2):
+        placed = [f"results.folder={tmp_path}/{share}", f"placement.clients_per_actor={share}"]
+        assert_same_run(rayfed_kd.run(asked, placed), expected)
+    alone = rayfed_kd.run(asked, [f"results.folder={tmp_path}/off", "local.vectorise=off"], local=True)
+    rows = zip(alone.tables["rounds"]["losses"], expected.tables["rounds"]["losses"], strict=True)
+    assert all(dict(a.as_py()) == pytest.approx(dict(b.as_py()), abs=1e-4) for a, b in rows)
+
+
+def test_what_slots_and_states_keep_holds_no_other_clients_arrays(small_ray):
+    class Counted:
+        fetched = 0
+
+        def resolve(self):
+            self.fetched += 1
+            return [{"student": b"a"}, {"student": b"b"}]
+
+    rows = Rows(counted := Counted())
+    handles = [RowHandle(rows, place) for place in (0, 1)]
+    assert [handle.resolve()["student"] for handle in handles] == [b"a", b"b"]
+    assert counted.fetched == 1
+    kept = handles[1].own()
+    assert kept.resolve() == {"student": b"b"}
+    assert handles[1].own() is kept
+
+
+def test_a_resumed_run_groups_alike_and_gives_the_same_bits(tmp_path):
+    asked = {**recipe(vectorise="auto"), "rounds": 4, "checkpoint": {"every": 2}}
+    first = [f"results.folder={tmp_path}/whole"]
+    whole = rayfed_kd.run(asked, first, local=True)
+    decided = yaml.safe_load((tmp_path / "whole" / FILE).read_text())
+    assert set(decided) == {"client_update"}
+    assert decided["client_update"]["together"] in (1, 5)
+    # The other decision than was measured, so that following it shows.
+    other = {1: 5, 5: 1}[decided["client_update"]["together"]]
+    half = tmp_path / "half"
+    rayfed_kd.run({**asked, "rounds": 2}, [f"results.folder={half}"], local=True)
+    decided["client_update"]["together"] = other
+    (half / FILE).write_text(yaml.safe_dump(decided))
+    shutil.copytree(half, tmp_path / "again")
+    lines = []
+    resumed = [
+        rayfed_kd.resume(tmp_path / name, ["rounds=4"], local=True, tell=lines.append)
+        for name in ("half", "again")
+    ]
+    assert_same_run(resumed[0], resumed[1])
+    assert yaml.safe_load((half / FILE).read_text())["client_update"]["together"] == other
+    assert not [line for line in lines if "ms" in line]  # nothing was measured again
+    assert resumed[0].tables["rounds"].num_rows == whole.tables["rounds"].num_rows
+
+
+class Timed(LocalEngine):
+    """An engine whose clock says what a test wants: seconds a client, alone and together."""
+
+    def __init__(self, host, alone_s, together_s, hosts=1):
+        super().__init__(host)
+        self._seconds, self._hosts, self.asked, self.now = (alone_s, together_s), hosts, [], 0.0
+
+    @property
+    def hosts(self):
+        return self._hosts
+
+    def clock(self):
+        return self.now
+
+    def submit(self, call):
+        self.asked.append([call])
+        self.now += self._seconds[0]
+        return super().submit(call)
+
+    def submit_together(self, group):
+        self.asked.append(list(group))
+        self.now += self._seconds[1] * len(group)
+        return super().submit_together(group)
+
+
+def first_calls(one, count):
+    vector = one.workshop().initial_vector("model").numpy()
+    asked = calls(range(count))
+    return [replace(call, message=Held({"student": vector})) for call in asked]
+
+
+@pytest.mark.parametrize(("together_s", "expected"), [(0.2, [[0, 1, 2], [3, 4, 5]]), (0.95, None)])
+def test_auto_takes_what_is_faster_by_a_tenth_and_says_so(together_s, expected, tmp_path):
+    one = prepare(recipe(vectorise="auto")).setting
+    engine, lines = Timed(Host(one), 1.0, together_s, hosts=2), []
+    grouping = Grouping(one, engine, tmp_path, lines.append, engine.clock)
+    asked = first_calls(one, 6)
+    assert grouping.groups(asked) == (expected or [[place] for place in range(6)])
+    assert [len(group) for group in engine.asked] == [3, 3, *6 * [1], 3, 3]
+    assert all(call.observing for group in engine.asked for call in group)
+    assert f"{1000 * together_s:.2f} ms a client in groups of 3, 1000.00 ms alone" in lines[0]
+    grouping.groups(asked)
+    assert len(engine.asked) == 10  # decided once
+    again = Grouping(one, other := Timed(Host(one), 1.0, 5.0), tmp_path)
+    assert again.groups(asked) == (expected or [[place] for place in range(6)])
+    assert other.asked == []
+
+
+class Warming(Timed):
+    """Its first groups take long, as modules are built and caches filled."""
+
+    def submit_together(self, group):
+        groups_so_far = sum(len(asked) > 1 for asked in self.asked)
+        self._seconds = (self._seconds[0], 0.02 if groups_so_far > 2 else 0.04)
+        return super().submit_together(group)
+
+
+def test_auto_is_not_misled_by_what_takes_long_at_first():
+    one = prepare(recipe(vectorise="auto")).setting
+    engine, lines = Warming(Host(one), 0.03, 0.02), []
+    grouping = Grouping(one, engine, None, lines.append, engine.clock)
+    assert grouping.groups(first_calls(one, 6)) == [[0, 1, 2, 3, 4, 5]]
+    assert "20.00 ms a client in groups of 6, 30.00 ms alone" in lines[0]
+
+
+def test_auto_leaves_a_method_with_a_loop_of_its_own_alone(tmp_path):
+    lines = []
+    asked = {**recipe("fedgen", vectorise="auto"), "rounds": 1}
+    rayfed_kd.run(asked, [f"results.folder={tmp_path}/run"], local=True, tell=lines.append)
+    assert [line for line in lines if "in a loop of its own" in line]
+
+
+def test_a_number_with_a_method_that_cannot_be_batched_says_so_once(tmp_path):
+    lines = []
+    rayfed_kd.run(recipe("fedgen"), [f"results.folder={tmp_path}/run"], local=True, tell=lines.append)
+    assert lines == [
+        "local.vectorise: 0 of 5 steps of this round ran together",
+        "local.vectorise: clients train one by one in spite of it: "
+        "its step goes over batches in a loop of its own",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"schedule": {"name": "fedbuff", "buffer": 2}, "clock": {"name": "lognormal"}}, "one at a time"),
+        ({"placement": {"clients_per_actor": 1}}, "a client's own actor"),
+        (
+            {"placement": {"overrides": [{"clients": [0], "num_cpus": 2.0}]}},
+            "hosts of their own",
+        ),
+    ],
+)
+def test_groups_that_cannot_be_are_refused_or_given_up_aloud(changed, reason):
+    with pytest.raises(RecipeError, match=rf"local\.vectorise = 3: .*{reason}.*; expected off or auto"):
+        prepare({**recipe(), **changed})
+    one = prepare({**recipe(vectorise="auto"), **changed}).setting
+    lines = []
+    grouping = Grouping(one, LocalEngine(Host(one)), None, lines.append)
+    assert grouping.groups(calls(range(4))) == [[0], [1], [2], [3]]
+    assert len(lines) == 1
+    assert reason in lines[0]

@@ -1,0 +1,42 @@
+"""Bytes, counted by one rule: elements x element size."""
+
+import pytest
+
+from cluster.server.ledger import Ledger
+from rayfed_kd.errors import RunError
+from rayfed_kd.protocol import Simulated
+
+DOWN = {"student": "weights", "teacher": "weights", "help": Simulated("labels")}
+
+
+def test_two_models_of_a_hundred_floats_are_800_bytes():
+    ledger = Ledger()
+    ledger.count(3, "down", DOWN, {"student": (100, 4), "teacher": (100, 4)}, 0)
+    assert ledger.rows(7) == [
+        {"round": 7, "client": 3, "direction": "down", "kind": "weights", "bytes": 800, "parts": 2}
+    ]
+
+
+def test_metadata_and_simulation_are_counted_apart():
+    ledger = Ledger()
+    ledger.count(0, "down", DOWN, {"student": (10, 4), "help": (10, 8)}, 2)
+    assert {row["kind"]: row["bytes"] for row in ledger.rows(1)} == {
+        "weights": 40,
+        "simulation": 80,
+        "metadata": 16,
+    }
+    assert ledger.total("down") == 40
+    assert ledger.total("up") == 0
+
+
+def test_ten_class_logit_vector_is_forty_bytes():
+    """FedGEMS, Table 6: 0.0390625 KiB; 16 clients x 5,000 samples give 3125 KiB."""
+    ledger = Ledger()
+    for client in range(16):
+        ledger.count(client, "up", {"logits": "logits"}, {"logits": (5000 * 10, 4)}, 0)
+    assert ledger.total("up") / 1024 == 3125.0
+
+
+def test_undeclared_part_is_refused_with_the_nearest():
+    with pytest.raises(RunError, match=r"'studnt' goes down undeclared.*Did you mean 'student'\?"):
+        Ledger().count(0, "down", DOWN, {"studnt": (1, 4)}, 0)

@@ -1,0 +1,150 @@
+"""A round is written down while the next one trains: in order, with the same numbers, and never half."""
+
+import threading
+from concurrent.futures import CancelledError, Future
+
+import pytest
+from small_recipes import small_recipe
+
+import cluster.server.simulation
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.client_records import ClientRecord, Records
+from cluster.server.simulation import Simulation, StoppedError
+from rayfed_kd.experiment.preparation import prepare
+
+RECIPE = {
+    "model": {"name": "mlp", "hidden": 8},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4},
+    "local": {"epochs": 1, "batch_size": 32},
+    "rounds": 4,
+    "sampling": {"count": 2},
+    "evaluation": {"samples": False},
+    "checkpoint": {"every": None},
+}
+
+
+class Late(LocalEngine):
+    """Evaluations end only after the next round's first step has been asked for, or never."""
+
+    def __init__(self, host, *, never_from=99):
+        super().__init__(host)
+        self._kept, self._never_from, self.evaluations = [], never_from, 0
+
+    def evaluate(self, call):
+        return self._later(super().evaluate(call).result())
+
+    def evaluate_personal(self, call):
+        return self._later(super().evaluate_personal(call).result())
+
+    def submit(self, call):
+        for future, result in self._kept:
+            _end(future, result, 0.05)
+        self._kept = []
+        return super().submit(call)
+
+    def _later(self, result):
+        self.evaluations += 1
+        future = Future()
+        if self.evaluations < self._never_from:
+            self._kept.append((future, result))
+            _end(future, result, 3)  # the last round has none after it
+        return future
+
+
+def _end(future, result, seconds):
+    def end():
+        if not future.done():
+            future.set_result(result)
+
+    threading.Timer(seconds, end).start()
+
+
+class Kept:
+    """A recorder that keeps what comes."""
+
+    def __init__(self):
+        self.records = []
+
+    def record(self, record):
+        self.records.append(record)
+
+
+class Saved:
+    """A checkpointer that keeps what would be written, as it was then."""
+
+    def __init__(self):
+        self.snapshots = []
+
+    def due(self, round_index):
+        return False
+
+    def save(self, snapshot):
+        self.snapshots.append((snapshot.round, {c: r.participations for c, r in snapshot.records.items()}))
+
+
+def run(engine, method="pfedsd", checkpointer=None):
+    model = {"model": {"name": "lenet5"}} if method == "fedgkt" else {}
+    setting = prepare(small_recipe({**RECIPE, **model}, method)).setting
+    return Simulation(setting, engine(Host(setting)), Kept(), checkpointer=checkpointer)
+
+
+def timeless(records):
+    return [
+        (record.round, record.tables["metrics"], record.tables["clients"], record.tables["messages"])
+        for record in records
+    ]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "pfedsd", "fedgkt"])  # shared, personal, completed models
+def test_records_are_those_of_a_run_that_waits(method):
+    waiting, late = run(LocalEngine, method), run(Late, method)
+    waiting.run()
+    late.run()  # the last round's evaluation is waited for
+    assert [record.round for record in late.recorder.records] == [1, 2, 3, 4]
+    assert timeless(late.recorder.records) == timeless(waiting.recorder.records)
+
+
+def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch):
+    monkeypatch.setattr(cluster.server.simulation, "GRACE_S", 0.1)
+    whole = run(LocalEngine, checkpointer=Saved())
+    whole.run()
+    seen = {}
+    for record in whole.recorder.records[:2]:
+        for row in record.tables["messages"]:
+            seen.setdefault(record.round, set()).add(row["client"])
+    # Round 2's evaluations never end; the run is stopped in round 3.
+    per_round = 1 + 4  # the shared model, and four clients' own
+    stopped = run(lambda host: Late(host, never_from=per_round + 1), checkpointer=Saved())
+    stopped_in = []
+
+    def submit(call, before=stopped.engine.submit):
+        if call.facts.round == 3:
+            stopped_in.append(call.facts.client)
+            raise StoppedError("now")
+        return before(call)
+
+    stopped.engine.submit = submit
+    with pytest.raises(StoppedError):
+        stopped.run()
+    assert stopped_in
+    assert [record.round for record in stopped.recorder.records] == [1]
+    ((round_index, participations),) = stopped.checkpointer.snapshots
+    assert round_index == 1
+    assert participations == dict.fromkeys(seen[1], 1)
+    with pytest.raises(CancelledError):  # nobody is left waiting: Python ends only when its threads have
+        stopped._settling.result(5)
+
+
+def test_two_rounds_of_records_can_be_taken_back():
+    records = Records({0: ClientRecord(1)})
+    records.begin()
+    records.put(0, ClientRecord(2))
+    records.begin()
+    records.put(0, ClientRecord(3))
+    records.put(1, ClientRecord(1))
+    records.undo()
+    assert dict(records) == {0: ClientRecord(2)}
+    records.undo()
+    assert dict(records) == {0: ClientRecord(1)}

@@ -1,0 +1,254 @@
+"""Evaluation of clients' own models and of shared models of other architectures."""
+
+import numpy as np
+import pytest
+import ray
+import torch
+from safetensors.torch import load_file
+
+import rayfed_kd
+from cluster.engine.calls import decode_state
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.data.batches import DeviceData
+from rayfed_kd.errors import RecipeError, RunError
+
+OWN = '''
+import torch
+from rayfed_kd.protocol import PERSONAL, Architecture, Evaluated, Message, OneExchange, Reply
+from rayfed_kd.training import train_on_labels
+
+
+class Own(OneExchange):
+    """Every client trains a model of its own, from an initial vector that it draws."""
+
+    def architectures(self):
+        return {"wide": Architecture("classifier", "mlp", {"hidden": 16})}
+
+    def init_server(self, ctx):
+        return ctx.initial_vector("wide")
+
+    def init_client(self, ctx):
+        vector = ctx.initial_vector()
+        return vector + 0.1 * torch.randn(vector.shape, generator=ctx.stream("start"))
+
+    def dispatch(self, server, ctx):
+        return Message()
+
+    def client_update(self, client, message, ctx):
+        student = ctx.model(client)
+        train_on_labels(student, ctx)
+        return student.vector(), Reply()
+
+    def absorb(self, server, replies, ctx):
+        return server
+
+    def evaluated(self, server):
+        return {"server": Evaluated(server, "wide"), "personal": PERSONAL}
+
+    def personal(self, client, ctx):
+        return client
+
+
+class Broken(Own):
+    def personal(self, client, ctx):
+        return client[1:]
+
+
+class Missing(Own):
+    personal = OneExchange.personal
+'''
+RECIPE = {
+    "method": {"name": "own_models:Own"},
+    "model": {"name": "mlp", "hidden": 8},
+    "data": {"name": "synthetic", "samples": 60, "test_samples": 40, "shape": [1, 8, 8], "classes": 3},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
+    "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.1}},
+    "rounds": 4,
+    "sampling": {"count": 2},
+    "evaluation": {"samples": False},
+}
+DECIDED = ["metrics", "clients", "messages"]
+
+
+class Rounds(list):
+    def record(self, record):
+        self.append(record)
+
+    def close(self, status):
+        return {}
+
+
+@pytest.fixture(autouse=True)
+def own_models(tmp_path, monkeypatch):
+    torch.set_num_threads(1)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_models.py").write_text(OWN)
+
+
+def simulated(*overrides, before=lambda simulation: None):
+    """A run in this process: its simulation, and the tables of each round."""
+    setting = rayfed_kd.prepare(RECIPE, overrides).setting
+    host = Host(setting, keep_states=2)
+    simulation = Simulation(setting, LocalEngine(host), Rounds())
+    before(simulation)
+    simulation.run()
+    return simulation, [record.tables for record in simulation.recorder]
+
+
+def own_vector(simulation, client):
+    """A client's own model, from what the server remembers of it."""
+    record = simulation.ground.records[client]
+    if record.state is not None:
+        return decode_state(record.state.resolve()["state"], "cpu")
+    from rayfed_kd.seeds import torch_stream
+
+    initial = simulation.setting.workshop().initial_vector("model")
+    drawn = torch.randn(initial.shape, generator=torch_stream(1, "start", client, 1))
+    return initial + 0.1 * drawn
+
+
+def right(simulation, vector, images, labels, architecture="model"):
+    module = simulation.setting.workshop().lend(architecture, vector).freeze()
+    normalised = DeviceData(simulation.setting.dataset).normalise(torch.from_numpy(np.array(images)))
+    return int((module(normalised).argmax(dim=1).numpy() == np.array(labels)).sum())
+
+
+def personal(rows):
+    return {row["client"]: row for row in rows if row["model"] == "personal"}
+
+
+def test_every_clients_model_is_held_against_its_own_test_part():
+    simulation, tables = simulated("rounds=1")
+    setting = simulation.setting
+    assert len(simulation.ground.records) == 2  # three clients were never dispatched
+    rows = personal(tables[0]["clients"])
+    assert sorted(rows) == [0, 1, 2, 3, 4]
+    train = setting.dataset.train
+    for client, part in enumerate(setting.partition.test):
+        expected = right(simulation, own_vector(simulation, client), train.images[part], train.labels[part])
+        assert (rows[client]["samples"], rows[client]["correct"]) == (len(part), expected)
+        assert rows[client]["accuracy"] == expected / len(part)
+
+
+def test_metrics_are_those_of_the_rows():
+    _, tables = simulated("rounds=2")
+    found = next(row for row in tables[1]["metrics"] if row["model"] == "personal")
+    rows = list(personal(tables[1]["clients"]).values())
+    accuracies = [row["accuracy"] for row in rows]
+    assert found["ua"] == pytest.approx(sum(accuracies) / 5)
+    assert found["wlp"] == min(accuracies)
+    assert found["amp"] == pytest.approx(
+        sum(row["correct"] for row in rows) / sum(row["samples"] for row in rows)
+    )
+    assert found["server_accuracy"] is None
+
+
+def test_official_test_set_is_every_clients():
+    simulation, tables = simulated("rounds=1", "partition.test=official")
+    rows, test = personal(tables[0]["clients"]), simulation.setting.dataset.test
+    correct = [
+        right(simulation, own_vector(simulation, client), test.images, test.labels) for client in range(5)
+    ]
+    assert [row["samples"] for row in rows.values()] == 5 * [len(test.labels)]
+    assert [row["correct"] for row in rows.values()] == correct
+    found = next(row for row in tables[0]["metrics"] if row["model"] == "personal")
+    assert found["server_accuracy"] == pytest.approx(sum(correct) / 5 / len(test.labels))
+
+
+def test_shared_model_of_another_architecture_is_evaluated_as_such():
+    simulation, tables = simulated("rounds=1")
+    test = simulation.setting.dataset.test
+    wide = simulation.models["server"].vector
+    assert wide.numel() == 64 * 16 + 16 + 16 * 3 + 3
+    row = next(row for row in tables[0]["metrics"] if row["model"] == "server")
+    expected = right(simulation, wide, test.images, test.labels, "wide") / len(test.labels)
+    assert row["server_accuracy"] == expected
+
+
+def test_only_what_changed_is_evaluated_again_with_the_same_result():
+    asked = []
+
+    def count(simulation):
+        engine, ask = simulation.engine, simulation.engine.evaluate_personal
+        engine.evaluate_personal = lambda call: asked.append(call.client) or ask(call)
+
+    def forget(simulation):
+        count(simulation)
+        start = simulation._evaluator.start
+
+        def afresh(*arguments):
+            simulation._evaluator._own_known.clear()
+            return start(*arguments)
+
+        simulation._evaluator.start = afresh
+
+    simulation, cached = simulated(before=count)
+    cohorts = [simulation.ground.schedule.drawn(range(5), 2, r) for r in (1, 2, 3, 4)]
+    assert asked == [0, 1, 2, 3, 4, *(client for cohort in cohorts[1:] for client in sorted(cohort))]
+    asked.clear()
+    _, afresh = simulated(before=forget)
+    assert asked == [0, 1, 2, 3, 4] * 4
+    assert [t["clients"] for t in cached] == [t["clients"] for t in afresh]
+
+
+def test_evaluation_changes_no_state():
+    often, _ = simulated("evaluation.every=1")
+    once, _ = simulated("evaluation.every=4")
+    for client, record in often.ground.records.items():
+        assert torch.equal(own_vector(often, client), own_vector(once, client))
+        assert record.version == once.ground.records[client].version
+
+
+def test_any_placement_gives_the_local_engines_rows(tmp_path):
+    expected = rayfed_kd.run(RECIPE, [f"results.folder={tmp_path / 'local'}"], local=True)
+    ray.init(address="local", num_cpus=7, include_dashboard=False, log_to_driver=False)
+    try:
+        for actors in (1, 3):
+            overrides = [
+                f"results.folder={tmp_path / str(actors)}",
+                f"placement.clients_per_actor={actors}",
+            ]
+            result = rayfed_kd.run(RECIPE, overrides)
+            assert all(result.tables[name].equals(expected.tables[name]) for name in DECIDED)
+            assert np.array_equal(result.models["server"], expected.models["server"])
+            assert set(result.models) == {"server"}
+    finally:
+        ray.shutdown()
+
+
+def test_resumed_run_evaluates_the_same(tmp_path):
+    whole = rayfed_kd.run(RECIPE, [f"results.folder={tmp_path / 'a'}"], local=True)
+    rayfed_kd.run(RECIPE, [f"results.folder={tmp_path / 'b'}", "rounds=2"], local=True)
+    resumed = rayfed_kd.resume(tmp_path / "b", ["rounds=4"], local=True)
+    assert all(resumed.tables[name].equals(whole.tables[name]) for name in DECIDED)
+
+
+def test_a_clients_model_is_exported_by_its_number(tmp_path):
+    folder = tmp_path / "run"
+    rayfed_kd.run(RECIPE, [f"results.folder={folder}"], local=True)
+    simulation, _ = simulated()
+    for client in range(5):
+        written = load_file(rayfed_kd.export(folder, "personal", tmp_path / "m", client)[0])
+        module = simulation.setting.workshop().lend("model", own_vector(simulation, client)).module
+        assert all(torch.equal(written[name], value) for name, value in module.state_dict().items())
+    with pytest.raises(RecipeError, match="--model personal is each client's own: expected --client, 0 to 4"):
+        rayfed_kd.export(folder, "personal", tmp_path / "m")
+    with pytest.raises(RecipeError, match="--client 5: expected 0 to 4"):
+        rayfed_kd.export(folder, "personal", tmp_path / "m", 5)
+    with pytest.raises(RecipeError, match="--client 1: server is one model for all; expected no --client"):
+        rayfed_kd.export(folder, "server", tmp_path / "m", 1)
+    assert len(load_file(rayfed_kd.export(folder, "server", tmp_path / "m")[0])) == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("Broken", r"evaluation of client 0's own model failed:[\s\S]*vector has shape \[546\], expected"),
+        ("Missing", r"Missing must define personal\(\)"),
+    ],
+)
+def test_bug_in_personal_is_told_with_the_client(method, message):
+    with pytest.raises(RunError, match=message):
+        simulated(f"method.name=own_models:{method}")

@@ -1,0 +1,296 @@
+"""Attacks in a run: whose replies change, by how much, and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import ray
+import torch
+
+import rayfed_kd
+from cluster.engine.calls import Held
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.cohort import EngineCohort, Onlookers
+from cluster.server.poisoning import Poisoning
+from cluster.server.simulation import Simulation
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import Message, Method, Reply
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.schema import AttackRecipe
+from rayfed_kd.setting.attacks import attackers
+
+RECIPE = {
+    "method": {"name": "fedavg", "weighting": "uniform"},
+    "model": {"name": "mlp", "hidden": 8},
+    "data": {"name": "synthetic", "samples": 90, "test_samples": 60, "shape": [1, 8, 8], "classes": 3},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5, "public": {"fraction": 0.5}},
+    "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "adam", "lr": 0.01}},
+    "rounds": 2,
+    "sampling": {"fraction": 1.0},
+    "evaluation": {"samples": False},
+}
+PAF = "attack={name: paf, clients: [3], scale: 10.0}"
+FEDGEMS = "method={name: fedgems, server: {name: mlp, hidden: 16}, server_batch_size: 16}"
+
+
+class Silent:
+    def record(self, record):
+        pass
+
+    def close(self, status):
+        return {}
+
+
+class Sending(Method):
+    up = {"student": "weights", "logits": "logits", "counted": "counts"}  # noqa: RUF012
+
+
+def run(folder, *overrides, local=True):
+    return rayfed_kd.run(RECIPE, [f"results.folder={folder}", *overrides], local=local)
+
+
+def simulation(*overrides):
+    torch.set_num_threads(1)
+    setting = prepare(RECIPE, overrides).setting
+    return Simulation(setting, LocalEngine(Host(setting)), Silent())
+
+
+def poisoning(attack):
+    recipe = load_recipe(RECIPE, [f"attack={attack}"])
+    return Poisoning(recipe, Sending(), Held)
+
+
+def reply(client, **parts):
+    arrays = {name: np.array(value, dtype=np.float32) for name, value in parts.items()}
+    made = Reply.of(
+        {name: torch.from_numpy(array) for name, array in arrays.items()}, {"samples": 10 + client}
+    )
+    made.client, made.handle = client, Held(arrays)
+    return made
+
+
+HONEST = [[1.0, 2.0], [1.2, 1.8], [0.8, 2.1], [1.1, 2.3]]
+
+
+def five(**extra):
+    return [reply(k, student=v, **extra) for k, v in enumerate([*HONEST, [77.0, 77.0]])]
+
+
+def sent(found, name="student"):
+    return [one[name].tolist() for one in found]
+
+
+def test_only_the_attackers_reply_is_replaced():
+    """B of the worked numbers: mean (1.025, 2.05), so theta' = 10 gives (11.025, 12.05)."""
+    found = sent(poisoning("{name: paf, clients: [4], scale: 10.0}").replies(five()))
+    assert found[:4] == [pytest.approx(row) for row in HONEST]
+    assert found[4] == pytest.approx([11.025, 12.05])
+
+
+def test_little_is_enough_by_one_and_a_half_deviations():
+    found = sent(poisoning("{name: lie, clients: [4]}").replies(five()))
+    assert found[4] == pytest.approx([1.2468529919, 2.3204163457])
+
+
+def test_of_two_attackers_the_first_goes_far_and_the_second_is_the_mean():
+    both = [*five(), reply(9, student=[0.0, 0.0])]
+    work = poisoning("{name: ofom, clients: [4, 0], scale: 10.0}")
+    work._liars = (9, 4)  # the worked example has four honest ones
+    found = sent(work.replies(both))
+    assert found[5] == pytest.approx([11.025, 12.05])
+    assert found[4] == pytest.approx([3.025, 4.05])
+
+
+def test_parts_of_other_kinds_and_numbers_stay_and_references_hold():
+    found = poisoning("{name: paf, clients: [4], scale: 1.0}").replies(five(counted=[3.0]))
+    assert sent(found, "counted") == [[3.0]] * 5
+    assert found[4]["samples"] == 14
+    assert found[4].ref("student").load().tolist() == pytest.approx([2.025, 3.05])
+    assert found[4].ref("counted").load().tolist() == [3.0]
+
+
+def test_named_parts_alone_are_poisoned():
+    found = poisoning("{name: paf, clients: [4], scale: 1.0, parts: [logits]}").replies(five(logits=[0.0]))
+    assert sent(found)[4] == [77, 77]
+    assert sent(found, "logits")[4] == [1.0]
+
+
+def test_replies_without_the_part_are_left_alone():
+    found = poisoning("{name: paf, clients: [4]}").replies([reply(k, counted=[1.0]) for k in range(5)])
+    assert sent(found, "counted") == [[1.0]] * 5
+
+
+def test_where_only_attackers_reply_their_own_work_stands_in_for_the_honest():
+    found = poisoning("{name: paf, clients: [0, 1], scale: 10.0}").replies(five()[:2])
+    assert sent(found) == [pytest.approx([11.1, 11.9])] * 2
+
+
+def test_z_from_a_formula_counts_the_replies_that_are_there():
+    """Baruch, n = 5, f = 1: s = 3 - 1 = 2, (5 - 1 - 2) / 4 = 1/2, so z = 0: the honest mean."""
+    found = sent(poisoning("{name: lie, clients: [4], z: baruch}").replies(five()))
+    assert found[4] == pytest.approx([1.025, 2.05])
+
+
+def test_paf_moves_the_plain_mean_by_its_share_of_theta():
+    """Uniform mean of four honest and mu + 10: mu + 10 / 5."""
+    plain, attacked = (simulation(*changes) for changes in ([], [PAF]))
+    weights = []
+    for one in (plain, attacked):
+        ctx, method = one._context(1), one.setting.method
+        server = one.begin().server
+        replies = EngineCohort(1, one.ground).broadcast(method.client_update, method.dispatch(server, ctx))
+        weights.append((replies, method.absorb(server, replies, ctx).weights))
+    honest = torch.stack([r["student"] for r in weights[0][0] if r.client != 3]).double().mean(0)
+    torch.testing.assert_close(weights[1][1].double(), honest + 2, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("aggregation", ["median", "krum", "multi_krum", "trimmed_mean"])
+def test_robust_aggregation_stays_near_the_honest(aggregation, tmp_path):
+    change = f"method={{name: fedavg, weighting: uniform, aggregation: {aggregation}, trim: 0.2}}"
+    honest, plain = run(tmp_path / "a").models["aca"], run(tmp_path / "b", PAF).models["aca"]
+    robust = run(tmp_path / "c", PAF, change).models["aca"]
+    assert np.abs(plain - honest).mean() > 2
+    assert np.abs(robust - honest).mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["method.name=fedavg", "method={name: fedmd}", "method={name: cronus}", "method={name: dsfl}", FEDGEMS],
+)
+def test_an_attack_without_attackers_changes_no_bit(method, tmp_path):
+    results = [
+        run(tmp_path / str(place), method, f"attack={attack}")
+        for place, attack in enumerate(("null", "{name: paf, clients: []}", "{name: lie, fraction: 0.0}"))
+    ]
+    for name in ("metrics", "clients", "messages"):
+        assert all(other.tables[name].equals(results[0].tables[name]) for other in results[1:])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddf", "fedmd", "cronus", "dsfl", "fedgem"])
+def test_an_attack_changes_what_is_learned_and_no_byte(method, tmp_path):
+    change = FEDGEMS.replace("fedgems", "fedgem") if method == "fedgem" else f"method={{name: {method}}}"
+    honest, attacked = (
+        run(tmp_path / str(k), change, "rounds=1", *more) for k, more in enumerate(([], [PAF]))
+    )
+    assert honest.tables["messages"].equals(attacked.tables["messages"])
+    if method in ("fedavg", "feddf"):
+        name = "aca" if method == "fedavg" else "global"
+        assert np.abs(honest.models[name] - attacked.models[name]).mean() > 0.1
+    else:
+        losses = [dict(result.tables["rounds"].to_pylist()[0]["losses"]) for result in (honest, attacked)]
+        assert losses[0] != losses[1]
+
+
+def test_answers_to_questions_are_poisoned_row_by_row():
+    one = simulation(FEDGEMS, PAF)
+    method = one.setting.method
+    answers = []
+    one.begin()
+    for poisoning_ in (None, one.ground.poisoning):
+        cohort = EngineCohort(1, dataclasses.replace(one.ground, poisoning=poisoning_))
+        questions = cohort.questions(method.predict, Message(), answer="logits", question="ids")
+        answers.append(questions.ask(torch.tensor([7, 2])))
+    honest, attacked = answers
+    mean = honest[[0, 1, 2, 4]].double().mean(0)
+    torch.testing.assert_close(attacked[3].double(), mean + 10, atol=1e-5, rtol=0)
+    assert torch.equal(attacked[[0, 1, 2, 4]], honest[[0, 1, 2, 4]])
+
+
+def test_a_poisoned_prediction_moves_the_plain_mean_of_ds_fl_by_its_share():
+    """Labels are the mean of four honest ones and mu + 10: mu + 10 / 5, off the simplex."""
+    one = simulation("method={name: dsfl, aggregation: sa}", PAF)
+    method = one.setting.method
+    one.begin()
+    replies = EngineCohort(1, one.ground).broadcast(method.update, Message(seed=1))
+    honest = torch.stack([r["probabilities"] for r in replies if r.client != 3]).double().mean(0)
+    torch.testing.assert_close(replies[3]["probabilities"].double(), honest + 10, atol=1e-5, rtol=0)
+    torch.testing.assert_close(method.agreed(replies).double(), honest + 2, atol=1e-5, rtol=0)
+
+
+def test_attackers_are_drawn_once_from_a_stream_of_their_own():
+    attack = AttackRecipe(name="lie", fraction=0.4)
+    drawn = [attackers(attack, 10, seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(set(drawn[0])) == 4
+    assert [len(attackers(AttackRecipe(name=name), 10, 1)) for name in ("paf", "lie", "ofom")] == [1, 1, 2]
+
+
+def test_random_theta_is_the_same_at_every_sample_and_in_every_exchange():
+    """[C] numbers along the last dimension, so that softmax sees them."""
+    work = poisoning("{name: paf, clients: [1], scale: 10.0, theta: random}")
+    rows = torch.zeros(2, 4, 3)
+    first, again = work.rows("logits", [0, 1], rows), work.rows("logits", [0, 1], rows[:, :2])
+    assert torch.equal(first[1, 0], first[1, 3])
+    assert torch.equal(first[1, :2], again[1])
+    assert 1 < first[1].std() < 30
+    assert len(first[1, 0].unique()) == 3
+    assert torch.equal(first[0], rows[0])
+
+
+def test_looks_for_people_see_honest_replies():
+    one, method = (made := simulation(PAF)), made.setting.method
+    message = method.dispatch(one.begin().server, one._context(1))
+    clients = EngineCohort(1, one.ground).clients
+    looked = Onlookers(clients, 1, one.ground).broadcast(method.client_update, message)
+    honest = Onlookers(clients, 1, dataclasses.replace(one.ground, poisoning=None))
+    again = honest.broadcast(method.client_update, message)
+    assert all(torch.equal(a["student"], b["student"]) for a, b in zip(looked, again, strict=True))
+
+
+def test_a_single_reply_cannot_be_poisoned():
+    one = simulation(PAF)
+    method, ctx = one.setting.method, one._context(1)
+    with pytest.raises(RunError, match="a reply that comes alone cannot be poisoned"):
+        server = one.begin().server
+        EngineCohort(1, one.ground).submit(0, method.client_update, method.dispatch(server, ctx))
+
+
+def test_ray_gives_the_local_engines_bits_under_attack(tmp_path):
+    changes = ["method={name: fedavg, track_oca: true}", "attack={name: ofom, fraction: 0.4}"]
+    expected = run(tmp_path / "local", *changes)
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    try:
+        found = run(tmp_path / "ray", *changes, local=False)
+    finally:
+        ray.shutdown()
+    assert all(np.array_equal(found.models[name], expected.models[name]) for name in ("aca", "oca"))
+    assert found.tables["messages"].equals(expected.tables["messages"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("attack={name: paff}", r"attack\.name = 'paff': expected 'paf', 'lie' or 'ofom'"),
+        ("attack={name: paf, clients: [5]}", r"attack\.clients: 5: expected each of 0 to 4 at most once"),
+        ("attack={name: paf, clients: [1, 1]}", r"attack\.clients: 1: expected each of 0 to 4 at most once"),
+        (
+            "attack={name: paf, clients: [0, 1, 2, 3, 4]}",
+            r"5 attackers for 5 clients; expected an honest one",
+        ),
+        ("attack={name: paf, fraction: 0.95}", r"attack\.clients: 5 attackers for 5 clients"),
+        ("attack={name: paf, fraction: 1.5}", r"attack\.fraction = 1.5: expected a number below 1"),
+        (
+            "attack={name: paf, clients: [1], fraction: 0.2}",
+            r"attack: give at most one of clients and fraction",
+        ),
+        ("attack={name: ofom, clients: [1]}", r"attack\.clients: ofom has two attackers"),
+        (
+            "attack={name: paf, parts: [studnt]}",
+            r"attack\.parts = 'studnt': fedavg sends student.*Did you mean student",
+        ),
+        (
+            "attack={name: lie, clients: [0, 1, 2, 3], z: baruch}",
+            r"attack\.z = 'baruch': no finite z for 1 hon",
+        ),
+        ("method.aggregation=medain", r"method\.aggregation = 'medain': expected 'mean', 'median'"),
+        (
+            "method={name: fedavg, aggregation: krum, corrupt: 2}",
+            r"needs 7 clients a round or more \(2 f \+ 3\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_first_round(change, message):
+    with pytest.raises(RecipeError, match=message):
+        prepare(RECIPE, [change])

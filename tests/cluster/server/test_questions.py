@@ -1,0 +1,196 @@
+"""Questions from inside a server's loop: read by row, counted as asked, waited for only when needed."""
+
+import threading
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from cluster.engine.calls import Held, StepFacts, StepResult
+from cluster.server.client_records import ClientRecord, Records
+from cluster.server.clock import NoClock
+from cluster.server.cohort import EngineCohort, Ground
+from cluster.server.event_queue import Flights
+from cluster.server.schedules import Schedule
+from cluster.server.traffic import Counters
+from rayfed_kd.errors import RunError
+from rayfed_kd.protocol import Message, Method
+from rayfed_kd.recipe.schema import FaultsRecipe
+
+ANSWERS = {k: 100.0 * k + np.arange(12, dtype=np.float32).reshape(6, 2) for k in (1, 4)}
+
+
+class Asking(Method):
+    down: ClassVar = {"ids": "ids", "weights": "weights"}
+    up: ClassVar = {"logits": "logits"}
+
+    def predict(self, client, message, ctx):
+        raise AssertionError("the engine answers")
+
+
+class Engine:
+    """An engine whose clients answer when the test says so."""
+
+    def __init__(self, answers=None):
+        self.answers = ANSWERS if answers is None else answers
+        self.futures, self.calls = {}, []
+
+    def publish(self, arrays):
+        return Held(arrays)
+
+    def submit(self, call):
+        self.calls.append(call)
+        self.futures[call.facts.client] = Future()
+        return self.futures[call.facts.client]
+
+    def reply(self, client):
+        answer = self.answers[client]
+        shapes = {"logits": (answer.size, answer.itemsize)}
+        facts = StepFacts({}, shapes, (), {}, 0, client, "here", 0.5, 0.0, 0.0)
+        self.futures[client].set_result(StepResult(facts, Held({"logits": answer}), Held({})))
+
+
+class Both(Schedule):
+    """The two clients that have answers."""
+
+    def drawn(self, free, count, draw):
+        return [1, 4]
+
+
+def asked(engine, question="ids", message=None, *, drop=False):
+    faults = FaultsRecipe(bad_replies="drop" if drop else "stop")
+    recipe = SimpleNamespace(faults=faults, partition=SimpleNamespace(clients=5))
+    method = Asking()
+    ground = Ground(
+        setting=SimpleNamespace(method=method, recipe=recipe),
+        engine=engine,
+        schedule=Both(2, seed=1),
+        flights=Flights(engine, NoClock(), method.up),
+        records=Records({k: ClientRecord(3, Held({"state": None}), 7, 0) for k in ANSWERS}),
+        counters=Counters(),
+        grouping=None,  # questions are asked one by one
+    )
+    cohort = EngineCohort(2, ground)
+    found = cohort.questions(method.predict, message or Message(), answer="logits", question=question)
+    return cohort, found
+
+
+def rows(cohort):
+    return {
+        (row["client"], row["direction"], row["kind"]): row["bytes"] for row in cohort.traffic.ledger.rows(2)
+    }
+
+
+def test_nothing_is_counted_before_a_question():
+    cohort, _ = asked(engine := Engine())
+    engine.reply(1)
+    engine.reply(4)
+    assert rows(cohort) == {}
+
+
+def test_only_rows_asked_for_and_their_ids_are_counted():
+    """Three rows of two floats and three ids, then one more of each."""
+    cohort, questions = asked(engine := Engine())
+    engine.reply(1)
+    engine.reply(4)
+    found = questions.ask(torch.tensor([5, 0, 2]))
+    assert found.tolist() == [[[110, 111], [100, 101], [104, 105]], [[410, 411], [400, 401], [404, 405]]]
+    counted = {
+        (k, way, kind): n for k in (1, 4) for way, kind, n in (("down", "ids", 12), ("up", "logits", 24))
+    }
+    assert rows(cohort) == counted
+    questions.ask(torch.tensor([3]))
+    assert rows(cohort)[1, "up", "logits"] == 24 + 8
+    assert rows(cohort)[4, "down", "ids"] == 12 + 4
+
+
+def test_ids_that_clients_know_do_not_travel():
+    cohort, questions = asked(engine := Engine(), question=None)
+    engine.reply(1)
+    engine.reply(4)
+    questions.ask(torch.arange(6))
+    assert rows(cohort) == {(1, "up", "logits"): 48, (4, "up", "logits"): 48}
+
+
+def test_server_works_on_while_answers_are_on_their_way():
+    """Started without waiting; a question waits for the last of its answers, and its wait is told."""
+    cohort, questions = asked(engine := Engine())
+    assert len(engine.calls) == 2
+    engine.reply(4)
+
+    def late():
+        time.sleep(0.2)
+        engine.reply(1)
+
+    threading.Thread(target=late).start()
+    assert questions.ask(torch.tensor([0]))[:, 0, 0].tolist() == [100, 400]
+    assert cohort.traffic.answers_s >= 0.15
+
+
+def test_clients_stay_as_they_are():
+    """Their states are read, not replaced, and the dispatch's next step is still its first."""
+    cohort, _ = asked(engine := Engine())
+    engine.reply(1)
+    record = cohort._ground.records[1]
+    assert (record.version, record.exchange) == (7, 0)
+    assert all(call.observing for call in engine.calls)
+    assert [call.facts.participation for call in engine.calls] == [4, 4]
+
+
+def test_a_host_is_told_as_busy_once():
+    cohort, questions = asked(engine := Engine())
+    engine.reply(1)
+    engine.reply(4)
+    questions.ask(torch.tensor([0]))
+    questions.ask(torch.tensor([1]))
+    assert [client for client, _ in cohort.traffic.facts] == [1, 4]
+
+
+def test_message_is_counted_as_any_other():
+    cohort, _ = asked(Engine(), message=Message(weights=torch.zeros(5)))
+    assert rows(cohort) == {(1, "down", "weights"): 20, (4, "down", "weights"): 20}
+
+
+def broken():
+    return {1: ANSWERS[1], 4: np.full((6, 2), np.nan, dtype=np.float32)}
+
+
+def test_answer_that_is_not_finite_names_round_client_and_step():
+    _, questions = asked(engine := Engine(broken()))
+    engine.reply(1)
+    engine.reply(4)
+    with pytest.raises(
+        RunError, match=r"round 2, client 4, predict: answer logits has NaN or infinite values"
+    ):
+        questions.ask(torch.tensor([0]))
+
+
+def test_client_whose_answer_is_not_finite_is_left_out_once_and_for_good():
+    cohort, questions = asked(engine := Engine(broken()), drop=True)
+    engine.reply(1)
+    engine.reply(4)
+    assert questions.ask(torch.tensor([0, 1])).shape == (1, 2, 2)
+    assert questions.ask(torch.tensor([2])).shape == (1, 1, 2)
+    assert cohort.traffic.dropped == 1
+
+
+def test_rows_that_nobody_asks_for_may_be_anything():
+    partly = {1: ANSWERS[1], 4: ANSWERS[4].copy()}
+    partly[4][5] = np.inf
+    _, questions = asked(engine := Engine(partly))
+    engine.reply(1)
+    engine.reply(4)
+    assert questions.ask(torch.tensor([0, 4])).isfinite().all()
+
+
+def test_undeclared_parts_are_refused():
+    cohort, questions = asked(engine := Engine(), question="idx")
+    engine.reply(1)
+    engine.reply(4)
+    with pytest.raises(RunError, match=r"round 2, client 1, predict: part 'idx' goes down undeclared"):
+        questions.ask(torch.tensor([0]))
+    assert cohort.traffic.dropped == 0

@@ -1,0 +1,174 @@
+"""Who is dispatched, and when an update has enough: pure decisions."""
+
+import math
+
+import pytest
+
+from algorithms.dafkd import DaFKD
+from algorithms.fedavg import FedAvg
+from cluster.server.schedules import Schedule, check_exchanges, check_schedule, make_schedule
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.timing import clock_options, cohort_size
+from rayfed_kd.setting.devices import make_devices
+
+CLOCK = ["clock.name=constant"]
+
+
+def recipe(*overrides, clients=20, fraction=0.2):
+    whole = {
+        "method": {"name": "fedavg"},
+        "partition": {"clients": clients},
+        "sampling": {"fraction": fraction},
+    }
+    return load_recipe(whole, overrides)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "clients", "size"), [(0.2, 20, 4), (0.05, 20, 1), (1.0, 7, 7), (0.1, 100, 10)]
+)
+def test_cohort_has_max_of_one_and_ck_clients(fraction, clients, size):
+    assert cohort_size(recipe(clients=clients, fraction=fraction)) == size
+
+
+def test_draw_is_a_function_of_seed_and_number():
+    free = range(100)
+    schedule = Schedule(10, seed=1)
+    assert schedule.drawn(free, 10, 3) == Schedule(10, seed=1).drawn(free, 10, 3)
+    assert schedule.drawn(free, 10, 3) != schedule.drawn(free, 10, 4)
+    assert schedule.drawn(free, 10, 3) != Schedule(10, seed=2).drawn(free, 10, 3)
+
+
+def test_draw_is_ascending_without_repeats_and_of_the_free_alone():
+    free = list(range(0, 100, 2))
+    drawn = Schedule(25, seed=1).drawn(free, 25, 1)
+    assert drawn == sorted(set(drawn))
+    assert len(drawn) == 25
+    assert set(drawn) <= set(free)
+
+
+def test_no_more_are_drawn_than_are_free():
+    assert Schedule(10, seed=1).drawn([4, 7], 10, 1) == [4, 7]
+
+
+def test_clients_are_drawn_uniformly():
+    """Each of 10 clients is among 3 with probability 0.3: 600 of 2,000, deviation 20.5."""
+    counts = [0] * 10
+    for number in range(1, 2001):
+        for client in Schedule(3, seed=5).drawn(range(10), 3, number):
+            counts[client] += 1
+    assert all(abs(count - 600) < 5 * 20.5 for count in counts)
+
+
+def test_sync_asks_its_cohort_once_and_ends_when_nobody_is_at_work():
+    schedule = make_schedule(recipe())
+    assert [schedule.wanted(0, True), schedule.wanted(3, False)] == [4, 0]
+    assert not schedule.ended(3, flying=1, late=False)
+    assert schedule.ended(4, flying=0, late=False)
+
+
+def test_quorum_with_a_deadline_waits_for_all_until_then_and_after_it_for_the_least():
+    """Cohort 4, 30 % more asked: ceil(5.2) = 6; ceil(0.7 * 4) = 3 must answer."""
+    schedule = make_schedule(
+        recipe(
+            *CLOCK,
+            "schedule={name: quorum, min_fraction: 0.7, deadline_s: 9.0, over_selection: 0.3}",
+        )
+    )
+    assert schedule.wanted(0, True) == 6
+    assert not schedule.ended(3, flying=3, late=False)
+    assert schedule.ended(4, flying=2, late=False)
+    assert not schedule.ended(2, flying=4, late=True)
+    assert schedule.ended(3, flying=3, late=True)
+
+
+def test_quorum_without_a_deadline_ends_with_the_least():
+    schedule = make_schedule(recipe(*CLOCK, "schedule={name: quorum, min_fraction: 0.5}"))
+    assert schedule.ended(2, flying=2, late=False)
+    assert not schedule.ended(1, flying=3, late=False)
+
+
+def test_over_selection_asks_no_more_than_there_are():
+    schedule = make_schedule(
+        recipe(*CLOCK, "schedule={name: quorum, over_selection: 1.0}", clients=5, fraction=0.8)
+    )
+    assert schedule.wanted(0, True) == 5
+
+
+def test_buffered_keeps_its_number_at_work():
+    schedule = make_schedule(recipe(*CLOCK, "schedule={name: buffered, buffer: 2, concurrency: 7}"))
+    assert [schedule.wanted(0, True), schedule.wanted(5, False), schedule.wanted(7, True)] == [7, 2, 0]
+    assert schedule.ended(2, flying=5, late=False)
+    assert not schedule.ended(1, flying=6, late=False)
+
+
+def test_presets_are_the_published_rules():
+    fedbuff = make_schedule(recipe(*CLOCK, "schedule={name: fedbuff}", fraction=0.5))
+    assert (fedbuff.enough, fedbuff.rule.normalisation, fedbuff.rule.difference) == (10, "count", True)
+    assert fedbuff.rule.staleness.weight(3) == 0.5
+    fedasync = make_schedule(recipe(*CLOCK, "schedule={name: fedasync}"))
+    assert (fedasync.enough, fedasync.rule.server_lr, fedasync.rule.difference) == (1, 0.6, False)
+    assert fedasync.rule.staleness.weight(3) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["schedule.name=fedasync"], "which reply comes first is a question of time; expected a clock"),
+        ([*CLOCK, "schedule.name=fedasnc"], "Did you mean fedasync"),
+        ([*CLOCK, "schedule={name: buffered, bufer: 3}"], "Did you mean schedule.buffer"),
+        (
+            [*CLOCK, "schedule={name: buffered, buffer: 5}"],
+            "schedule.buffer = 5: larger than the 4 clients at work at a time",
+        ),
+        (
+            [*CLOCK, "schedule={name: fedasync, concurrency: 21}"],
+            "schedule.concurrency = 21: more than partition.clients = 20",
+        ),
+        ([*CLOCK, "schedule={name: quorum, min_fraction: 0.0}"], "schedule.min_fraction = 0.0"),
+        (
+            [*CLOCK, "schedule={name: fedasync, staleness: {name: constant, a: 2.0}}"],
+            "constant takes neither a nor b",
+        ),
+        (["clock.name=constnt"], "Did you mean constant"),
+        (
+            ["clock={name: lognormal, latency_s: -1.0}"],
+            "clock.latency_s = -1.0: expected a number of at least 0",
+        ),
+    ],
+)
+def test_bad_schedules_and_clocks_are_answered(overrides, message):
+    with pytest.raises(RecipeError) as caught:
+        asked = recipe(*overrides)
+        make_schedule(asked)
+        clock_options(asked)
+    assert message in str(caught.value)
+
+
+def checked(method, *overrides):
+    asked = recipe(*overrides, "local.epochs=2", clients=4, fraction=1.0)
+    check_exchanges(asked, method)
+    devices = make_devices(clock_options(asked), 4, seed=1)
+    check_schedule(asked, method, devices, [100, 200, 300, 400])
+
+
+def test_deadline_that_nobody_can_meet_is_told_at_the_start():
+    """The fastest trains on 2 * 100 samples of 0.01 s, and two messages take 0.5 s each: 3 s."""
+    clock = "clock={name: constant, seconds_per_sample: 0.01, latency_s: 0.5}"
+    checked(FedAvg(), clock, "schedule={name: quorum, deadline_s: 3.01}")
+    with pytest.raises(RecipeError, match=r"deadline_s = 2.9: nobody can meet it, the fastest .* 3.0 s"):
+        checked(FedAvg(), clock, "schedule={name: quorum, deadline_s: 2.9}")
+
+
+def test_methods_with_several_exchanges_are_refused_where_there_are_no_rounds():
+    twice = DaFKD(DaFKD.options_model()(protocol="local"))
+    checked(twice, *CLOCK, "schedule={name: quorum}")
+    with pytest.raises(RecipeError, match="several exchanges; expected sync or quorum"):
+        checked(twice, *CLOCK, "schedule={name: fedasync}")
+    with pytest.raises(RecipeError, match="several exchanges, a late reply"):
+        checked(twice, *CLOCK, "schedule={name: quorum, late: next_round}")
+    checked(DaFKD(DaFKD.options_model()(protocol="upload")), *CLOCK, "schedule={name: fedasync}")
+
+
+def test_without_a_deadline_there_is_none():
+    assert make_schedule(recipe()).deadline_s == math.inf

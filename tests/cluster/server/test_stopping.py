@@ -1,0 +1,32 @@
+"""A run that is asked to end, at whatever moment, ends."""
+
+import asyncio
+
+import pytest
+
+from cluster.ray_backend.engine import RayEngine
+from cluster.ray_backend.placement import Plan
+from cluster.server.simulation import StoppedError
+from rayfed_kd.recipe.schema import FaultsRecipe, ResourceRecipe
+
+
+def empty_engine():
+    plan = Plan(0, False, 1, ResourceRecipe(), ResourceRecipe())
+    return RayEngine([], None, plan, [1], asyncio.new_event_loop(), faults=FaultsRecipe())
+
+
+def test_call_after_the_stop_is_refused_at_once():
+    """A round in progress goes on submitting: its next call must not reach a host, nor be waited for."""
+    engine = empty_engine()
+    engine.cancel()
+    with pytest.raises(StoppedError):
+        engine._queue(object(), 0.0).result(timeout=1)
+
+
+def test_open_call_ends_with_the_stop():
+    engine = empty_engine()
+    waiting = engine._queue(object(), 0.0)
+    assert not waiting.done()
+    engine.cancel()
+    with pytest.raises(StoppedError):
+        waiting.result(timeout=1)

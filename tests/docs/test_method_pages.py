@@ -1,0 +1,232 @@
+"""The pages of docs/methods/ are held to the code: options, functions, files, bytes, numbers, markup."""
+
+import importlib
+import re
+from functools import reduce
+
+import pytest
+import torch
+from markdown_it import MarkdownIt
+from matplotlib.mathtext import MathTextParser
+from paths import ROOT
+
+from algorithms import METHODS
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.cli.listing import option_rows
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.recipe.registry import load_object
+
+PAGES = {path.stem: path.read_text(encoding="utf8") for path in sorted(ROOT.glob("docs/methods/*.md"))}
+RESULTS = (ROOT / "docs/results.md").read_text(encoding="utf8")
+INLINE = re.compile(r"(?<!\$)\$([^$\n]+)\$(?!\$)")
+MATH_BLOCK = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SHORT = [
+    "partition={name: iid, clients: 4, test: local}",
+    "sampling={count: 1}",
+    "rounds=1",
+    "local.epochs=0",  # who does not train sends as many bytes
+    "evaluation={every: 1, samples: false}",
+]
+TRAFFIC = {
+    "fedkf": (
+        ["configs/fedkf/mnist.yaml"],
+        {("down", "weights"): 493_648, ("up", "weights"): 246_824},
+    ),
+    "kdia": (
+        ["configs/kdia/cifar10.yaml", "method.generator.epochs=1", "method.generator.batches=1"],
+        {("down", "weights"): 741_008, ("down", "generator"): 3_570_076, ("up", "weights"): 370_504},
+    ),
+    "dafkd": (
+        ["configs/dafkd/mnist.yaml", "method.distill_batches=1"],
+        {
+            ("down", "weights"): 518_556,
+            ("down", "generator"): 2_297_884,
+            ("up", "weights"): 518_556,
+            ("up", "generator"): 2_297_884,
+            ("up", "discriminator"): 1_028,
+        },
+    ),
+}
+
+pages = pytest.mark.parametrize("name", PAGES)
+
+
+def section(name, heading):
+    return PAGES[name].split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def table_rows(text):
+    """Cells of all rows of Markdown tables but the rules."""
+    rows = [line.strip().strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows if not set("".join(row)) <= set(" :-")]
+
+
+def anchor(heading):
+    """GitHub's: lower case, punctuation out, blanks to hyphens."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+class Messages:
+    """Keeps what was counted, round by round."""
+
+    def __init__(self):
+        self.rows = []
+
+    def record(self, record):
+        self.rows += record.tables["messages"]
+
+    def close(self, status):
+        return {}
+
+
+def messages(path, *overrides):
+    """The bytes of a run of a recipe on made-up images of its shape."""
+    torch.set_num_threads(1)
+    shape = [1, 28, 28] if "mnist" in path else [3, 32, 32]
+    data = f"data={{name: synthetic, samples: 50, classes: 10, shape: {shape}}}"
+    setting = prepare(ROOT / path, [data, *SHORT, *overrides]).setting
+    kept = Messages()
+    Simulation(setting, LocalEngine(Host(setting)), kept).run()
+    return kept.rows
+
+
+def test_each_paper_has_its_page():
+    assert set(PAGES) == {"fedkf", "kdia", "fedgems", "dafkd", "fedd2s"} <= set(METHODS)
+
+
+@pages
+def test_page_lists_every_option_with_its_default(name):
+    model = load_object(METHODS[name], "").options_model()
+    expected = {row.option: row.default for row in option_rows(model) if row.default}
+    listed = {row[0].strip("`"): row[1] for row in table_rows(section(name, "Options"))[1:]}
+    assert listed == expected
+
+
+@pages
+def test_every_function_named_on_a_page_exists(name):
+    named = set(re.findall(r"`([\w/]+)\.py:([\w.]+)`", PAGES[name]))
+    assert len(named) > 5
+    for path, function in named:
+        module = importlib.import_module(path.replace("/", "."))
+        assert callable(reduce(getattr, function.split("."), module)), f"{path}.py:{function}"
+
+
+@pages
+def test_every_file_named_on_a_page_exists(name):
+    named = set(re.findall(r"[`( ]((?:algorithms|rayfed_kd|configs|tests)/[\w/]+\.(?:py|yaml))", PAGES[name]))
+    assert named
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+@pages
+def test_every_recipe_of_the_method_is_on_its_page(name):
+    recipes = {str(path.relative_to(ROOT)) for path in (ROOT / "configs" / name).glob("*.yaml")}
+    assert recipes <= set(re.findall(r"configs/[\w/]+\.yaml", section(name, "Recipes")))
+
+
+@pages
+def test_links_lead_to_files_and_headings_that_exist(name):
+    links = re.findall(r"\]\(([^)]+)\)", PAGES[name])
+    assert links
+    for link in links:
+        path, _, heading = link.partition("#")
+        target = ROOT / "docs/methods" / path
+        assert target.is_file(), link
+        headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf8"), re.MULTILINE)
+        assert not heading or heading in map(anchor, headings), link
+
+
+def test_headings_of_the_results_are_told_apart():
+    """GitHub numbers the anchors of equal ones, and a link leads to the first."""
+    headings = re.findall(r"^#+ (.+)$", RESULTS, re.MULTILINE)
+    assert len(set(map(anchor, headings))) == len(headings)
+
+
+@pages
+def test_every_measured_number_stands_in_the_results(name):
+    """Nothing is measured here alone: what a page shows was copied from docs/results.md."""
+    shown = re.findall(r"\d+\.\d\d", section(name, "Measured against published"))
+    assert [number for number in shown if number not in RESULTS] == []
+
+
+@pages
+def test_page_is_short_enough_to_lie_beside_the_paper(name):
+    assert 80 <= len(PAGES[name].splitlines()) <= 160
+
+
+@pages
+def test_formulas_survive_markdown(name):
+    """What a plain Markdown reader would change (emphasis, escapes, table bars) GitHub may change as well."""
+    kept = []
+    for token in MarkdownIt("commonmark").enable("table").parse(PAGES[name]):
+        kept += [child.content for child in token.children or () if child.type == "text"]
+    formulas = INLINE.findall(re.sub(r"`[^`\n]*`", "", MATH_BLOCK.sub("", PAGES[name])))
+    assert formulas
+    for formula in formulas:
+        assert any(f"${formula}$" in text for text in kept), formula
+        assert formula == formula.strip(), f"{formula!r}: no blanks inside the dollars"
+        assert not re.search(r"\\[^A-Za-z]", formula), f"{formula}: an escape that Markdown takes"
+    assert PAGES[name].replace("$$", "").count("$") == 2 * len(formulas)
+
+
+@pages
+def test_formulas_are_tex(name):
+    """matplotlib reads a subset of what GitHub does, and raises ValueError at anything else."""
+    inline = INLINE.findall(re.sub(r"`[^`\n]*`", "", MATH_BLOCK.sub("", PAGES[name])))
+    for formula in [*inline, *MATH_BLOCK.findall(PAGES[name])]:
+        MathTextParser("path").parse(f"${' '.join(formula.split())}$")
+
+
+@pages
+def test_rows_of_a_table_have_as_many_cells(name):
+    """GitHub drops what is too much without a word."""
+    for table in re.findall(r"(?:^\|.*\n)+", PAGES[name], re.MULTILINE):
+        assert len({len(line.split("|")) for line in table.splitlines()}) == 1, table
+
+
+@pages
+def test_dollars_stand_where_github_sees_a_formula(name):
+    """It opens after a blank or a bracket, and closes before a blank or punctuation."""
+    text = re.sub(r"`[^`\n]*`", "", MATH_BLOCK.sub("", PAGES[name]))
+    for found in INLINE.finditer(text):
+        before, after = text[found.start() - 1], text[found.end()]
+        assert before in " \n(*", f"{before}{found[0]}"
+        assert after in " \n).,:;*-", f"{found[0]}{after}"
+
+
+@pytest.mark.parametrize("name", TRAFFIC)
+def test_bytes_on_the_page_are_those_that_a_round_counts(name):
+    words, expected = TRAFFIC[name]
+    counted = {
+        (row["direction"], row["kind"]): row["bytes"] for row in messages(*words) if row["kind"] != "metadata"
+    }
+    assert counted == expected
+    text = section(name, "What travels")
+    assert [number for number in expected.values() if f"{number:,}" not in text] == []
+
+
+def test_bytes_of_dafkds_second_exchange_are_those_that_a_round_counts():
+    """Of one batch of 32 images; the page has forty of them."""
+    rows = messages("configs/dafkd/mnist.yaml", "method.distill_batches=1", "method.protocol=local")
+    counted = {(row["direction"], row["kind"]): row["bytes"] for row in rows}
+    assert ("up", "discriminator") not in counted
+    assert counted["down", "generator"] == 2 * 2_297_884
+    assert (40 * counted["up", "scalars"], 40 * counted["up", "logits"]) == (5_120, 51_200)
+    assert "5,120 and 51,200 bytes for 1,280 of them" in section("dafkd", "What travels").replace("\n", " ")
+
+
+def test_bytes_of_fedd2s_per_sample_are_those_that_a_round_counts():
+    """With Z0 = 1 the four rounds of one client have l = 6, 5, 4, 3: the columns of the page's table."""
+    alone = ["partition={name: iid, clients: 1, test: local}", "rounds=4", "method.z0=1"]
+    rows = messages("configs/fedd2s/cifar10.yaml", *alone)
+    printed = [row[1:] for row in table_rows(section("fedd2s", "What travels"))[1:]]
+    for place in range(4):
+        first, deep, labels, knowledge, head = (int(row[place].replace(",", "")) for row in printed)
+        counted = {(r["direction"], r["kind"]): r["bytes"] for r in rows if r["round"] == place + 1}
+        samples = counted["up", "labels"] // labels
+        assert counted["up", "labels"] == 8 * samples > 0
+        assert counted["up", "features"] == samples * (first + deep)
+        assert counted["down", "logits"] == samples * knowledge
+        assert counted.get(("down", "weights"), 0) == head

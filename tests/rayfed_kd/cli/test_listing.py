@@ -1,0 +1,174 @@
+"""`rayfed-kd methods`: what is derived from a method is right, what a method must say itself is said."""
+
+import io
+import sys
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+from small_recipes import FOUR_CLIENTS
+
+from algorithms import METHODS
+from algorithms.dafkd import DaFKD
+from algorithms.dsfl import DSFL
+from algorithms.fedavg import FedAvg
+from algorithms.feddf import FedDF
+from algorithms.fedgems import FedGEMS
+from algorithms.fedkf import FedKF
+from algorithms.fedmd import FedMD
+from rayfed_kd.cli.listing import WIDTH, method_facts, methods_overview, page_width, public_data, schedules
+from rayfed_kd.cli.main import commands
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.recipe.registry import load_object
+
+SAID = ("summary", "paper", "server_keeps", "client_keeps")
+
+
+def printed(*parts, width=WIDTH):
+    console = Console(file=io.StringIO(), width=width)
+    for part in parts:
+        console.print(part)
+    return console.file.getvalue()
+
+
+def flowing(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_method_says_what_the_listing_shows(name):
+    method = load_object(METHODS[name], "")
+    unsaid = [attribute for attribute in SAID if not getattr(method, attribute)]
+    assert not unsaid, (
+        f"{METHODS[name]}: class attribute {', '.join(unsaid)} is missing (rayfed_kd/protocol/method.py)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (FedKF, "all"),
+        (FedGEMS, "sync, quorum"),
+        (DaFKD, "all; sync, quorum if protocol: local"),
+    ],
+)
+def test_schedules_are_those_that_the_method_runs_under(method, expected):
+    assert schedules(method) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (FedAvg, "none"),
+        (DSFL, "unlabelled"),
+        (FedMD, "labelled; unlabelled if pretrain_public: 0"),
+        (FedDF, "unlabelled; labelled if validation: {}"),
+        (FedGEMS, "labelled"),
+    ],
+)
+def test_public_data_is_what_the_method_asks_of_the_recipe(method, expected):
+    assert public_data(method) == expected
+
+
+def test_overview_shows_every_method_and_fits_a_page():
+    text = printed(methods_overview(METHODS))
+    assert max(map(len, text.splitlines())) <= WIDTH
+    for name in METHODS:
+        assert f"\n{name}: " in f"\n{text}"
+    assert "…" not in text
+
+
+def test_overview_shows_paper_traffic_and_what_is_kept():
+    text = printed(methods_overview({"fedkf": METHODS["fedkf"]}), width=400)
+    for shown in (
+        "fedkf: data-free distillation at the clients from the average of all clients",
+        "Zhou et al. 2023,",
+        "down: student, teacher",
+        "up: student (weights)",
+        "server: ACA, OCA, all",
+        "client: its generator and",
+        "public data: none",
+        "schedules: all",
+    ):
+        assert shown in text
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_method_is_shown_with_every_option(name):
+    """The rows' first words are the option's names, those of parts behind the part's name."""
+    text = printed(*method_facts(name, METHODS))
+    first = {line.split()[0] for line in text.splitlines() if line.strip()}
+    model = load_object(METHODS[name], "").options_model()
+    assert set(model.model_fields) <= first
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_option_is_shown_with_default_values_and_meaning():
+    text = printed(*method_facts("fedkf", METHODS), width=300)
+    rows = [flowing(line) for line in text.splitlines()]
+    assert "lambda1 0.1 number >= 0 weight of the one-hot loss (eq. 5)" in rows
+    assert "generator.lr 0.001 number > 0 Adam's learning rate" in rows
+    assert any(row.startswith("teacher oca oca, aca aca is FedKF-") for row in rows)
+    assert any(row.startswith("steps_per_epoch null equal or whole number >= 1 or null") for row in rows)
+
+
+OWN = """
+from pydantic import Field
+from rayfed_kd.protocol import MethodOptions, OneExchange
+
+class Options(MethodOptions):
+    size: int = Field(ge=1, lt=9, description="of [batch]")
+
+class Mine(OneExchange[None, None]):
+    options: Options
+"""
+
+
+def test_own_method_is_shown_by_its_location(tmp_path, monkeypatch):
+    """With an option that has no default, brackets that are no markup, and nothing said about itself."""
+    (tmp_path / "listed_method.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    shown = CliRunner().invoke(commands, ["methods", "listed_method:Mine"])
+    rows = [flowing(line) for line in shown.stdout.splitlines()]
+    assert "size required whole number >= 1, < 9 of [batch]" in rows
+    assert "paper not said" in rows
+
+
+def test_unknown_method_is_answered_with_the_nearest():
+    with pytest.raises(RecipeError, match=r"method: 'fedkff' is not known.*Did you mean fedkf\?"):
+        method_facts("fedkff", METHODS)
+
+
+def test_files_and_pipes_get_a_page_of_100_columns():
+    console = page_width(Console(file=io.StringIO(), width=37))
+    assert console.width == WIDTH
+    terminal = Console(file=io.StringIO(), width=37, force_terminal=True)
+    assert page_width(terminal) is terminal
+
+
+def test_command_shows_all_or_one():
+    everything = CliRunner().invoke(commands, ["methods"])
+    assert everything.exit_code == 0
+    assert "kdia: " in everything.stdout
+    assert "lambda_kd" not in everything.stdout
+    one = CliRunner().invoke(commands, ["methods", "kdia"])
+    assert one.exit_code == 0
+    assert "lambda_kd" in one.stdout
+    assert "fedkf: " not in one.stdout
+
+
+PUBLIC = [name for name, location in METHODS.items() if load_object(location, "").public != "none"]
+
+
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_labels_are_asked_for_exactly_where_the_listing_says_so(name, labels):
+    partition = {**FOUR_CLIENTS["partition"], "public": {"fraction": 0.5, "labels": labels}}
+    recipe = {**FOUR_CLIENTS, "partition": partition, "sampling": {"count": 2}, "method": {"name": name}}
+    if labels or public_data(load_object(METHODS[name], "")).startswith("unlabelled"):
+        assert prepare(recipe).setting
+    else:
+        with pytest.raises(RecipeError, match=r"partition\.public\.labels = false"):
+            prepare(recipe)

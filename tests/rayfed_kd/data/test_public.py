@@ -1,0 +1,203 @@
+"""The public set: drawn before the partition, apart from it, saved with it, and the same everywhere."""
+
+import numpy as np
+import pytest
+import torch
+
+from cluster.engine.host import Host
+from rayfed_kd.data.partition import Partition
+from rayfed_kd.errors import DataError, RecipeError, RunError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import DispatchFacts, ServerContext
+
+RECIPE = {
+    "method": {"name": "fedavg"},
+    "model": {"name": "mlp", "hidden": 8},
+    "data": {"name": "synthetic", "samples": 60, "test_samples": 40, "shape": [1, 8, 8], "classes": 3},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5, "public": {"fraction": 0.5}},
+    "local": {"epochs": 1, "batch_size": 16},
+    "rounds": 1,
+    "sampling": {"fraction": 1.0},
+}
+NEEDY = """
+from algorithms.fedavg import FedAvg
+
+class Samples(FedAvg):
+    public = "samples"
+
+class Labels(FedAvg):
+    public = "labels"
+"""
+
+
+def setting(*overrides):
+    return prepare(RECIPE, overrides).setting
+
+
+def client_context(found, client=0, round_index=1):
+    return Host(found)._context(DispatchFacts(client, round_index, round_index))
+
+
+def server_context(found):
+    return ServerContext(found.workshop(), found.device_data(), found.server_facts(1), found.recipe.seed)
+
+
+def private(partition):
+    return np.concatenate([*partition.train, *partition.test])
+
+
+def total(found):
+    return len(found.dataset.train.labels)
+
+
+def test_public_and_private_are_disjoint_and_complete():
+    found = setting()
+    everything = np.concatenate([found.partition.public, private(found.partition)])
+    assert sorted(everything.tolist()) == list(range(total(found)))
+    assert len(found.partition.public) == total(found) // 2
+    assert (np.diff(found.partition.public) > 0).all()
+
+
+def test_number_and_share_name_the_same_set():
+    by_share, by_number = setting(), setting(f"partition.public={{count: {total(setting()) // 2}}}")
+    assert np.array_equal(by_share.partition.public, by_number.partition.public)
+    assert all(
+        np.array_equal(*parts)
+        for parts in zip(by_share.partition.train, by_number.partition.train, strict=True)
+    )
+
+
+def test_public_set_is_drawn_from_a_stream_of_its_own():
+    first, other = (
+        setting().partition,
+        setting("partition={name: iid, clients: 5, public: {fraction: 0.5}}").partition,
+    )
+    assert np.array_equal(first.public, other.public)
+    assert not np.array_equal(first.train[0], other.train[0])
+    assert not np.array_equal(first.public, setting("seed=2").partition.public)
+
+
+def test_keeping_fewer_public_samples_leaves_the_private_side_as_it_is():
+    """FedGEMS Fig. 4: smaller sets lie in larger ones."""
+    partitions = [setting(f"partition.public={{fraction: 0.5, keep: {keep}}}").partition for keep in (10, 20)]
+    assert [len(p.public) for p in partitions] == [10, 20]
+    assert set(partitions[0].public) < set(partitions[1].public) < set(setting().partition.public)
+    for partition in partitions:
+        assert np.array_equal(private(partition), private(setting().partition))
+
+
+def test_saved_partition_brings_its_public_set(tmp_path):
+    drawn, path = setting().partition, tmp_path / "partition.parquet"
+    drawn.save(path)
+    again = setting(f"partition.file={path}").partition
+    assert np.array_equal(again.public, drawn.public)
+    assert np.array_equal(private(again), private(drawn))
+    with pytest.raises(RecipeError, match=r"partition\.public: .* has \d+ public samples, expected 0"):
+        setting(f"partition.file={path}", "partition.public=null")
+    with pytest.raises(RecipeError, match=r"has \d+ public samples, expected 7"):
+        setting(f"partition.file={path}", "partition.public={count: 7}")
+
+
+def test_saved_public_sample_that_a_client_has_is_refused(tmp_path):
+    drawn, path = setting().partition, tmp_path / "partition.parquet"
+    twice = Partition(drawn.train, drawn.test, drawn.origin, np.append(drawn.public, drawn.train[0][0]))
+    twice.save(path)
+    with pytest.raises(DataError, match="gives a sample to two clients or parts"):
+        setting(f"partition.file={path}")
+
+
+def test_images_and_labels_of_an_id_are_the_same_for_server_and_clients():
+    found = setting()
+    ids = torch.tensor([3, 0, 7])
+    chosen = found.partition.public[ids.numpy()]
+    train = found.dataset.train
+    contexts = [server_context(found), client_context(found, 0), client_context(found, 3)]
+    for ctx in contexts:
+        assert len(ctx.public) == len(found.partition.public)
+        assert ctx.public.labels(ids).tolist() == train.labels[chosen].tolist()
+        assert torch.equal(ctx.public.images(ids), contexts[0].public.images(ids))
+    pixels = torch.from_numpy(np.asarray(train.images[chosen], dtype=np.float32)) / 255
+    expected = (pixels - found.dataset.mean[0]) / found.dataset.std[0]
+    assert torch.allclose(contexts[0].public.images(ids), expected, atol=1e-6)
+
+
+def test_public_batches_are_not_augmented_and_have_an_order_of_their_own():
+    found = setting("data.augment=crop_flip")
+    ctx = client_context(found)
+    batches = list(ctx.public.epoch(0, 16))
+    ids = torch.cat([batch.ids for batch in batches])
+    assert sorted(ids.tolist()) == list(range(len(ctx.public)))
+    assert torch.equal(torch.cat([batch.images for batch in batches]), ctx.public.images(ids))
+    for other in (ctx.public.epoch(1, 16), client_context(found, 1).public.epoch(0, 16)):
+        assert next(other).ids.tolist() != batches[0].ids.tolist()
+    again = client_context(found).public.epoch(0, 16)
+    assert next(again).ids.tolist() == batches[0].ids.tolist()
+    assert torch.equal(torch.cat([b.ids for b in ctx.public.in_order()]), ctx.public.ids)
+    some = torch.tensor([5, 2, 9])
+    assert torch.equal(next(ctx.public.in_order(some)).ids, some)
+    assert sorted(torch.cat([b.ids for b in ctx.public.epoch(0, 2, some)]).tolist()) == [2, 5, 9]
+
+
+def test_a_public_set_leaves_clients_own_batches_alone():
+    found = setting()
+    first, second = client_context(found), client_context(found)
+    list(second.public.epoch(0, 16))
+    assert torch.equal(next(first.epoch(0)).images, next(second.epoch(0)).images)
+
+
+def test_public_samples_take_simulated_time_as_private_ones_do():
+    """A pass over each: what the clock charges a client for is both."""
+    found = setting()
+    ctx = client_context(found)
+    assert sum(len(batch.ids) for batch in ctx.public.epoch(0, 16)) == len(found.partition.public)
+    assert sum(len(labels) for _, labels in ctx.epoch(0)) == ctx.num_samples
+    assert ctx.samples_drawn == len(found.partition.public) + ctx.num_samples
+
+
+def test_unknown_labels_are_not_given():
+    ctx = client_context(setting("partition.public={fraction: 0.5, labels: false}"))
+    assert len(ctx.public.images(torch.tensor([0]))) == 1
+    with pytest.raises(RunError, match=r"partition\.public\.labels is false"):
+        ctx.public.labels(torch.tensor([0]))
+    with pytest.raises(RunError, match=r"this recipe has no partition\.public"):
+        len(client_context(setting("partition.public=null")).public)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["partition.public={}"], r"partition\.public: give exactly one of fraction and count"),
+        (["partition.public={fraction: 0.5, count: 3}"], r"give exactly one of fraction and count"),
+        (
+            ["partition.public={fraction: 1.0}"],
+            r"partition\.public\.fraction = 1.0: expected a number below 1",
+        ),
+        (
+            ["partition.public={count: 5000}"],
+            r"partition\.public\.count = 5000: there are \d+ training samples",
+        ),
+        (
+            ["partition.public={count: 5, keep: 6}"],
+            r"partition\.public\.keep = 6: there are 5 public samples",
+        ),
+        (["partition.public={frction: 0.5}"], r"partition\.public\.frction is no key of partition\.public"),
+        (["method.name=needy:Samples", "partition.public=null"], r"needy:Samples needs public samples, as"),
+        (
+            ["method.name=needy:Labels", "partition.public={count: 5, labels: false}"],
+            r"partition\.public\.labels = false: needy:Labels needs the labels",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_first_round(changes, message, tmp_path, monkeypatch):
+    (tmp_path / "needy.py").write_text(NEEDY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RecipeError, match=message):
+        setting(*changes)
+
+
+def test_method_that_needs_no_labels_runs_without(tmp_path, monkeypatch):
+    (tmp_path / "needy.py").write_text(NEEDY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert setting("method.name=needy:Samples", "partition.public={count: 5, labels: false}")

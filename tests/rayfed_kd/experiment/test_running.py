@@ -1,0 +1,346 @@
+"""A run from the outside: what it leaves, the command line, interruption, a user's own method."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import rayfed_kd
+from rayfed_kd.cli.main import main
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment.running import _resumable
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.results.tables import SCHEMAS, read_table
+
+SMALL = {
+    "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4},
+    "local": {"epochs": 1},
+    "rounds": 2,
+    "sampling": {"fraction": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return rayfed_kd.run(SMALL, [f"results.folder={folder}"], local=True)
+
+
+def command(*words, **options):
+    environment = {**os.environ, **options.pop("env", {})}
+    words = [sys.executable, "-m", "rayfed_kd", *map(str, words)]
+    return subprocess.run(words, capture_output=True, text=True, env=environment, check=False, **options)
+
+
+def write_recipe(folder, **changes):
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, "results": {"folder": str(folder / "run")}, **changes}))
+    return path
+
+
+def test_run_leaves_all_that_is_promised(finished):
+    names = {path.name for path in finished.folder.iterdir()} - {".lock"}
+    assert names == {
+        "config.yaml",
+        "environment.json",
+        "options.yaml",
+        "partition.parquet",
+        "classes.parquet",
+        "summary.json",
+        "log.txt",
+        "tensorboard",
+        "figures",
+        "checkpoints",
+        "tables",
+    }
+
+
+def test_options_are_kept_with_all_defaults(finished):
+    """config.yaml says what was asked; a default may change one day."""
+    kept = yaml.safe_load((finished.folder / "options.yaml").read_text())
+    config = load_recipe(finished.folder / "config.yaml")
+    assert kept["method"]["name"] == config.method.name
+    assert kept["method"]["gamma"] == 1.0
+    assert kept["method"]["generator"]["lr"] == 0.001
+    assert "attackers" not in kept
+
+
+def test_every_table_has_rows_of_every_round(finished):
+    for name in SCHEMAS:
+        table = pq.read_table(finished.folder / "tables" / name)
+        assert set(table["round"].to_pylist()) == {1, 2}, name
+
+
+def test_summary_says_what_the_tables_say(finished):
+    summary = json.loads((finished.folder / "summary.json").read_text())
+    rounds, metrics = finished.tables["rounds"], finished.tables["metrics"].to_pylist()
+    assert summary["bytes"]["up"] == sum(rounds["bytes_up"].to_pylist())
+    last = next(row for row in metrics if row["round"] == 2 and row["model"] == "oca")
+    assert summary["models"]["oca"]["last"]["amp"] == last["amp"]
+    assert summary["status"] == "finished"
+
+
+def test_bytes_of_messages_add_up_to_the_rounds(finished):
+    """FedKF: two models of 4 bytes a parameter down, one up, two clients; counts are metadata."""
+    module = rayfed_kd.prepare(SMALL).setting.workshop().initial_vector("model")
+    rows = [row for row in finished.tables["messages"].to_pylist() if row["round"] == 1]
+    weights = {row["direction"]: row["bytes"] for row in rows if row["kind"] == "weights"}
+    assert weights == {"up": 4 * module.numel(), "down": 8 * module.numel()}
+    assert {row["kind"] for row in rows} == {"weights", "metadata"}
+    assert finished.tables["rounds"]["bytes_down"].to_pylist()[0] == 2 * weights["down"]
+
+
+def test_pictures_of_generated_samples_are_there_per_evaluated_round(finished):
+    names = {path.name for path in (finished.folder / "figures").iterdir()}
+    expected = {f"{tag}-{r:06d}.png" for tag in ("samples", "class_means") for r in (1, 2)}
+    assert expected | {"partition.png", "curves.png", "logged.png", "client-accuracies.png"} == names
+
+
+def test_tensorboard_reads_the_run(finished):
+    events = EventAccumulator(str(finished.folder / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    assert {"amp/aca", "amp/oca", "loss/ce", "bytes/up", "time/client_s"} <= set(tags["scalars"])
+    assert {"samples", "class_means", "partition"} <= set(tags["images"])
+    assert "client_accuracy/oca" in tags["histograms"]
+    amp = [event.value for event in events.Scalars("amp/oca")]
+    table = [row["amp"] for row in finished.tables["metrics"].to_pylist() if row["model"] == "oca"]
+    assert amp == pytest.approx(table)
+
+
+def test_resolved_config_runs_again_with_the_same_bits(finished, tmp_path):
+    again = rayfed_kd.run(
+        str(finished.folder / "config.yaml"), [f"results.folder={tmp_path / 'again'}"], local=True
+    )
+    assert again.tables["metrics"].equals(finished.tables["metrics"])
+
+
+def test_saved_partition_runs_again_with_the_same_bits(finished, tmp_path):
+    again = rayfed_kd.run(
+        SMALL,
+        [f"results.folder={tmp_path / 'x'}", f"partition.file={finished.folder / 'partition.parquet'}"],
+        local=True,
+    )
+    assert again.tables["clients"].equals(finished.tables["clients"])
+
+
+def test_folder_of_another_run_is_refused(finished):
+    with pytest.raises(RecipeError, match="holds a run already"):
+        rayfed_kd.run(SMALL, [f"results.folder={finished.folder}"], local=True)
+
+
+def test_evaluation_every_third_round_and_the_last(tmp_path):
+    changes = [
+        f"results.folder={tmp_path / 'x'}",
+        "rounds=5",
+        "evaluation.every=3",
+        "evaluation.samples=false",
+    ]
+    result = rayfed_kd.run(SMALL, changes, local=True)
+    assert sorted(set(result.tables["metrics"]["round"].to_pylist())) == [3, 5]
+
+
+def test_official_test_set_gives_server_accuracy_only(tmp_path):
+    data = {"name": "synthetic", "samples": 60, "test_samples": 30, "shape": [1, 8, 8], "classes": 3}
+    recipe = {**SMALL, "data": data, "method": {"name": "fedavg"}}
+    changes = [f"results.folder={tmp_path / 'x'}", "partition.test=official"]
+    rows = rayfed_kd.run(recipe, changes, local=True).tables["metrics"].to_pylist()
+    assert all(row["amp"] is None and row["server_accuracy"] is not None for row in rows)
+
+
+def test_non_finite_reply_stops_the_run_with_client_and_step(tmp_path):
+    changes = [f"results.folder={tmp_path / 'x'}", "local.optimizer.lr=1e30"]
+    with pytest.raises(rayfed_kd.errors.RunError, match=r"round 1, client \d, client_update: .*NaN"):
+        rayfed_kd.run(SMALL, changes, local=True)
+    assert json.loads((tmp_path / "x" / "summary.json").read_text())["status"] == "failed"
+
+
+def test_command_ends_with_table_folder_and_tensorboard(tmp_path):
+    done = command("run", write_recipe(tmp_path), "--local", "rounds=1")
+    assert done.returncode == 0, done.stderr
+    assert "round 1/1  aca amp" in done.stdout
+    assert re.search(r"│ oca +│ +\d+\.\d\d %", done.stdout)
+    assert f"tensorboard --logdir {tmp_path / 'run' / 'tensorboard'}" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_bad_recipe_is_exit_code_two_and_one_line(tmp_path):
+    done = command("run", write_recipe(tmp_path), "--local", "method.lamda1=3")
+    assert done.returncode == 2
+    recipe = tmp_path / "recipe.yaml"
+    assert done.stderr == (
+        f"error: {recipe}: method.lamda1 is no option of fedkf. Did you mean method.lambda1?\n"
+    )
+
+
+def test_failed_run_is_exit_code_one(tmp_path):
+    done = command("run", write_recipe(tmp_path), "--local", "local.optimizer.lr=1e30")
+    assert done.returncode == 1
+    assert "NaN or infinite" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_command_is_exit_code_two():
+    assert command("runn").returncode == 2
+
+
+def start(recipe, *words, command="run"):
+    """In a process group of its own, as a terminal starts a command."""
+    words = [sys.executable, "-m", "rayfed_kd", command, str(recipe), *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(words, **pipes, text=True, start_new_session=True)
+
+
+def wait_for_rounds(folder, count, process):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if (folder / "tables").is_dir() and read_table(folder / "tables", "rounds").num_rows >= count:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"no {count} rounds: {process.communicate()}")
+
+
+@pytest.mark.parametrize("words", [["--local"], []], ids=["local", "ray"])
+def test_ctrl_c_leaves_readable_tables_and_no_actor(words, tmp_path):
+    process = start(write_recipe(tmp_path, rounds=100_000), *words)
+    wait_for_rounds(tmp_path / "run", 2, process)
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert len(below) >= (0 if words else 3)  # the server, a client and Ray's own
+    os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to the whole group
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 130
+    assert errors.endswith(f"`rayfed-kd resume {tmp_path / 'run'}` goes on\n")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "interrupted"
+    assert read_table(tmp_path / "run" / "tables", "rounds").num_rows == summary["rounds"] >= 2
+    _, alive = psutil.wait_procs(below, timeout=30)
+    assert alive == []
+
+
+def test_ctrl_c_in_a_comparison_tells_that_the_comparison_goes_on(tmp_path):
+    recipe = {**SMALL, "rounds": 100_000}
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(recipe))
+    folder = tmp_path / "compared"
+    process = start(tmp_path / "long.yaml", "--local", "--folder", str(folder), command="compare")
+    wait_for_rounds(folder / "long-seed1.running", 2, process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 130
+    told = "interrupted: what was finished is there; the same compare command again goes on\n"
+    assert errors.endswith(told)
+
+
+def test_ctrl_c_in_a_search_tells_that_the_search_goes_on(monkeypatch, capsys):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("rayfed_kd.tuning.tune.tune", interrupt)
+    monkeypatch.setattr("sys.argv", ["rayfed-kd", "tune", "recipe.yaml", "--space", "space.yaml"])
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.endswith("; the same tune command with --resume goes on\n")
+
+
+def test_failed_run_of_a_comparison_tells_that_the_comparison_goes_on(tmp_path):
+    """Its folder has another name once it is finished."""
+    folder = tmp_path / "A-seed1.running"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "round-000001.json").touch()
+    with (
+        pytest.raises(RunError, match=r"last checkpoint: the same compare command again$"),
+        _resumable(folder),
+    ):
+        raise RunError("lost")
+
+
+def test_sigterm_ends_as_cleanly(tmp_path):
+    process = start(write_recipe(tmp_path, rounds=100_000), "--local")
+    wait_for_rounds(tmp_path / "run", 1, process)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "interrupted"
+
+
+def test_killed_run_leaves_readable_tables(tmp_path):
+    process = start(write_recipe(tmp_path, rounds=100_000), "--local")
+    wait_for_rounds(tmp_path / "run", 3, process)
+    process.kill()
+    process.wait()
+    rounds = pq.read_table(tmp_path / "run" / "tables" / "rounds")["round"].to_pylist()
+    assert sorted(rounds) == list(range(1, len(rounds) + 1))
+    assert len(rounds) >= 3
+
+
+def test_partition_command_draws_and_saves(tmp_path):
+    done = command("partition", write_recipe(tmp_path), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "partition-bubbles.png",
+        "partition-heat-map.png",
+        "partition.parquet",
+    }
+    assert "largest class" in done.stdout
+
+
+def test_methods_and_models_list_paper_and_options():
+    methods, method, models = (
+        command(*words).stdout for words in (["methods"], ["methods", "fedkf"], ["models"])
+    )
+    assert "fedkf: data-free distillation" in methods
+    assert "Zhou et al. 2023, arXiv 2207.11447" in method
+    assert re.search(r"down +student, teacher \(weights\)", method)
+    assert re.search(r"gamma +1\.0 +number >= 0 +weight of the distillation", method)
+    assert "width = 64  stem channels" in models
+
+
+def test_address_where_no_ray_answers_is_told_at_once(tmp_path):
+    started = time.perf_counter()
+    done = command("run", write_recipe(tmp_path), "--address", "127.0.0.1:1")
+    assert done.returncode == 2
+    assert "--address 127.0.0.1:1: no Ray answers there" in done.stderr
+    assert time.perf_counter() - started < 30
+
+
+def test_bad_recipe_does_not_leave_ray_behind(tmp_path):
+    """Ray starts while the recipe is checked; a fault ends it, too. floor(n_c / 5) of ten classes: 355."""
+    process = start(write_recipe(tmp_path), "partition.clients=100000")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "there are 355 training samples" in errors
+    group = [p for p in psutil.process_iter() if _group(p) == process.pid]
+    assert psutil.wait_procs(group, timeout=20)[1] == []
+
+
+def _group(process):
+    try:
+        return os.getsid(process.pid)
+    except OSError:
+        return None
+
+
+def test_doctor_tells_of_ray_torch_torchvision_and_data(tmp_path):
+    done = command("doctor", env={"RAYFED_KD_DATA": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"torch sees +\d+ cores", done.stdout)
+    assert re.search(r"torchvision +\d", done.stdout)
+    assert re.search(r"digits +found, 1 file", done.stdout)
+    assert re.search(r"cifar10 +not found; looked there|cifar10 +not found; ", done.stdout)
+    assert re.search(r"ray machine 0 \S+ at [\d.]+: \d+ CPU \(one for the server", done.stdout)
+    assert re.search(r"64 MiB into its object store [\d,]+ MB/s, out of it [\d,]+ MB/s", done.stdout)

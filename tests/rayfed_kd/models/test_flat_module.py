@@ -1,0 +1,100 @@
+"""A module as one flat vector."""
+
+import pytest
+import torch
+from torch import nn
+
+from rayfed_kd.models.flat_module import FlatModule, initial_vector
+from rayfed_kd.models.vectors import weighted_mean, weighted_sum
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 4))
+
+
+def test_vector_counts_parameters_and_buffers():
+    """Conv 2*3*9 + 3, BN 3 + 3, linear 48 + 4 = 115; buffers 3 + 3 + 1 counter = 7."""
+    flat = FlatModule(small())
+    assert (flat.num_parameters, flat.num_buffers, flat.num_elements) == (115, 7, 122)
+
+
+def test_loading_a_vector_gives_it_back():
+    flat = FlatModule(small())
+    vector = torch.arange(122, dtype=torch.float32)
+    flat.load(vector)
+    assert torch.equal(flat.vector(), vector)
+
+
+def test_flat_module_computes_what_the_plain_one_does():
+    torch.manual_seed(0)
+    plain = small()
+    images = torch.randn(5, 2, 4, 4)
+    expected = plain(images)
+    assert torch.allclose(FlatModule(plain)(images), expected, atol=1e-6)
+
+
+def test_gradients_lie_in_one_buffer():
+    flat = FlatModule(nn.Linear(2, 1)).train()
+    flat(torch.tensor([[3.0, 5.0]])).sum().backward()
+    assert flat.gradients.tolist() == [3.0, 5.0, 1.0]
+    assert flat.module.weight.grad.data_ptr() == flat.gradients.data_ptr()
+
+
+def test_batch_statistics_reach_the_vector():
+    """Momentum 0.1, batch mean 10: running mean 0.1 * 10 = 1; one batch counted."""
+    flat = FlatModule(nn.BatchNorm1d(1)).train()
+    flat.load(torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0]))
+    flat(torch.tensor([[9.0], [11.0]]))
+    assert flat.vector()[2].item() == pytest.approx(1.0)
+    assert flat.vector()[4].item() == 1.0
+
+
+def test_averaged_counter_is_rounded_back():
+    flat = FlatModule(nn.BatchNorm1d(1))
+    flat.load(torch.tensor([1.0, 0.0, 0.0, 1.0, 2.6]))
+    assert flat.module.num_batches_tracked.item() == 3
+
+
+def test_frozen_parameters_have_no_gradient_but_inputs_do():
+    flat = FlatModule(nn.Linear(2, 1)).freeze()
+    inputs = torch.ones(1, 2, requires_grad=True)
+    flat(inputs).sum().backward()
+    assert inputs.grad is not None
+    assert torch.count_nonzero(flat.gradients) == 0
+
+
+def test_vector_of_wrong_length_is_refused():
+    with pytest.raises(ValueError, match=r"shape \[3\], expected \[122\]"):
+        FlatModule(small()).load(torch.zeros(3))
+
+
+def test_half_precision_parameters_are_refused():
+    with pytest.raises(ValueError, match="float32 only"):
+        FlatModule(nn.Linear(1, 1).half())
+
+
+def test_initial_vector_leaves_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    first = initial_vector(small, 1, "model")
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.equal(first, initial_vector(small, 1, "model"))
+    assert not torch.equal(first, initial_vector(small, 2, "model"))
+
+
+def test_weighted_mean_by_hand():
+    """n = 10, 30, 60 and w = 1, 2, 4: (10 + 60 + 240) / 100 = 3.1 (baselines: FedAvg)."""
+    vectors = [torch.tensor([v]) for v in (1.0, 2.0, 4.0)]
+    assert weighted_mean(vectors, [10, 30, 60]).item() == pytest.approx(3.1)
+
+
+def test_sum_does_not_lose_small_terms():
+    """float32 would drop the ones beside 2^25."""
+    vectors = [torch.tensor([2.0**25]), torch.tensor([1.0]), torch.tensor([1.0]), torch.tensor([-(2.0**25)])]
+    assert weighted_sum(vectors, [1, 1, 1, 1]).item() == 2.0
+
+
+def test_no_vectors_have_no_mean():
+    with pytest.raises(ValueError, match="at least one"):
+        weighted_mean([], [])

@@ -1,0 +1,375 @@
+"""Parameter counts, shapes, and what a model refuses."""
+
+import pytest
+import torch
+from torch import nn
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
+from rayfed_kd.models.base import Shortcut, last_maps, layer_shape, pooled_relu
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.recipe.registry import load_object
+
+SPACES = {"fedcg_feature": (16, 5, 5), "dense_feature": (12,)}
+
+
+def make(name, shape, classes, **options):
+    return load_object({**CLASSIFIERS, **GENERATORS}[name], "model")(shape, classes, **options)
+
+
+def count(name, shape, classes=10, **options):
+    return sum(p.numel() for p in make(name, shape, classes, **options).parameters())
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "expected"),
+    [
+        ((1, 28, 28), 10, 61_706),
+        ((1, 28, 28), 26, 63_066),
+        ((1, 32, 32), 10, 61_706),
+        ((1, 8, 8), 10, 21_386),
+    ],
+)
+def test_lenet5_has_the_published_parameters(shape, classes, expected):
+    """6 (25 + 1) = 156; 16 (6 25 + 1) = 2,416; 120 (16 5 5 + 1) = 48,120; 84 (120 + 1) = 10,164; C (84 + 1).
+
+    Padded 28x28 and plain 32x32 both give 28, 14, 10, 5 a side: 60,856 + 85 C, so 61,706 and 63,066.
+    8x8, padded twice: 8, 4, 4, 2, so the first full layer is 120 (16 2 2 + 1) = 7,800: 20,536 + 850.
+    """
+    assert count("lenet5", shape, classes) == expected
+
+
+@pytest.mark.parametrize(
+    ("width", "classes", "expected"),
+    [
+        (64, 10, 1_227_594),
+        (64, 100, 1_250_724),
+        (16, 10, 78_042),
+    ],
+)
+def test_resnet8_has_the_published_parameters(width, classes, expected):
+    """With w the stem's channels; a norm over n channels has 2 n, convolutions no bias.
+
+    Stem 27 w + 2 w. Block 1: 2 x 9 w^2 + 4 w. Block 2: (18 + 36 + 2) w^2 + 3 x 4 w, its shortcut the 2 w^2.
+    Block 3: (72 + 144 + 8) w^2 + 3 x 8 w. Head C (4 w + 1). In all 298 w^2 + 69 w + C (4 w + 1):
+    w = 64: 1,220,608 + 4,416 + 257 C; w = 16: 76,288 + 1,104 + 65 C.
+    """
+    assert count("resnet8", (3, 32, 32), classes, width=width) == expected
+
+
+@pytest.mark.parametrize(
+    ("projection", "classes", "expected"),
+    [
+        (True, 10, 92_626),
+        (True, 100, 115_756),
+        (False, 10, 62_006),
+        (False, 100, 69_656),
+    ],
+)
+def test_simple_cnn_has_the_published_parameters(projection, classes, expected):
+    """6 (3 25 + 1) = 456; 2,416; 48,120; 10,164: 61,156 before the projection, then C (84 + 1).
+
+    The projection adds 84 (84 + 1) + 256 (84 + 1) = 28,900, and the head is C (256 + 1).
+    """
+    assert count("simple_cnn", (3, 32, 32), classes, projection=projection) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "expected"),
+    [
+        ("m1", (3, 32, 32), 10, 23_146),
+        ("m2", (3, 32, 32), 100, 353_284),
+        ("m2", (1, 28, 28), 62, 237_054),
+    ],
+)
+def test_fedd2s_models_have_the_published_parameters(name, shape, classes, expected):
+    """M1: 8 (27 + 1) = 224; 16 (72 + 1) = 1,168; 32 (144 + 1) = 4,640; 4x4 maps: 32 (512 + 1) = 16,416;
+    16 (32 + 1) = 528; 10 (16 + 1) = 170.
+    M2, 3x32x32: 448; 9,280; 73,856; 128 (2,048 + 1) = 262,272; 4,128; 100 (32 + 1) = 3,300.
+    M2, 1x28x28, 3x3 maps: 160; 9,280; 73,856; 128 (1,152 + 1) = 147,584; 4,128; 62 (32 + 1) = 2,046.
+    """
+    assert count(name, shape, classes) == expected
+
+
+def test_cnn2_has_the_parameters_of_its_layers():
+    """32 (3 25 + 1) = 2,432; 64 (32 25 + 1) = 51,264; 512 (64 8 8 + 1) = 2,097,664; 10 (512 + 1) = 5,130."""
+    assert count("cnn2", (3, 32, 32)) == 2_156_490
+
+
+def test_mlp_has_the_parameters_of_its_layers():
+    """64 (12 + 1) + 10 (64 + 1) = 1,482 by default; 5 (12 + 1) + 10 (5 + 1) = 125 with five hidden units."""
+    assert count("mlp", (12,)) == 1_482
+    assert count("mlp", (12,), hidden=5) == 125
+
+
+def test_dense_has_the_parameters_of_m1s_and_m2s_full_layers():
+    """32 (512 + 1) + 16 (32 + 1) + 10 (16 + 1); 128 (2,048 + 1) + 32 (128 + 1) + 100 (32 + 1)."""
+    assert count("dense", (512,)) == 16_416 + 528 + 170
+    assert count("dense", (128, 4, 4), 100, units=[128, 32]) == 262_272 + 4_128 + 3_300
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((1, 32, 32), 1_049_985),
+        ((3, 32, 32), 1_051_139),
+        ((1, 28, 28), 856_065),
+    ],
+)
+def test_dafl_image_has_the_published_parameters(shape, expected):
+    """101 x 128 (s/4)^2 = 827,392 at 32, 633,472 at 28; BatchNorm 256; 128 (128 9 + 1) = 147,584; 256;
+    64 (128 9 + 1) = 73,792; 128; c (64 9 + 1) = 577 c. No room for an affine BatchNorm at the end.
+    """
+    assert count("dafl_image", shape) == expected
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 40, 20)])
+@pytest.mark.parametrize("name", ["lenet5", "resnet8", "cnn2", "m1", "m2", "mlp", "dense"])
+def test_classifier_takes_any_size_it_can(name, shape):
+    model = make(name, shape, 7)
+    images = torch.randn(3, *shape)
+    assert model(images).shape == (3, 7)
+    assert model.features(images).shape == (3, model.feature_size)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("lenet5", (1, 4, 4)),
+        ("resnet8", (5, 5, 5)),
+        ("simple_cnn", (2, 16, 19)),
+        ("cnn2", (3, 4, 7)),
+        ("m1", (1, 8, 9)),
+        ("m2", (3, 8, 8)),
+        ("mlp", (12,)),
+    ],
+)
+def test_smallest_shape_still_tells_inputs_apart(name, shape):
+    torch.manual_seed(0)
+    logits = make(name, shape, 3)(torch.randn(8, *shape))
+    assert logits.shape == (8, 3)
+    assert logits.std(dim=0).min() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["lenet5", "resnet8", "simple_cnn", "cnn2"])
+def test_channels_last_weights_give_the_same_model(name):
+    """In float64, so that another order of sums cannot hide a wrong order of features."""
+    torch.manual_seed(0)
+    images = torch.randn(2, 3, 20, 32, dtype=torch.float64)
+    model = make(name, (3, 20, 32), 4).double()
+    plain = model(images)
+    gradient = torch.autograd.grad(plain.square().sum(), list(model.parameters()))
+    stored = model.to(memory_format=torch.channels_last)
+    assert torch.allclose(stored(images), plain, atol=1e-12)
+    logits = stored(images.contiguous(memory_format=torch.channels_last))
+    assert torch.allclose(logits, plain, atol=1e-12)
+    again = torch.autograd.grad(logits.square().sum(), list(stored.parameters()))
+    assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(again, gradient, strict=True))
+
+
+@pytest.mark.parametrize("name", [*CLASSIFIERS, *GENERATORS])
+def test_weights_follow_the_callers_seed(name):
+    def weights(seed):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return nn.utils.parameters_to_vector(make(name, SPACES.get(name, (3, 32, 32)), 4).parameters())
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_features_then_classify_is_the_model(name):
+    model = make(name, (3, 32, 32), 4).eval()
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(model.classify(model.features(images)), model(images))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_last_layer_alone_turns_features_into_logits(name):
+    model = make(name, (3, 32, 32), 4)
+    assert isinstance(model.head, nn.Linear)
+    assert model.head.in_features == model.feature_size
+
+
+REFUSED = [
+    ("lenet5", (1, 3, 3), "lenet5 takes images of 4x4 or more, this data has 3x3"),
+    ("resnet8", (3, 4, 4), "resnet8 takes images of 5x5 or more, this data has 4x4"),
+    ("cnn2", (3, 9, 3), "cnn2 takes images of 4x4 or more, this data has 9x3"),
+    ("simple_cnn", (3, 8, 8), "simple_cnn takes images of 16x16 or more, this data has 8x8"),
+    ("lenet5", (64,), r"lenet5 takes images \(channels, height, width\), this data has \(64,\)"),
+    ("dafl_image", (1, 30, 30), "sides are multiples of 4, not 30x30"),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "message"), REFUSED)
+def test_shape_that_does_not_fit_is_told(name, shape, message):
+    with pytest.raises(RecipeError, match=message) as refused:
+        make(name, shape, 10)
+    assert refused.value.path == ("method.generator.name" if name in GENERATORS else "model.name")
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (2, 8, 12)])
+def test_generator_makes_images_of_the_datas_shape(shape):
+    generator = make("dafl_image", shape, 10, width=8, latent=5)
+    images = generator(torch.randn(4, 5))
+    assert images.shape == (4, *shape)
+    assert images.min() >= 0
+    assert images.max() <= 1
+
+
+def test_batchnorm_eps_reaches_the_convolutions_only():
+    generator = make("dafl_image", (1, 8, 8), 10, width=8, batchnorm_eps=0.8)
+    assert [m.eps for m in generator.modules() if isinstance(m, nn.BatchNorm2d)] == [1e-5, 0.8, 0.8]
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_flat_model_gives_the_plain_models_logits(name):
+    torch.manual_seed(0)
+    model = make(name, (3, 32, 32), 4).eval()
+    images = torch.randn(2, 3, 32, 32)
+    expected = model(images)
+    assert torch.allclose(FlatModule(model).freeze()(images), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("into", "side", "batch"), [(4, 8, 2), (3, 7, 3), (16, 4, 1)])
+def test_shortcut_is_torchs_strided_1x1_convolution(into, side, batch):
+    """Held against torch in float64, whose kernel is not the one that corrupts memory."""
+    shortcut = Shortcut(into, 5, 2)
+    exact = nn.Conv2d(into, 5, 1, stride=2, bias=False).double()
+    exact.load_state_dict({"weight": shortcut.weight.detach().double()})
+    images = torch.randn(batch, into, side, side).contiguous(memory_format=torch.channels_last)
+    ours, theirs = images.clone().requires_grad_(), images.double().requires_grad_()
+    made, expected = shortcut(ours), exact(theirs)
+    (made**2).sum().backward()
+    (expected**2).sum().backward()
+    for got, wanted in (
+        (made, expected),
+        (ours.grad, theirs.grad),
+        (shortcut.weight.grad, exact.weight.grad),
+    ):
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        ([1, 1, 1], 127_642),
+        ([2, 2, 2], 220_378),
+        ([4, 4, 4], 405_850),
+        ([6, 6, 6], 591_322),
+        ([12, 12, 12], 1_147_738),
+    ],
+)
+def test_bottleneck_resnet_has_the_published_parameters(blocks, expected):
+    """Stem 432 + 32. First blocks 4,928, 24,192, 95,488; further ones (into = out = 4 w, w = 16, 32, 64):
+    w (4 w) 2 + 9 w w + 12 w = 4,544, 17,792, 70,400, 92,736 together. Head 256 x 10 + 10."""
+    assert expected == 464 + 124_608 + 2_570 + (blocks[0] - 1) * 92_736
+    assert count("bottleneck_resnet", (3, 32, 32), blocks=blocks) == expected
+
+
+def test_bottleneck_resnet_without_its_stem_takes_feature_maps_and_has_464_parameters_less():
+    """3 x 9 x 16 of the convolution and 2 x 16 of its norm; the first bottleneck widens what comes."""
+    assert count("bottleneck_resnet", (16, 32, 32), blocks=[6, 6, 6], stem=False) == 591_322 - 432 - 32
+    torch.manual_seed(0)
+    whole = make("bottleneck_resnet", (3, 32, 32), 10)
+    rest = make("bottleneck_resnet", (16, 32, 32), 10, stem=False)
+    own = {name: value for name, value in whole.state_dict().items() if not name.startswith("body.0.")}
+    rest.load_state_dict(dict(zip(rest.state_dict(), own.values(), strict=True)))
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(rest.eval()(whole.eval().up_to(1, images)), whole(images))
+
+
+def test_layers_before_the_last_have_their_outputs_shape():
+    model = make("m1", (3, 32, 32), 10)
+    shapes = {name: layer_shape(model, name, (3, 32, 32), "method.cut") for name in ("C1", "C3", "F2")}
+    assert shapes == {"C1": (8, 16, 16), "C3": (512,), "F2": (16,)}
+    with pytest.raises(
+        RecipeError, match=r"method\.cut: 'F3' is no layer before the model's last; there are C1"
+    ):
+        layer_shape(model, "F3", (3, 32, 32), "method.cut")
+    with pytest.raises(RecipeError, match=r"method\.cut: a Linear has no layers; expected a .*Classifier"):
+        layer_shape(nn.Linear(3, 2), "F1", (3,), "method.cut")
+
+
+@pytest.mark.parametrize(("channels", "expected"), [(3, 127_899), (1, 127_611)])
+def test_discriminator_head_on_the_trunk_adds_257(channels, expected):
+    trunk = make("bottleneck_resnet", (channels, 32, 32), 10)
+    head = load_object(HEADS["linear"], "head")((trunk.feature_size,), 1)
+    assert sum(p.numel() for module in (trunk, head) for p in module.parameters()) == expected
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(10, 890_724), (100, 1_084_944)])
+def test_fedcg_feature_has_the_published_parameters(classes, expected):
+    """C C + (100 + C) 512 4 + 512 256 4 + 256 128 4 + 128 16 4 + 2 (512 + 256 + 128)."""
+    assert expected == classes**2 + (100 + classes) * 2048 + 524_288 + 131_072 + 8_192 + 1_792
+    generator = make("fedcg_feature", (16, 5, 5), classes)
+    assert sum(p.numel() for p in generator.parameters()) == expected
+    assert sum(b.numel() for b in generator.buffers()) == 2 * 896 + 3
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((1, 28, 28), 573_825), ((3, 32, 32), 682_499)])
+def test_conditional_image_has_the_published_parameters(shape, expected):
+    """(100 + 1 + 10 + 1) 64 s s / 16 + BN 256 + conv 147,584 + BN 256 + conv 73,792 + BN 128 + conv 577 c."""
+    joined = 112 * 64 * (shape[1] // 4) ** 2
+    assert expected == joined + 256 + 147_584 + 256 + 73_792 + 128 + 577 * shape[0]
+    assert count("conditional_image", shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("fedcg_feature", (16, 5, 5)), ("conditional_image", (1, 8, 8)), ("dense_feature", (12,))],
+)
+def test_conditional_generator_makes_its_space_and_heeds_the_class(name, shape):
+    torch.manual_seed(0)
+    generator = make(name, shape, 3).eval()
+    noise = torch.randn(1, generator.latent).repeat(3, 1)
+    made_ = generator(noise, torch.tensor([0, 1, 1]))
+    assert made_.shape == (3, *shape)
+    torch.testing.assert_close(made_[1], made_[2])
+    assert not torch.allclose(made_[0], made_[1])
+
+
+def test_growing_layer_is_torchs_transposed_convolution():
+    torch.manual_seed(0)
+    ours = make("fedcg_feature", (16, 5, 5), 3, width=8).body[0]
+    theirs = nn.ConvTranspose2d(ours.in_channels, ours.out_channels, 2, bias=False)
+    theirs.load_state_dict(ours.state_dict())
+    for side in (1, 3):
+        maps = torch.randn(4, ours.in_channels, side, side)
+        torch.testing.assert_close(ours(maps), theirs(maps), rtol=1e-4, atol=1e-5)
+
+
+def test_images_of_the_conditional_generator_have_mean_zero_and_deviation_one_as_normalised_ones():
+    generator = make("conditional_image", (3, 8, 8), 4, width=8).train()
+    images = generator(torch.randn(64, 100), torch.arange(64) % 4)
+    torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-4)
+    torch.testing.assert_close(images.std((0, 2, 3)), torch.ones(3), rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "stage", "maps"),
+    [
+        ("simple_cnn", (3, 32, 32), 6, (16, 5, 5)),
+        ("lenet5", (1, 28, 28), 6, (16, 5, 5)),
+        ("bottleneck_resnet", (1, 28, 28), 4, (256, 7, 7)),
+    ],
+)
+def test_last_maps_and_what_follows_them(name, shape, stage, maps):
+    model = make(name, shape, 10).eval()
+    assert last_maps(model, shape) == (stage, maps)
+    images = torch.randn(2, *shape)
+    torch.testing.assert_close(model.from_(stage, model.up_to(stage, images)), model(images))
+
+
+def test_pooling_before_relu_gives_the_bits_of_relu_before_pooling():
+    stream = torch.Generator().manual_seed(3)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        plain = torch.randn(4, 6, 8, 8, generator=stream).round(decimals=1)  # with ties
+        found = []
+        for order in (pooled_relu(), reversed(pooled_relu())):
+            images = plain.clone(memory_format=layout).requires_grad_()
+            maps = nn.Sequential(*order)(images)
+            (maps * torch.arange(maps.numel()).view(maps.shape)).sum().backward()
+            found.append((maps.detach(), images.grad))
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -1,0 +1,142 @@
+"""Every mistake in a recipe is answered in one message: what, where, what was expected, the nearest."""
+
+import pytest
+
+from rayfed_kd.errors import RayfedError
+from rayfed_kd.experiment.preparation import prepare
+
+GOOD = {
+    "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4},
+    "local": {"epochs": 1},
+    "rounds": 1,
+    "sampling": {"fraction": 0.5},
+}
+
+BAD = [
+    ("attack={name: paf, theeta: random}", "attack.theeta is no key of attack. Did you mean attack.theta?"),
+    ("method.lamda1=0.5", "method.lamda1 is no option of fedkf. Did you mean method.lambda1?"),
+    ("method.name=fedfk", "method.name: 'fedfk' is not known; there are centralized, cronus, dafkd,"),
+    ("method.name=fedfk", "Did you mean fedkf?"),
+    ("method.gamma=-1", "method.gamma = -1: expected a number of at least 0 (weight of the distillation"),
+    ("method.gamma=strong", "method.gamma = 'strong': expected a number (weight of the distillation term"),
+    ("method.teacher=ocaa", "method.teacher = 'ocaa': expected 'oca' or 'aca'"),
+    ("method.generator.name=dafl", "method.generator.name: 'dafl' is not known; there are"),
+    (
+        "method.generator.with=3",
+        "method.generator.with is no option of dafl_image. Did you mean method.generator.width?",
+    ),
+    ("method.generator.width=0", "method.generator.width = 0: expected a number of at least"),
+    ("method=fedkf", "method = 'fedkf': expected keys below it."),
+    ("method={}", "method.name is missing."),
+    ("model.name=lenet", "Did you mean lenet5?"),
+    (
+        "model.depth=3",
+        "model.depth is no option of lenet5. It takes none. 'model={name: lenet5}' replaces name",
+    ),
+    ("model.name=nowhere:Net", "model.name: no module 'nowhere'"),
+    ("model.name=rayfed_kd.models.flat_module:FlatModul", "has no 'FlatModul'. Did you mean FlatModule?"),
+    ("data.name=digit", "Did you mean digits?"),
+    ("data.augment=flipp", "data.augment = 'flipp': expected one of"),
+    (
+        "data={name: synthetic, shape: [6], augment: crop_flip}",
+        "crop_flip moves pixels, but samples are (6,)",
+    ),
+    ("data.fraction=1.5", "data.fraction = 1.5: expected a number of at most 1"),
+    ("partition.alpha=-0.5", "partition.alpha = -0.5: expected a number above 0"),
+    ("partition.aplha=1", "partition.aplha is no option of dirichlet. Did you mean partition.alpha?"),
+    ("partition.name=dirichlett", "Did you mean dirichlet?"),
+    ("partition.clients=0", "partition.clients = 0: expected a number of at least 1"),
+    ("partition.clients=5000", "5000"),
+    ("partition.test=oficial", "partition.test = 'oficial': expected 'local' or 'official'"),
+    ("partition.test=official", "partition.test = 'official': digits has no official test set; use 'local'"),
+    ("partition.file=nothing.parquet", "nothing.parquet"),
+    ("local.epoch=3", "local.epoch is no key of local. Did you mean local.epochs?"),
+    ("local.batch_size=0", "local.batch_size = 0: expected a number of at least 1 (batch size, B)."),
+    (
+        "local.optimizer.name=rmsprop",
+        "local.optimizer.name = 'rmsprop': expected 'sgd' or 'adam' (the optimiser).",
+    ),
+    ("local.optimizer={name: adam, momentum: 0.9}", "local.optimizer: momentum and nesterov belong to sgd"),
+    ("round=3", "round is no key of a recipe. Did you mean rounds?"),
+    ("rounds=ten", "rounds = 'ten': expected a whole number (rounds, T)."),
+    ("rounds=1.5", "rounds = 1.5: expected a whole number"),
+    ("sampling={fraction: 0.5, count: 2}", "sampling: give exactly one of fraction and count"),
+    ("sampling={count: 9}", "sampling.count = 9: more than partition.clients = 4"),
+    ("sampling.fraction=0.1", "sampling.fraction = 0.1 of partition.clients = 4 is 0.4 clients a round"),
+    ("sampling.fraction=0", "sampling.fraction = 0: expected a number above 0 (share of the clients, C)."),
+    ("schedule.name=syn", "schedule.name = 'syn': expected one of sync, quorum, buffered, fedbuff,"),
+    ("placement.clients_per_actor=many", "expected 'auto' or a whole number"),
+    ("placement.client.num_gpus=1.5", "num_gpus above 1 must be a whole number"),
+    ("seed=-1", "seed = -1: expected a number of at least 0"),
+    ("rounds", "override 'rounds': expected key.path=value"),
+    ("seed.x=1", "override 'seed.x=1': seed is"),
+]
+
+
+IMAGES = "data={name: synthetic, samples: 40, classes: 2, shape: [1, 32, 32]}"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("batchs", "Did you mean method.generator.batches?"),
+        ("widht", "Did you mean method.generator.width?"),
+        (
+            "foo",
+            "There are: latent, width. The method's own there: batch_size, batches, diversity, epochs, lr, ",
+        ),
+    ],
+)
+def test_unknown_option_of_a_generator_is_answered_with_its_own_and_the_methods(option, message):
+    recipe = {**GOOD, "method": {"name": "kdia"}, "model": {"name": "simple_cnn"}}
+    with pytest.raises(RayfedError) as caught:
+        prepare(recipe, [IMAGES, f"method.generator.{option}=3"])
+    assert f"method.generator.{option} is no option of fedcg_feature." in str(caught.value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("override", "message"), BAD, ids=[override for override, _ in BAD])
+def test_bad_recipe_is_answered_in_one_message(override, message):
+    with pytest.raises(RayfedError) as caught:
+        prepare({**GOOD, "seed": 1}, [override])
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("schedule", ["{name: fedbuff}", "{name: quorum, late: next_round, foo: 1}"])
+def test_schedule_that_no_clock_would_make_fit_the_method_is_answered_with_that_alone(schedule):
+    with pytest.raises(RayfedError) as caught:
+        prepare({**GOOD, "method": {"name": "dsfl"}}, [f"schedule={schedule}"])
+    assert "dsfl's rounds have several exchanges" in str(caught.value)
+    assert "clock" not in str(caught.value)
+
+
+def test_good_recipe_passes_every_check():
+    prepared = prepare(GOOD)
+    assert prepared.recipe.rounds == 1
+    assert len(prepared.setting.partition.train) == 4
+
+
+def test_message_names_the_file(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("method: {name: fedavg}\nroundz: 3\n")
+    with pytest.raises(
+        RayfedError, match=r"recipe.yaml: roundz is no key of a recipe. Did you mean rounds\?"
+    ):
+        prepare(path)
+
+
+def test_missing_recipe_names_a_near_one(tmp_path):
+    (tmp_path / "quickstart.yaml").write_text("")
+    with pytest.raises(RayfedError, match=r"no such recipe file. Did you mean .*quickstart.yaml\?"):
+        prepare(tmp_path / "quikstart.yaml")
+
+
+def test_recipe_that_is_no_yaml_is_told(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("method: {name: [")
+    with pytest.raises(RayfedError, match="not YAML"):
+        prepare(path)

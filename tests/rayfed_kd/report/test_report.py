@@ -1,0 +1,479 @@
+"""The report says what the tables say, fetches nothing, and believes no label."""
+
+import json
+import re
+import subprocess
+import sys
+from functools import partial
+from html.parser import HTMLParser
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from paths import ROOT
+
+import rayfed_kd
+from algorithms import METHODS
+from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.published import tables_named
+from rayfed_kd.comparison.runs import run_each
+from rayfed_kd.comparison.studies import Study
+from rayfed_kd.data.partition import Partition
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.report import write_report
+from rayfed_kd.results.tables import TableWriter
+from rayfed_kd.tuning.folder import Asked, Record, SearchFolder
+
+HEADER = "# Table 2 of Atapour et al. 2024.\n"
+RECIPE = {
+    "method": {"name": "fedavg"},
+    "data": {"name": "cifar10"},
+    "partition": {"name": "dirichlet", "alpha": 0.1, "clients": 5},
+    "sampling": {"count": 2},
+    "rounds": 3,
+    "seed": 7,
+}
+AMP, FM = (0.5, 0.8, 0.6), (0.04, 0.01, 0.03)
+MIB = 2**20
+
+
+class Page(HTMLParser):
+    """What a page holds: tags with attributes, tables of cell texts, all text."""
+
+    VOID = ("meta", "img", "path", "use", "line", "br")
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.tables, self.text, self.open = [], [], "", []
+        self.feed(path.read_text(encoding="utf8"))
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("th", "td"):
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+        if self.open and self.open[-1] in ("th", "td"):
+            self.tables[-1][-1][-1] += data
+
+    def table(self, *header):
+        """The rows of the one table whose header starts so."""
+        (found,) = [t for t in self.tables if tuple(t[0][: len(header)]) == header]
+        return found[1:]
+
+    def pairs(self):
+        return dict(next(t for t in self.tables if all(len(row) == 2 for row in t)))
+
+
+def made(folder, rounds=3, header=HEADER, status="finished", **changes):
+    """A run of three rounds whose every number is known."""
+    writer = TableWriter(folder / "tables")
+    for index in range(1, rounds + 1):
+        one = {"round": index, "sim_s": 2.5 * index}
+        seconds = {"dispatch_s": 0.25, "client_s": 2.0, "server_s": 0.5, "evaluate_s": 0.125}
+        sent = {"bytes_up": 2 * MIB, "bytes_down": MIB, "cohort": 2, "dropped": index % 2, "staleness": index}
+        metric = {"model": "aca", "amp": AMP[index - 1], "fm": FM[index - 1]}
+        message = {"client": 0, "kind": "weights", "direction": "up", "bytes": MIB}
+        host = {
+            "host": 0,
+            "node": "here",
+            "rss_mb": 100.0 * index,
+            "gpu_mb": 0.0,
+            "busy_s": 1.5,
+            "clients": 2,
+        }
+        tables = {
+            "rounds": [one | seconds | sent | {"wall_s": 3.0 * index, "losses": {"ce": 2.0 / index}}],
+            "metrics": [one | metric],
+            "clients": [
+                one | {"client": c, "model": "aca", "samples": 4, "correct": c, "accuracy": c / 4}
+                for c in range(5)
+            ],
+            "messages": [
+                one | message,
+                one | message | {"client": 1},
+                one | message | {"direction": "down", "bytes": 512},
+            ],
+            "hosts": [one | host],
+        }
+        writer.write(index, tables)
+    (folder / "config.yaml").write_text(header + yaml.safe_dump(RECIPE | changes))
+    versions = {"rayfed-kd": "0.0.1", "torch": "9.9", "numpy": "8.8"}
+    (folder / "environment.json").write_text(json.dumps({"packages": versions, "engine": "local"}))
+    counts = {"client": [0, 0, 1, 1], "class": ["cat", "dog"] * 2, "samples": [3, 0, 1, 6]}
+    pq.write_table(pa.table(counts), folder / "classes.parquet")
+    if status is not None:
+        (folder / "summary.json").write_text(json.dumps({"status": status, "rounds": rounds}))
+    return folder
+
+
+def report(*folders):
+    to = folders[0].parent / "out" / "report.html"
+    assert write_report(folders, to, METHODS) == [to, to.with_suffix(".md")]
+    return Page(to)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    return report(made(tmp_path_factory.mktemp("report") / "one"))
+
+
+def test_metrics_are_the_last_the_best_and_the_mean(page):
+    """(.5 + .8 + .6) / 3 = .6333; of FM the least is the best, (.04 + .01 + .03) / 3 = .02667."""
+    assert page.table("run", "model", "metric") == [
+        ["one", "aca", "AMP %", "60.00", "80.00", "63.33", "2"],
+        ["one", "aca", "FM", "0.0300", "0.0100", "0.0267", "2"],
+    ]
+
+
+def test_mean_says_of_how_many_evaluations_it_is(page, tmp_path):
+    def headings(found):
+        return [table[0][5] for table in found.tables if table[0][:3] == ["run", "model", "metric"]]
+
+    assert headings(page) == ["mean of last 3 evaluations"]
+    two = report(made(tmp_path / "one"), made(tmp_path / "two", rounds=2))
+    assert headings(two) == ["mean of last 2 to 3 evaluations"]
+
+
+def test_client_accuracies_are_quartiles_of_the_last_round(page):
+    shown = ["5", "0.00", "25.00", "50.00", "75.00", "100.00", "50.00"]
+    assert page.table("run", "model", "clients") == [["one", "aca", *shown]]
+
+
+def test_bytes_are_those_of_the_messages(page):
+    """Two replies of a MiB and 512 bytes down in each of three rounds."""
+    assert page.table("run", "kind", "direction") == [
+        ["one", "weights", "down", "1,536", "0.00", "0.000", "3"],
+        ["one", "weights", "up", "6,291,456", "6.00", "2.000", "6"],
+    ]
+
+
+def test_time_is_split_by_phase_with_a_rest(page):
+    """Nine seconds: three rounds of 0.25, 2, 0.5 and 0.125; 9 - 8.625 is the rest."""
+    shown = ["9.00", "0.75", "6.00", "1.50", "0.38", "0.38", "7.5"]
+    assert page.table("run", "rounds", "all") == [["one", "3", *shown]]
+
+
+def test_hosts_show_their_busy_share_and_most_memory(page):
+    assert page.table("run", "host") == [["one", "0", "here", "3", "6", "4.50", "50.0", "300", "0"]]
+
+
+def test_logged_values_and_dropped_replies_are_told(page):
+    assert page.table("run", "name") == [["one", "ce", "2", "0.666667", "0.666667", "2"]]
+    assert page.table("run", "status") == [["one", "finished", "never", "6", "2", "2", "2.000"]]
+
+
+def test_partition_has_clients_by_classes(page):
+    assert page.table("client", "all") == [["0", "3", "3", "0"], ["1", "7", "1", "6"]]
+
+
+def test_heading_names_method_paper_recipe_seed_status_and_versions(page):
+    facts = page.pairs()
+    assert facts["method"] == "fedavg"
+    assert "McMahan et al. 2017" in facts["paper"]
+    assert facts["recipe"] == "Table 2 of Atapour et al. 2024."
+    assert (facts["seed"], facts["status"]) == ("7", "finished")
+    assert facts["versions"] == "Python not noted, rayfed-kd 0.0.1, torch 9.9, numpy 8.8"
+
+
+def test_published_rows_are_those_of_the_headers_table_the_data_and_alpha(page):
+    """FedD2S' Table 2, CIFAR-10, alpha 0.1, as printed."""
+    rows = dict(page.table("system", "UA"))
+    assert (rows["FedAvg"], rows["FedD2S"]) == ("59.91 ± 2.16", "77.47 ± 0.29")
+    assert len(rows) == 9
+
+
+@pytest.mark.parametrize(
+    ("recipe", "named"),
+    [
+        ("fedd2s/cifar10", [("fedd2s", "2")]),
+        ("kdia/cinic10", [("kdia", "2")]),
+        ("fedavg/cifar10", [("fedkf", "VI"), ("fedkf", "XII")]),
+        ("fedkf/mnist", [("fedkf", "V")]),
+        ("baselines/standalone", [("fedgems", "2")]),
+        ("baselines/fedavg", []),  # Table 2, and
+        ("baselines/fedprox", []),  # Table 1 of a paper that is not among ours
+        ("quickstart", []),
+    ],
+)
+def test_header_names_the_tables_of_its_first_line(recipe, named):
+    assert tables_named(load_recipe(ROOT / "configs" / f"{recipe}.yaml").header) == named
+
+
+def test_run_keeps_its_recipes_header_and_its_classes(tmp_path):
+    small = {"method": {"name": "fedavg"}, "data": {"name": "digits", "fraction": 0.1}, "rounds": 1}
+    small |= {"partition": {"name": "iid", "clients": 3}, "sampling": {"count": 1}, "model": {"name": "mlp"}}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("# First line.\n# Second.\n" + yaml.safe_dump(small))
+    folder = rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"], local=True).folder
+    assert (folder / "config.yaml").read_text().startswith("# First line.\n# Second.\nmethod:\n")
+    rayfed_kd.resume(folder, ["rounds=2"], local=True)
+    assert load_recipe(folder / "config.yaml").header == "# First line.\n# Second."
+    labels = np.asarray(rayfed_kd.prepare(recipe).setting.dataset.train.labels)
+    expected = Partition.load(folder / "partition.parquet", len(labels)).counts(labels, 10)
+    found = pq.read_table(folder / "classes.parquet")["samples"].to_numpy().reshape(3, 10)
+    assert np.array_equal(found, expected)
+    shown = report(folder)
+    assert shown.table("run", "status")[0][:3] == ["run", "finished", "1"]  # went on after round 1
+
+
+def test_markdown_has_the_same_tables(page, tmp_path):
+    folder = made(tmp_path / "a|b*c_d")
+    found = report(folder)
+    text = (tmp_path / "out" / "report.md").read_text()
+    tables = []
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        lines = [re.split(r"(?<!\\) \| ", line.strip()[1:-1]) for line in block.splitlines()]
+        tables.append([[re.sub(r"\\(.)", r"\1", cell.strip()) for cell in line] for line in lines])
+        assert set("".join(tables[-1].pop(1))) <= set("- :")
+    tables = [table[1:] if not any(table[0]) else table for table in tables]
+    assert tables == found.tables
+
+
+def test_page_fetches_nothing(page):
+    for tag, attributes in page.tags:
+        assert tag not in ("script", "link", "iframe", "object", "base")
+        for name in ("src", "href", "xlink:href", "srcset", "data"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/png;base64,")), (tag, name)
+        assert not re.search(r"url\((?!#)|@import", json.dumps(attributes))
+    assert not re.search(r"url\(|@import", page.text)
+
+
+def test_every_reference_in_the_page_has_its_one_target(page):
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    named = re.findall(r"url\(#([^)]+)\)", json.dumps(page.tags))
+    named += [a["href"][1:] for _, a in page.tags if a.get("href", "").startswith("#")]
+    named += [a["aria-labelledby"] for _, a in page.tags if "aria-labelledby" in a]
+    assert len(named) > 50
+    assert set(named) <= set(ids)
+
+
+def test_tables_and_pictures_are_told_to_those_who_do_not_see_them(page):
+    headers = [attributes for tag, attributes in page.tags if tag == "th"]
+    assert {attributes["scope"] for attributes in headers} == {"row", "col"}
+    pictures = [
+        attributes for tag, attributes in page.tags if tag == "svg" and "aria-hidden" not in attributes
+    ]
+    assert len(pictures) >= 8
+    assert all(a["role"] == "img" and a["aria-labelledby"].endswith("-title") for a in pictures)
+
+
+def test_labels_are_text_and_never_markup(tmp_path):
+    folder = made(
+        tmp_path / '<img src=x onerror="alert(1)"> & $a$', header="# </pre><script>alert(2)</script>\n"
+    )
+    found = report(folder, made(tmp_path / "other"))
+    assert not any(tag in ("img", "script") for tag, _ in found.tags)
+    assert found.text.count('<img src=x onerror="alert(1)"> & $a$') > 5
+    assert "</pre><script>alert(2)</script>" in found.text
+
+
+@pytest.mark.parametrize(
+    ("rounds", "noted", "status"),
+    [
+        (2, None, "not ended, 2 of 3 rounds: it still runs, or was killed"),
+        (0, None, "not ended, 0 of 3 rounds: it still runs, or was killed"),
+        (2, {"status": "interrupted", "rounds": 2}, "interrupted, 2 of 3 rounds"),
+        (1, {"status": "failed", "rounds": 1}, "failed, 1 of 3 rounds"),
+        (3, {"status": "finished", "rounds": 3}, "finished"),
+        (2, {"status": "interrupted", "rounds": 1}, "gone on with and not ended, 2 of 3 rounds"),
+        (2, {"status": "finished", "rounds": 2}, "gone on with and not ended, 2 of 3 rounds"),
+    ],
+)
+def test_run_is_reported_as_what_became_of_it(tmp_path, rounds, noted, status):
+    folder = made(tmp_path / "one", rounds, status=None)
+    if noted is not None:
+        (folder / "summary.json").write_text(json.dumps(noted))
+    found = report(folder)
+    assert found.pairs()["status"].startswith(status)
+    assert ("Metrics by round" in found.text) == (rounds > 0)
+
+
+def test_what_runs_share_is_told_once_and_seeds_of_a_row_share_a_look(tmp_path):
+    study = tmp_path / "study"
+    for seed in (1, 2):
+        made(study / f"A-seed{seed}", seed=seed)
+    made(study / "B-seed1.running", rounds=1, status=None, seed=1)
+    found = report(study)
+    assert [row[:2] for row in found.table("run", "seed")] == [
+        ["A-seed1", "1"],
+        ["A-seed2", "2"],
+        ["B-seed1.running", "1"],
+    ]
+    assert found.pairs()["method"] == "fedavg"
+    assert "The comparison was not ended" in found.text
+    used = {style for _, a in found.tags for style in re.findall(r"var\(--s\d\)", a.get("style", ""))}
+    legend = [a["stroke"] for tag, a in found.tags if tag == "line"][:2]
+    assert legend == ["var(--s0)", "var(--s1)"]
+    assert set(legend) <= used
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    first, second = made(tmp_path / "x" / "run"), made(tmp_path / "y" / "run", seed=8)
+    rows = report(first, second, first).table("run", "seed")
+    assert [row[0] for row in rows] == [str(first), str(second)]
+
+
+def test_comparison_shows_its_own_table_and_the_studys_published_rows(tmp_path):
+    base = tmp_path / "base.yaml"
+    small = {"method": {"name": "fedavg"}, "data": {"name": "digits", "fraction": 0.1}, "rounds": 1}
+    small |= {"partition": {"name": "iid", "clients": 3}, "sampling": {"count": 1}, "model": {"name": "mlp"}}
+    base.write_text(yaml.safe_dump(small))
+    content = {"base": str(base), "folder": str(tmp_path / "runs"), "title": "T", "runs": [{"label": "A b"}]}
+    content["published"] = [{"paper": "fedd2s", "table": "2", "where": {"dataset": "CIFAR-10", "alpha": 0.1}}]
+    study = Study.model_validate(content)
+    nothing = partial(run_each, local=True, address=None, jobs=None, tell=lambda line: None)
+    comparison = compare(study, run=nothing)
+    comparison.write(tmp_path / "runs")
+    found = report(tmp_path / "runs")
+    ours = next(t for t in found.tables if t[0] == comparison.header())
+    assert ours[1:] == comparison.cells()
+    assert ["FedD2S", "UA 77.47 ± 0.29"] in found.table("system", "as printed")
+    assert comparison.caption() in found.text
+
+
+def searched(folder):
+    """Four trials: the second is the best that did not fail."""
+    space = {"method.prox": {"uniform": [0.0, 1.0]}, "local.epochs": {"choice": [1, 2]}}
+    recipe = load_recipe(RECIPE).model_dump()
+    search = SearchFolder(folder)
+    records = [
+        Record(0, {"method.prox": 0.25, "local.epochs": 1}, "stopped", 1),
+        Record(1, {"method.prox": 0.5, "local.epochs": 2}, "finished", 3),
+        Record(2, {"method.prox": 1.0, "local.epochs": 1}, "failed", 2, "round 3: <NaN>"),
+        Record(3, {"method.prox": 0.125, "local.epochs": 1}),
+    ]
+    with search.claimed(Asked(recipe, space, "amp/aca", "random", "asha"), resume=False):
+        for record in records[:3]:
+            made(search.trial(record.number), rounds=record.round)
+        for record in records:
+            search.write(record)
+    return folder
+
+
+def test_search_shows_every_trial_and_its_best_one_as_a_run(tmp_path):
+    found = report(searched(tmp_path / "tune-x"))
+    trials = found.table("trial", "status", "prox", "local.epochs", "best (%)", "in round", "last (%)")
+    assert [row[:4] for row in trials] == [
+        ["1", "finished", "0.5", "2"],
+        ["0", "stopped", "0.25", "1"],
+        ["3", "running", "0.125", "1"],
+        ["2", "failed", "1", "1"],
+    ]
+    best, last = 100 * max(AMP), 100 * AMP[2]
+    assert trials[0][4:] == [f"{best:.2f}", "2", f"{last:.2f}", "3", "9.0"]
+    assert trials[1][4:] == [f"{100 * AMP[0]:.2f}", "1", f"{100 * AMP[0]:.2f}", "1", "3.0"]
+    assert trials[2][4:] == ["", "", "", "0", "0.0"]
+    assert found.table("trial", "error") == [["2", "round 3: <NaN>"]]
+    assert found.table("coefficient") == [
+        ["method.prox", "uniform", "[0.0, 1.0]", "0.5"],
+        ["local.epochs", "choice", "[1, 2]", "2"],
+    ]
+    assert "4 trials, 1 finished, 1 stopped early; 18 s in rounds" in found.text
+    # Of the trials only the best one has its bytes and hosts told.
+    folders = [row[1] for table in found.tables for row in table if row[0] == "folder"]
+    assert folders == [str(tmp_path / "tune-x/trials/00001")]
+    assert sum(tag == "figure" for tag, _ in found.tags) > 4
+
+
+def test_search_without_a_value_is_a_page_too(tmp_path):
+    folder = tmp_path / "tune-x"
+    search = SearchFolder(folder)
+    recipe, space = load_recipe(RECIPE).model_dump(), {"local.epochs": {"choice": [1, 2]}}
+    with search.claimed(Asked(recipe, space, "amp/aca", "grid", "fifo"), resume=False):
+        search.write(Record(0, {"local.epochs": 1}, "failed", 0, "no such thing"))
+    found = report(folder)
+    assert "No trial has a value." in found.text
+    assert found.table("trial", "error") == [["0", "no such thing"]]
+
+
+def test_search_of_another_form_is_refused(tmp_path):
+    (tmp_path / "search.yaml").write_text("recipe: {}\nsteps: 3\n")
+    with pytest.raises(RecipeError, match=r"search.yaml: no search that this version"):
+        report(tmp_path)
+
+
+def test_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(RecipeError, match="nowhere: no such folder"):
+        report(tmp_path / "nowhere")
+    (tmp_path / "study").mkdir()
+    with pytest.raises(RecipeError, match=r"study holds no run: .* none one or two levels below"):
+        report(tmp_path / "study")
+
+
+def test_study_of_several_tables_is_one_page(tmp_path):
+    for table in ("alpha-1", "alpha-2"):
+        made(tmp_path / "study" / table / "A-seed1")
+        text = f"| run | AMP |\n| --- | --- |\n| A {table} | 5 |\n"
+        (tmp_path / "study" / table / "comparison.md").write_text(text)
+    found = report(tmp_path / "study")
+    for table in ("alpha-1", "alpha-2"):
+        assert f"Comparison {table}" in found.text
+        assert [["run", "AMP"], [f"A {table}", "5"]] in found.tables
+
+
+def test_older_forms_of_a_run_are_refused_with_their_version(tmp_path):
+    folder = made(tmp_path / "one")
+    for part in (folder / "tables" / "hosts").iterdir():
+        pq.write_table(pq.read_table(part).drop_columns(["gpu_mb"]), part)
+    with pytest.raises(RecipeError, match=r"hosts has no column gpu_mb; .* rayfed-kd 0\.0\.1"):
+        report(folder)
+    made(tmp_path / "two", teacher="big")
+    with pytest.raises(RecipeError, match=r"teacher.*begun with rayfed-kd 0\.0\.1"):
+        report(tmp_path / "two")
+
+
+def test_damaged_table_is_refused_by_name(tmp_path):
+    folder = made(tmp_path / "one")
+    next((folder / "tables" / "rounds").iterdir()).write_bytes(b"PAR1 cut off")
+    with pytest.raises(RecipeError, match="one: table rounds cannot be read"):
+        report(folder)
+
+
+def test_page_needs_the_name_of_one(tmp_path):
+    with pytest.raises(RecipeError, match=r"--to .*page\.txt: expected a name that ends in \.html"):
+        write_report([made(tmp_path / "one")], tmp_path / "page.txt", METHODS)
+
+
+def test_method_of_its_own_is_not_imported_by_a_report(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = report(made(tmp_path / "one", method={"name": "own:Method"}))
+    assert (found.pairs()["method"], found.pairs()["paper"]) == ("own:Method", "a method of its own")
+
+
+def test_command_writes_both_files_and_refuses_with_exit_code_2(tmp_path):
+    made(tmp_path / "one")
+    words = [sys.executable, "-m", "rayfed_kd", "report", "one", "--to", "out.html"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["out.html", "out.md"]), done.stderr
+    words[4] = "nothing"
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: nothing: no such folder\n")
+
+
+def test_help_loads_neither_templates_nor_pictures():
+    code = "import sys\nfrom click.testing import CliRunner\nfrom rayfed_kd.cli.main import commands\n"
+    code += "assert CliRunner().invoke(commands, ['report', '--help']).exit_code == 0\n"
+    code += "print([m for m in ('torch', 'ray', 'jinja2', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,69 @@
+"""AMP, FM, WLP, UA against FedKF's Table II and by hand."""
+
+import numpy as np
+import pytest
+
+from rayfed_kd.results.fairness import bytes_to, client_metrics, rounds_to
+
+TABLE_TWO = [
+    ((0.6, 0.7, 0.8), (0.7, 0.006667, 0.6)),
+    ((0.65, 0.65, 0.8), (0.7, 0.005, 0.65)),
+    ((0.7, 0.8, 0.9), (0.8, 0.006667, 0.7)),
+]
+
+
+@pytest.mark.parametrize(("accuracies", "expected"), TABLE_TWO)
+def test_worked_examples_of_table_two(accuracies, expected):
+    samples = np.array([100, 100, 100])
+    found = client_metrics(np.round(np.array(accuracies) * 100).astype(int), samples)
+    assert (found.amp, found.wlp) == (pytest.approx(expected[0]), pytest.approx(expected[2]))
+    assert found.fm == pytest.approx(expected[1], abs=1e-6)
+
+
+def test_amp_weighs_by_samples_and_ua_does_not():
+    """1/1 and 1/3: AMP (1 + 1) / 4 = 0.5; UA (1 + 1/3) / 2 = 2/3."""
+    found = client_metrics(np.array([1, 1]), np.array([1, 3]))
+    assert found.amp == pytest.approx(0.5)
+    assert found.ua == pytest.approx(2 / 3)
+
+
+def test_given_weights_replace_test_samples():
+    """0.5 and 1 with weights 1 and 3: 3.5 / 4."""
+    found = client_metrics(np.array([1, 2]), np.array([2, 2]), np.array([1, 3]))
+    assert found.amp == pytest.approx(0.875)
+
+
+def test_client_without_test_samples_is_left_out():
+    found = client_metrics(np.array([0, 3]), np.array([0, 4]))
+    assert (found.wlp, found.fm) == (0.75, 0.0)
+
+
+def test_nobody_tested_is_refused():
+    with pytest.raises(ValueError, match="no client has a test sample"):
+        client_metrics(np.array([0]), np.array([0]))
+
+
+@pytest.mark.parametrize("weights", [[0, 0], [-1, 2]])
+def test_weights_without_a_mean_are_refused(weights):
+    with pytest.raises(ValueError, match="expected 0 or more, not all 0"):
+        client_metrics(np.array([1, 2]), np.array([2, 2]), np.array(weights))
+
+
+def test_arrays_of_other_clients_are_refused():
+    with pytest.raises(ValueError, match="differ"):
+        client_metrics(np.array([1, 2]), np.array([2]))
+    with pytest.raises(ValueError, match="differ"):
+        client_metrics(np.array([1, 2]), np.array([2, 2]), np.array([1]))
+
+
+def test_missing_round_bytes_are_refused():
+    with pytest.raises(ValueError, match="3 values and 1 rounds of bytes"):
+        bytes_to([0.1, 0.2, 0.9], [5], 0.8)
+
+
+def test_rounds_and_bytes_to_a_target_count_from_one():
+    values, sizes = [0.1, None, 0.5, 0.6], [10, 10, 20, 40]
+    assert rounds_to(values, 0.5) == 3
+    assert bytes_to(values, sizes, 0.5) == 40
+    assert rounds_to(values, 0.7) is None
+    assert bytes_to(values, sizes, 0.7) is None

@@ -1,0 +1,71 @@
+"""summary.json: last, best, bytes by kind."""
+
+import json
+import math
+
+import pyarrow as pa
+
+from rayfed_kd.files import write_json
+from rayfed_kd.results.summary import summarise
+from rayfed_kd.results.tables import SCHEMAS
+
+
+def table(name, rows):
+    columns = {c: [row.get(c) for row in rows] for c in SCHEMAS[name].names}
+    return pa.table(columns, schema=SCHEMAS[name])
+
+
+def found(metrics):
+    rounds = [{"round": r, "wall_s": 2.0 * r, "bytes_up": 10, "bytes_down": 30} for r in (1, 2)]
+    messages = [
+        {"round": 1, "client": 0, "direction": "up", "kind": "weights", "bytes": 10, "parts": 1},
+        {"round": 2, "client": 1, "direction": "up", "kind": "weights", "bytes": 10, "parts": 1},
+        {"round": 2, "client": 1, "direction": "down", "kind": "metadata", "bytes": 8, "parts": 1},
+    ]
+    tables = {"rounds": table("rounds", rounds), "messages": table("messages", messages)}
+    return summarise({**tables, "metrics": table("metrics", metrics)}, "finished")
+
+
+def test_best_is_largest_except_for_the_variance():
+    rows = [
+        {"round": 1, "model": "aca", "amp": 0.6, "fm": 0.02, "wlp": 0.1},
+        {"round": 2, "model": "aca", "amp": 0.5, "fm": 0.01, "wlp": 0.2},
+    ]
+    model = found(rows)["models"]["aca"]
+    assert (model["last"]["amp"], model["best"]["amp"], model["best_round"]["amp"]) == (0.5, 0.6, 1)
+    assert (model["best"]["fm"], model["best_round"]["fm"]) == (0.01, 2)
+    assert model["best"]["server_accuracy"] is None
+
+
+def test_value_that_is_no_number_is_never_the_best():
+    rows = [{"round": r, "model": "aca", "amp": amp} for r, amp in ((1, math.nan), (2, 0.3), (3, math.nan))]
+    model = found(rows)["models"]["aca"]
+    assert (model["last"]["amp"], model["best"]["amp"], model["best_round"]["amp"]) == (None, 0.3, 2)
+
+
+def test_mean_of_the_last_ten_evaluations():
+    """UA 0.01 to 0.12 in twelve evaluations: .03 to .12 make .075; what is missing is left out."""
+    rows = [{"round": r, "model": "personal", "ua": r / 100} for r in range(1, 13)]
+    rows[5]["wlp"] = 0.5
+    model = found(rows)["models"]["personal"]
+    assert math.isclose(model["last10"]["ua"], 0.075)
+    assert (model["last10"]["wlp"], model["last10"]["server_accuracy"]) == (0.5, None)
+    assert math.isclose(found(rows[:4])["models"]["personal"]["last10"]["ua"], 0.025)
+
+
+def test_bytes_add_up_over_rounds_and_by_kind():
+    summary = found([])
+    assert (summary["rounds"], summary["wall_s"]) == (2, 4.0)
+    assert (summary["bytes"]["up"], summary["bytes"]["down"]) == (20, 60)
+    assert summary["bytes"]["by_kind"] == {"metadata": {"up": 0, "down": 8}, "weights": {"up": 20, "down": 0}}
+
+
+def test_run_without_a_round_has_a_summary():
+    empty = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
+    assert summarise(empty, "failed")["rounds"] == 0
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    write_json(tmp_path / "a.json", {"x": 1})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

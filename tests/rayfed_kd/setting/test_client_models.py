@@ -1,0 +1,186 @@
+"""Clients with architectures of their own: who has which, where it holds, and what is refused."""
+
+import numpy as np
+import pytest
+import ray
+import torch
+
+import rayfed_kd
+from cluster.engine.host import Host
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import DispatchFacts
+from rayfed_kd.recipe.loading import load_recipe
+
+OWN = '''
+import torch
+from rayfed_kd.protocol import PERSONAL, Message, OneExchange, Reply
+from rayfed_kd.training import train_on_labels
+
+
+class Own(OneExchange):
+    """Every client trains a model of its own architecture."""
+
+    heterogeneous = True
+    up = {"size": "counts"}
+
+    def init_server(self, ctx):
+        return ctx.initial_vector()
+
+    def init_client(self, ctx):
+        return ctx.own_initial_vector()
+
+    def dispatch(self, server, ctx):
+        return Message()
+
+    def client_update(self, client, message, ctx):
+        student = ctx.model(client)
+        train_on_labels(student, ctx)
+        return student.vector(), Reply(size=torch.tensor(float(student.num_elements)))
+
+    def absorb(self, server, replies, ctx):
+        for reply in replies:
+            ctx.log(**{f"size_{reply.client}": reply["size"]})
+        return server
+
+    def evaluated(self, server):
+        return {"server": server, "personal": PERSONAL}
+
+    def personal(self, client, ctx):
+        return client
+'''
+RECIPE = {
+    "method": {"name": "own_architectures:Own"},
+    "model": {"name": "mlp", "hidden": 8},
+    "client_models": {"models": [{"name": "mlp", "hidden": 4}, {"name": "mlp", "hidden": 8}]},
+    "data": {"name": "synthetic", "samples": 60, "test_samples": 40, "shape": [1, 8, 8], "classes": 3},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
+    "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.1}},
+    "rounds": 2,
+    "sampling": {"fraction": 1.0},
+    "evaluation": {"samples": False},
+}
+
+
+def size(hidden):
+    """64 inputs and 3 classes."""
+    return 64 * hidden + hidden + 3 * hidden + 3
+
+
+@pytest.fixture(autouse=True)
+def own_method(tmp_path, monkeypatch):
+    (tmp_path / "own_architectures.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "own_architectures", raising=False)
+
+
+def context(setting, client):
+    return Host(setting)._context(DispatchFacts(client, 1, 1))
+
+
+def run(folder, *overrides, local=True):
+    return rayfed_kd.run(RECIPE, [f"results.folder={folder}", *overrides], local=local)
+
+
+def sizes(result):
+    losses = dict(result.tables["rounds"].to_pylist()[-1]["losses"])
+    return [losses[f"size_{client}"] for client in range(5)]
+
+
+def test_models_are_dealt_in_turn_or_as_listed(tmp_path):
+    assert sizes(run(tmp_path / "a")) == [size(4), size(8), size(4), size(8), size(4)]
+    listed = run(tmp_path / "b", "client_models.assign=[1, 1, 0, 0, 1]")
+    assert sizes(listed) == [size(8), size(8), size(4), size(4), size(8)]
+
+
+def test_everybody_has_the_recipes_model_without_a_list(tmp_path):
+    assert sizes(run(tmp_path / "a", "client_models=null")) == [size(8)] * 5
+
+
+def test_servers_model_is_the_recipes(tmp_path):
+    changed = run(tmp_path / "a", "model.hidden=16")
+    assert len(changed.models["server"]) == size(16)
+    assert sizes(changed)[0] == size(4)
+
+
+def test_a_list_of_the_recipes_own_model_changes_no_bit(tmp_path):
+    """The initial vector is a function of seed and architecture, not of where the recipe names it."""
+    plain = run(tmp_path / "a", "client_models=null")
+    listed = run(tmp_path / "b", "client_models={models: [{name: mlp, hidden: 8}]}")
+    for name in ("metrics", "clients"):
+        assert plain.tables[name].equals(listed.tables[name])
+
+
+def test_equal_architectures_start_equal_and_others_do_not():
+    setting = prepare(RECIPE).setting
+    vectors = [context(setting, client).initial_vector() for client in range(3)]
+    assert torch.equal(vectors[0], vectors[2])
+    assert [len(v) for v in vectors] == [size(4), size(8), size(4)]
+    assert torch.equal(vectors[1], setting.workshop().initial_vector("model"))
+
+
+def test_own_initial_vectors_are_each_clients_alone_and_the_same_on_every_host():
+    setting = prepare(RECIPE).setting
+    vectors = [context(setting, client).own_initial_vector() for client in (0, 2, 4)]
+    assert len({v.numpy().tobytes() for v in vectors}) == 3
+    assert torch.equal(context(setting, 2).own_initial_vector(), vectors[1])
+    assert not torch.equal(vectors[0], context(setting, 0).initial_vector())
+    spread = [float(v[: 64 * 4].std()) for v in vectors]
+    assert np.allclose(spread, float(context(setting, 0).initial_vector()[: 64 * 4].std()), rtol=0.2)
+
+
+def test_export_gives_a_clients_own_architecture(tmp_path):
+    run(tmp_path / "a")
+    paths = [rayfed_kd.export(tmp_path / "a", "personal", tmp_path / f"{k}.pt", client=k) for k in (0, 1)]
+    states = [torch.load(path[1]) for path in paths]
+    assert [sum(v.numel() for v in state.values()) for state in states] == [size(4), size(8)]
+    # The recipe beside says whose they are, and of what kind; it is still a recipe.
+    text = paths[1][2].read_text()
+    assert text.startswith(
+        "# weights: personal, client 1, round 2\n# architecture:\n#   name: mlp\n#   hidden: 8\n"
+    )
+    assert load_recipe(paths[1][2]).model_dump() == load_recipe(tmp_path / "a" / "config.yaml").model_dump()
+
+
+def test_ray_gives_the_local_engines_bits(tmp_path):
+    expected = run(tmp_path / "local")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    try:
+        large = "placement.overrides=[{clients: [1, 3], num_cpus: 2}]"
+        found = run(tmp_path / "ray", large, "placement.clients_per_actor=3", local=False)
+    finally:
+        ray.shutdown()
+    assert np.array_equal(found.models["server"], expected.models["server"])
+    for name in ("metrics", "clients"):
+        assert found.tables[name].equals(expected.tables[name])
+    assert len(set(found.tables["hosts"]["host"].to_pylist())) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("method.name=fedavg", r"client_models: fedavg combines its clients' weights and needs one"),
+        ("partition.clients=1", r"client_models\.models: 2 for 1 clients"),
+        ("client_models.assign=[0, 1]", r"client_models\.assign: 2 entries for 5 clients"),
+        (
+            "client_models.assign=[0, 1, 0, 2, 0]",
+            r"client_models\.assign: 2 is no place in a list of 2 models",
+        ),
+        ("client_models.models=[]", r"client_models\.models = \[\]: expected"),
+        ("client_models.models=[{name: mpl}]", r"client_models\.models\.0\.name.*Did you mean mlp"),
+        (
+            "client_models.models=[{name: mlp, hiden: 4}]",
+            r"client_models\.models\.0\.hiden is no option of mlp",
+        ),
+    ],
+)
+def test_a_list_that_does_not_fit_is_refused_before_the_first_round(change, message):
+    with pytest.raises(RecipeError, match=message):
+        prepare(RECIPE, [change])
+
+
+def test_model_that_does_not_fit_the_data_is_named_by_its_place():
+    models = "client_models.models=[{name: mlp, hidden: 4}, {name: resnet8}]"
+    with pytest.raises(RecipeError, match=r"client_models\.models\.1\.name: resnet8 takes images"):
+        prepare(RECIPE, [models, "data.shape=[7]"])

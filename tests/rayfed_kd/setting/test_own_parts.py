@@ -1,0 +1,94 @@
+"""A user's own model, generator, data set and partition, from one file beside the recipe."""
+
+import numpy as np
+import pytest
+
+import rayfed_kd
+from rayfed_kd.errors import RecipeError
+
+OWN = """
+import numpy as np
+from torch import nn
+
+from rayfed_kd.data.dataset import RawDataset, Source, Split
+from rayfed_kd.models.base import Classifier, Generator
+
+
+def net(shape, classes, *, hidden: int = 5):
+    body = nn.Sequential(nn.Flatten(), nn.Linear(16, hidden), nn.ReLU())
+    return Classifier(body, nn.Linear(hidden, classes), hidden)
+
+
+def draw(shape, classes, *, latent: int = 3):
+    return Generator(nn.Sequential(nn.Linear(latent, 16), nn.Unflatten(1, (1, 4, 4)), nn.Sigmoid()), latent)
+
+
+def stripes(folder, *, count: int = 40, value: int = VALUE):
+    def decode():
+        labels = np.arange(count) % 2
+        pixels = np.zeros((count, 1, 4, 4), dtype=np.uint8)
+        pixels[labels == 1, :, ::2] = value
+        return RawDataset(Split(pixels, labels.astype(np.int64)), None, ("plain", "striped"))
+
+    return Source((), {"count": count}, decode)
+
+
+def halves(pool, clients, stream, *, first: float = 0.5):
+    cut = int(first * len(pool.labels))
+    return [np.arange(cut), np.arange(cut, len(pool.labels))]
+"""
+RECIPE = {
+    "method": {"name": "fedkf", "generator": {"name": "own_parts:draw", "latent": 4}},
+    "model": {"name": "own_parts:net", "hidden": 6},
+    "data": {"name": "own_parts:stripes", "count": 60},
+    "partition": {"name": "own_parts:halves", "first": 0.25, "clients": 2},
+    "local": {"epochs": 1, "batch_size": 8},
+    "rounds": 1,
+    "sampling": {"fraction": 1.0},
+}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "own_parts", raising=False)
+    path = tmp_path / "own_parts.py"
+    path.write_text(OWN.replace("VALUE", "200"))
+    return path
+
+
+def test_own_parts_run_together(own, tmp_path):
+    result = rayfed_kd.run(RECIPE, [f"results.folder={tmp_path / 'run'}"], local=True)
+    assert result.summary["status"] == "finished"
+    rows = [row for row in result.tables["clients"].to_pylist() if row["model"] == "aca"]
+    assert [row["samples"] for row in rows] == [3, 9]
+
+
+def test_changed_code_of_own_data_is_decoded_again(own, monkeypatch):
+    first = rayfed_kd.prepare(RECIPE).setting.dataset.train.images.max()
+    own.write_text(OWN.replace("VALUE", "100"))
+    monkeypatch.delitem(__import__("sys").modules, "own_parts")
+    second = rayfed_kd.prepare(RECIPE).setting.dataset.train.images.max()
+    assert (int(first), int(second)) == (200, 100)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.hiden=3", r"model.hiden is no option of own_parts:net. Did you mean model.hidden\?"),
+        ("data.count=many", "data.count = 'many': expected a whole number"),
+        ("partition.frist=0.1", r"Did you mean partition.first\?"),
+        ("method.generator.latnt=1", r"Did you mean method.generator.latent\?"),
+        ("method.name=own_parts:net", "own_parts:net is no subclass of rayfed_kd.protocol.method.Method"),
+    ],
+)
+def test_options_of_own_parts_are_checked_like_all_others(own, override, message):
+    with pytest.raises(RecipeError, match=message):
+        rayfed_kd.prepare(RECIPE, [override])
+
+
+def test_arrays_of_own_data_are_those_of_its_code(own):
+    data = rayfed_kd.prepare(RECIPE).setting.dataset
+    assert np.array_equal(np.unique(data.train.images), [0, 200])

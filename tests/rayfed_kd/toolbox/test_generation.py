@@ -1,0 +1,73 @@
+"""The label rule of KDIA's clients, and pixels as the model sees them."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.toolbox.generation import LabelPool
+from rayfed_kd.toolbox.losses import diversity_loss
+
+
+def context():
+    streams = {}
+
+    def stream(purpose):
+        return streams.setdefault(purpose, torch.Generator().manual_seed(len(purpose)))
+
+    return SimpleNamespace(classes=10, device="cpu", stream=stream)
+
+
+def test_pool_of_a_large_client_is_the_same_labels_in_another_order_each_epoch():
+    pool = LabelPool(150, 64, 3, context())
+    epochs = [list(pool.epoch(index)) for index in range(3)]
+    assert [len(batch) for batch in epochs[0]] == [64, 64, 22]
+    joined = [torch.cat(batches) for batches in epochs]
+    assert all(torch.equal(labels.sort().values, joined[0].sort().values) for labels in joined)
+    assert not torch.equal(joined[0], joined[1])
+
+
+def test_small_client_has_labels_of_its_own_in_every_epoch():
+    """N_k 20 < B 64, E 5: 100 labels, twenty an epoch, none twice."""
+    pool = LabelPool(20, 64, 5, context())
+    epochs = [torch.cat(list(pool.epoch(index))) for index in range(5)]
+    assert [len(labels) for labels in epochs] == [20] * 5
+    assert torch.equal(torch.cat(epochs), pool._labels)
+    assert not torch.equal(epochs[0], epochs[1])
+
+
+def test_labels_are_uniform():
+    """64,000 draws of ten classes: each within five deviations, 5 sqrt(64000 .1 .9) = 380, of 6,400."""
+    counts = torch.bincount(LabelPool(64_000, 64, 1, context())._labels, minlength=10)
+    assert (counts - 6400).abs().max() < 380
+
+
+def test_diversity_by_hand():
+    """|e1 - e2| = 2, 4 in mean 3; |Z1 - Z2| = 1.5: 3 / (1.5 + 1e-5); an odd last row is left out."""
+    noise = torch.tensor([[0.0, 0.0], [2.0, 4.0], [99.0, 99.0]])
+    samples = torch.tensor([[1.0], [2.5], [7.0]])
+    assert diversity_loss(noise, samples).item() == pytest.approx(3 / (1.5 + 1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_diversity_needs_two_samples(rows):
+    with pytest.raises(ValueError, match="2 or more"):
+        diversity_loss(torch.zeros(rows, 3), torch.zeros(rows, 3))
+
+
+def test_symmetric_pixels_lie_between_minus_one_and_one():
+    recipe = {
+        "method": {"name": "fedavg"},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "fraction": 0.2, "pixels": "symmetric"},
+        "partition": {"name": "iid", "clients": 2},
+        "sampling": {"fraction": 1.0},
+        "rounds": 1,
+    }
+    from rayfed_kd.data.batches import DeviceData
+
+    data = DeviceData(prepare(recipe).setting.dataset)
+    black_and_white = data.normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+    torch.testing.assert_close(black_and_white, torch.tensor([[[[-1.0, 1.0]]]]))
+    torch.testing.assert_close(data.pixels(black_and_white), torch.tensor([[[[0.0, 1.0]]]]))

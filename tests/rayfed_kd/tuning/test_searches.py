@@ -1,0 +1,351 @@
+"""Searches without Ray: the metric, the folder, what is refused, what is written, what Optuna proposes."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from small_recipes import THREE_CLIENTS
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import rayfed_kd
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.tuning.findings import Found
+from rayfed_kd.tuning.folder import Asked, Metric, Record, SearchFolder, chosen_metric
+from rayfed_kd.tuning.proposers import Learning
+from rayfed_kd.tuning.search import Wanted, evaluated_metrics, ready_search
+from rayfed_kd.tuning.spaces import read_space
+from rayfed_kd.tuning.trial_rows import TrialRow
+from rayfed_kd.tuning.tune import accept_coefficients
+
+RECIPE = {**THREE_CLIENTS, "method": {"name": "fedavg", "track_oca": True}}
+KEYS = {
+    "local.optimizer.lr": {"loguniform": [0.001, 1.0]},
+    "local.epochs": {"randint": [1, 3]},
+    "method.track_oca": {"choice": [True, False]},
+}
+SYNTHETIC = {"name": "synthetic", "samples": 60, "test_samples": 30, "shape": [1, 8, 8], "classes": 3}
+
+
+def space_file(folder, keys=KEYS, **more):
+    path = folder / "space.yaml"
+    path.write_text(yaml.safe_dump({"space": keys, **more}, sort_keys=False))
+    return path
+
+
+def ready(folder, *overrides, keys=KEYS, search="random", samples=None, metric=None, **more):
+    prepared = prepare(RECIPE, overrides)
+    wanted = Wanted(space_file(folder, keys, **more), samples, search, "asha", metric, folder / "search")
+    return ready_search(prepared.setting, wanted, partial(accept_coefficients, prepared))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], {"aca": ["amp", "ua", "wlp"], "oca": ["amp", "ua", "wlp"]}),
+        (["method={name: standalone}"], {"personal": ["ua", "amp", "wlp"]}),
+        ([f"data={json.dumps(SYNTHETIC)}", "partition.test=official", "method={name: fedprox}"], None),
+    ],
+)
+def test_evaluated_models_have_their_headline_first(overrides, expected):
+    found = evaluated_metrics(prepare(RECIPE, overrides).setting)
+    assert found == (expected or {"global": ["server_accuracy"]})
+
+
+EVALUATED = {"student": ["server_accuracy", "amp"], "teacher": ["server_accuracy", "amp"], "personal": ["ua"]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (None, Metric("ua", "personal")),
+        ("ua", Metric("ua", "personal")),
+        ("amp/teacher", Metric("amp", "teacher")),
+        ("/student", Metric("server_accuracy", "student")),
+    ],
+)
+def test_metric_is_the_headline_of_the_last_model_unless_said(asked, expected):
+    assert chosen_metric(asked, EVALUATED) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("amp/techer", "this recipe evaluates student, teacher, personal. Did you mean teacher?"),
+        ("amp", "metric 'amp': personal has ua/personal"),
+        ("apm/teacher", "teacher has server_accuracy/teacher, amp/teacher. Did you mean amp?"),
+        ("fm/teacher", "teacher has server_accuracy/teacher, amp/teacher"),
+    ],
+)
+def test_metric_that_is_not_there_is_refused_with_those_that_are(asked, message):
+    with pytest.raises(RecipeError) as caught:
+        chosen_metric(asked, EVALUATED)
+    assert message in str(caught.value)
+
+
+def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
+    assert ready(tmp_path).trials == 10
+    assert ready(tmp_path, samples=None, **{"metric": "amp/aca"}).metric == Metric("amp", "aca")
+    (tmp_path / "b").mkdir()
+    prepared = prepare(RECIPE)
+    path = space_file(tmp_path / "b", samples=4)
+    for samples, expected in ((None, 4), (2, 2)):
+        wanted = Wanted(path, samples, "random", "fifo", None, tmp_path)
+        assert ready_search(prepared.setting, wanted, lambda coefficients: None).trials == expected
+
+
+def test_metric_that_the_recipe_does_not_have_names_the_space_that_asks_for_it(tmp_path):
+    setting, path = prepare(RECIPE).setting, space_file(tmp_path, metric="amp/student")
+    for asked, named in ((None, "space.yaml: "), ("amp/student", "")):
+        wanted = Wanted(path, None, "random", "asha", asked, tmp_path)
+        with pytest.raises(RecipeError) as caught:
+            ready_search(setting, wanted, lambda coefficients: None)
+        said = str(caught.value).removeprefix(f"{tmp_path}/")
+        assert said == f"{named}metric 'amp/student': this recipe evaluates aca, oca."
+
+
+@pytest.mark.parametrize("samples", [0, -1])
+def test_search_without_trials_is_refused(samples, tmp_path):
+    with pytest.raises(RecipeError, match=f"--samples {samples}: expected a number of trials of at least 1"):
+        ready(tmp_path, samples=samples)
+
+
+def test_grid_search_has_every_combination_and_takes_no_samples(tmp_path):
+    keys = {key: KEYS[key] for key in ("local.epochs", "method.track_oca")}
+    found = ready(tmp_path, keys=keys, search="grid")
+    assert (found.trials, len(found.listed)) == (6, 6)
+    with pytest.raises(RecipeError, match="--samples: grid search runs every combination"):
+        ready(tmp_path, keys=keys, search="grid", samples=3)
+
+
+def test_combination_that_does_not_fit_is_found_before_the_first_trial(tmp_path):
+    """Three clients are enough for each key alone, and not for both together."""
+    keys = {"partition.clients": {"choice": [2, 3]}, "sampling": {"choice": [{"count": 2}, {"count": 3}]}}
+    with pytest.raises(RecipeError, match=r"space.yaml: trial 1, .*: sampling.count = 3: more than .* = 2"):
+        ready(tmp_path, keys=keys, search="grid")
+
+
+def test_search_gives_each_trial_its_folder(tmp_path):
+    with pytest.raises(RecipeError, match="a search gives each trial its folder; expected --folder"):
+        rayfed_kd.tune(RECIPE, space_file(tmp_path), ["results.folder=there"])
+
+
+def test_missing_optuna_is_told(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(RecipeError, match=r"optuna: Optuna cannot be imported .*pip install -e '\.\[tune\]'"):
+        ready(tmp_path, search="optuna").proposer()
+
+
+def test_missing_ray_tune_is_told(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rayfed_kd.tuning.ray_tune", None)
+    with pytest.raises(RecipeError, match=r"tune: Ray Tune cannot be imported .*pip install -e '\.\[tune\]'"):
+        rayfed_kd.tune(RECIPE, space_file(tmp_path), folder=tmp_path / "search")
+    assert not (tmp_path / "search").exists()
+
+
+@pytest.fixture
+def asked():
+    return Asked(load_recipe(RECIPE).model_dump(), KEYS, "amp/oca", "random", "asha")
+
+
+def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked, tmp_path):
+    folder = SearchFolder(tmp_path / "search")
+    with (
+        pytest.raises(RecipeError, match=r"--resume: .* holds no search"),
+        folder.claimed(asked, resume=True),
+    ):
+        pass
+    with folder.claimed(asked, resume=False):
+        pass
+    with pytest.raises(RecipeError, match="holds a search already: --resume goes on"):
+        folder.claimed(asked, resume=False).__enter__()
+    other = Asked(load_recipe(RECIPE, ["seed=2"]).model_dump(), KEYS, "amp/aca", "random", "asha")
+    with pytest.raises(RecipeError) as caught:
+        folder.claimed(other, resume=True).__enter__()
+    assert "holds another search: metric was amp/oca, is amp/aca; recipe.seed was 1, is 2" in str(
+        caught.value
+    )
+
+
+def test_search_goes_on_with_other_placement_and_checkpoints(asked, tmp_path):
+    folder = SearchFolder(tmp_path / "search")
+    with folder.claimed(asked, resume=False):
+        pass
+    changes = ["placement.clients_per_actor=1", "checkpoint.every=1"]
+    other = Asked(load_recipe(RECIPE, changes).model_dump(), KEYS, "amp/oca", "random", "asha")
+    with folder.claimed(other, resume=True):
+        pass
+
+
+def test_failed_trials_are_tried_again_and_others_left(asked, tmp_path):
+    folder = SearchFolder(tmp_path / "search")
+    records = [
+        Record(0, {"a": 1}, "finished", 2),
+        Record(1, {"a": 2}, "failed", 1, "boom"),
+        Record(2, {"a": 3}),
+    ]
+    with folder.claimed(asked, resume=False):
+        for record in records:
+            folder.write(record)
+    with folder.claimed(asked, resume=True):
+        assert folder.records() == [records[0], Record(1, {"a": 2}, "running", 1), records[2]]
+
+
+def test_folder_that_cannot_be_made_is_refused(asked, tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(RecipeError, match=r"--folder: .* cannot be written"),
+        SearchFolder(tmp_path / "file" / "search").claimed(asked, resume=False),
+    ):
+        pass
+
+
+def test_folder_that_takes_no_file_is_refused(asked, tmp_path):
+    (tmp_path / "search" / "search.yaml").mkdir(parents=True)
+    with (
+        pytest.raises(RecipeError, match=r"--folder: .*/search cannot be written \(.*search.yaml"),
+        SearchFolder(tmp_path / "search").claimed(asked, resume=False),
+    ):
+        pass
+
+
+def test_folder_in_use_is_refused(asked, tmp_path):
+    folder = SearchFolder(tmp_path / "search")
+    with (
+        folder.claimed(asked, resume=False),
+        pytest.raises(RecipeError, match="another process is searching"),
+        SearchFolder(tmp_path / "search").claimed(asked, resume=True),
+    ):
+        pass
+
+
+def rows():
+    """Trial 1 has the largest value; 3 had a larger one, and failed; 2 ties with it, and came later."""
+
+    def row(trial, lr, epochs, values, status="finished", error=None):
+        coefficients = {"local.optimizer.lr": lr, "local.epochs": epochs, "method.track_oca": trial % 2 == 0}
+        return TrialRow(trial, coefficients, values, len(values), 1.5, status, error)
+
+    return [
+        row(0, 0.01, 1, [(1, 0.2), (2, 0.4)]),
+        row(1, 0.1, 2, [(1, 0.6), (2, 0.5)]),
+        row(2, 0.5, 3, [(1, 0.6)], "stopped"),
+        row(3, 1.0, 1, [(1, 0.9)], "failed", "round 2: NaN"),
+        row(4, 0.3, 1, [], "failed", "no such thing"),
+    ]
+
+
+@pytest.fixture
+def found(tmp_path):
+    space, recipe = read_space(space_file(tmp_path)), Recipe.model_validate(RECIPE)
+    return Found(tmp_path / "out", rows(), space, Metric("amp", "oca"), recipe, "random search, asha")
+
+
+def test_best_trial_is_the_first_of_equals_that_did_not_fail(found):
+    assert (found.best.trial, found.best.best, found.best.best_round, found.best.last) == (1, 0.6, 1, 0.5)
+
+
+def test_table_has_a_row_a_trial_by_hand(found):
+    found.write()
+    table = pq.read_table(found.folder / "trials.parquet")
+    names = ["trial", *KEYS, "best", "best_round", "last", "rounds", "seconds", "status", "error"]
+    assert table.column_names == names
+    assert table["local.epochs"].to_pylist() == [1, 2, 3, 1, 1]
+    assert table["method.track_oca"].to_pylist() == [True, False, True, False, True]
+    assert table["best"].to_pylist() == [0.4, 0.6, 0.6, 0.9, None]
+    assert table["last"].to_pylist() == [0.4, 0.5, 0.6, 0.9, None]
+    assert table["best_round"].to_pylist() == [2, 1, 1, 1, None]
+    assert table["status"].to_pylist() == ["finished", "finished", "stopped", "failed", "failed"]
+    assert table["error"].to_pylist() == [None, None, None, "round 2: NaN", "no such thing"]
+    assert table.schema.metadata[b"metric"] == b"amp/oca"
+
+
+def test_mixed_and_nested_values_stand_in_the_table_as_json(found, tmp_path):
+    space = read_space(space_file(tmp_path, {"a": {"choice": ["x", {"b": 1}]}, "c": {"choice": [1, 0.5]}}))
+    row = TrialRow(0, {"a": {"b": 1}, "c": 1}, [(1, 0.5)], 1, 1.0, "finished")
+    other = TrialRow(1, {"a": "x", "c": 0.5}, [(1, 0.4)], 1, 1.0, "finished")
+    table = Found(tmp_path, [row, other], space, found.metric, found.recipe, "").table()
+    assert table["a"].to_pylist() == ['{"b": 1}', '"x"']
+    assert table["c"].to_pylist() == [1.0, 0.5]
+
+
+def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
+    found.write()
+    text = (found.folder / "best.yaml").read_text()
+    first, second, third, *_ = text.splitlines()
+    told = "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
+    assert first.startswith(told)
+    assert second == "# The same value, and not the first to have it: trial 2."
+    assert third == "# local.optimizer.lr 0.1, local.epochs 2, method.track_oca false"
+    best = load_recipe(found.folder / "best.yaml")
+    changes = ["local.optimizer.lr=0.1", "local.epochs=2", "method.track_oca=false"]
+    assert best.model_dump() == load_recipe(RECIPE, changes).model_dump()
+
+
+def test_pictures_and_hparams_are_written(found):
+    paths = {path.name for path in found.write()}
+    assert paths == {"trials.parquet", "best.yaml", "coefficients.png", "parallel.png"}
+    assert all((found.folder / "figures" / name).stat().st_size > 5000 for name in ("parallel.png",))
+    runs = sorted(path.name for path in (found.folder / "tensorboard").iterdir())
+    assert runs == ["00000", "00001", "00002", "00003"]  # trial 4 has no value
+    events = EventAccumulator(str(found.folder / "tensorboard" / "00001"))
+    events.Reload()
+    assert [event.value for event in events.Scalars("amp/oca")] == pytest.approx([0.6, 0.5])
+    assert "_hparams_/session_start_info" in events.summary_metadata
+    assert events.Scalars("best/amp/oca")[0].value == pytest.approx(0.6)
+    found.write()  # again, as after --resume: nothing doubles
+    events = EventAccumulator(str(found.folder / "tensorboard" / "00001"))
+    events.Reload()
+    assert len(events.Scalars("amp/oca")) == 2
+
+
+def test_search_whose_trials_all_failed_ends_with_their_errors(tmp_path):
+    search = ready(tmp_path)
+    search.folder.write(Record(0, search.listed[0], "failed", 0, "boom"))
+    with pytest.raises(RunError, match="no trial ended with a value:\ntrial 0 failed: boom"):
+        search.found()
+
+
+def learned(space, begun=(), trials=16):
+    """Proposals, each told a value that is best at lr 0.03 and one epoch; trial 3 failed."""
+    proposer, proposed = Learning(space, 1, begun), []
+    for number in range(trials):
+        proposed.append(dict(proposer.propose(number)))
+        value = -abs(proposed[-1]["local.optimizer.lr"] - 0.03) - proposed[-1]["local.epochs"]
+        proposer.learn(number, None if number == 3 else value)
+    return proposed
+
+
+def test_optuna_proposes_the_same_again_and_after_a_restart(tmp_path):
+    """Also past its ten random trials, where what it was told decides."""
+    space = read_space(space_file(tmp_path))
+    whole = learned(space)
+    assert learned(space) == whole
+    assert learned(space, begun=whole[:12]) == whole
+    assert len({trial["local.optimizer.lr"] for trial in whole}) == 16
+    for trial in whole:
+        assert 0.001 <= trial["local.optimizer.lr"] <= 1
+        assert trial["local.epochs"] in (1, 2, 3)
+        assert isinstance(trial["method.track_oca"], bool)
+
+
+def test_optuna_learns_what_does_well(tmp_path):
+    """One epoch is best by a wide margin: after ten random trials it is proposed more than by chance."""
+    later = learned(read_space(space_file(tmp_path)), trials=40)[10:]
+    assert sum(trial["local.epochs"] == 1 for trial in later) > 15
+
+
+def test_importing_what_a_search_is_made_of_loads_neither_torch_nor_ray():
+    import subprocess
+
+    code = "import rayfed_kd.tuning.spaces, rayfed_kd.tuning.folder, rayfed_kd.tuning.proposers, sys"
+    code += "\nprint([m for m in ('torch', 'ray', 'optuna') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert Path(rayfed_kd.__file__).is_file()
