@@ -169,5 +169,6 @@ class Drawn(NamedTuple):
     augmented: Callable[[Tensor], Tensor]
 
 
-def _as_they_are(images: Tensor) -> Tensor:
+def unaugmented(images: Tensor) -> Tensor:
+    """The augmentation `none`: the images as they are stored."""
     return images

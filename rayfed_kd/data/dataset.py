@@ -96,8 +96,8 @@ class Dataset:
 def class_fraction(labels: Array, fraction: float) -> Array:
     """Ascending indices of floor(fraction n_c) samples of each class, at least one; whatever the seed."""
     stream = numpy_stream(0, "data fraction")
-    kept = []
+    chosen = []
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        kept.append(stream.permutation(members)[: max(1, int(fraction * len(members) + 1e-9))])
-    return np.sort(np.concatenate(kept))
+        chosen.append(stream.permutation(members)[: max(1, int(fraction * len(members) + 1e-9))])
+    return np.sort(np.concatenate(chosen))

@@ -246,12 +246,12 @@ def _mended(parts: list[Array], min_size: int) -> list[Array]:
     largest = [(-len(part), client) for client, part in enumerate(parts) if len(part) > min_size]
     heapq.heapify(largest)
     for client in needy:
-        given = [parts[client]]
+        pieces = [parts[client]]
         for _ in range(min_size - len(parts[client])):
             size, giver = heapq.heappop(largest)
-            given.append(parts[giver][-1:])
+            pieces.append(parts[giver][-1:])
             parts[giver] = parts[giver][:-1]
             if -size - 1 > min_size:
                 heapq.heappush(largest, (size + 1, giver))
-        parts[client] = np.sort(np.concatenate(given))
+        parts[client] = np.sort(np.concatenate(pieces))
     return parts

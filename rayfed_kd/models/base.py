@@ -80,18 +80,18 @@ def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
         shape: of one input.
     Raises: RecipeError if no stage gives maps of more than one place.
     """
-    found, training = None, classifier.training
+    last, training = None, classifier.training
     hidden = torch.zeros(1, *shape, device=next(classifier.parameters()).device)
     classifier.eval()
     with torch.no_grad():
         for stage, module in enumerate(classifier.stages, start=1):
             hidden = module(hidden)
             if hidden.dim() == 4 and hidden[0, 0].numel() > 1:
-                found = (stage, tuple(hidden.shape[1:]))
+                last = (stage, tuple(hidden.shape[1:]))
     classifier.train(training)
-    if found is None:
+    if last is None:
         raise RecipeError("this classifier has no stage that gives feature maps", path="model.name")
-    return found
+    return last
 
 
 def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> Shape:

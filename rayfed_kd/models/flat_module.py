@@ -168,22 +168,22 @@ class FlatModule:
         owners = list(self.module.modules())
         parameters = [(owner, p.data) for owner in owners for p in owner.parameters(recurse=False)]
         buffers = [(owner, b) for owner in owners for b in owner.buffers(recurse=False)]
-        found, start = [], 0
+        spans, start = [], 0
         for owner, tensor in [*parameters, *buffers]:
-            found.append((owner, start, start + tensor.numel()))
+            spans.append((owner, start, start + tensor.numel()))
             start += tensor.numel()
-        return found
+        return spans
 
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
         """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
         layers = [layer for layer in self.module.modules() if isinstance(layer, _BatchNorm)]
-        kept = [(layer, layer.momentum) for layer in layers]
+        momenta = [(layer, layer.momentum) for layer in layers]
         counters = [buffer.clone() for buffer, _ in self._integers]
         for layer in layers:
             layer.momentum = 0.0
         yield
-        for layer, momentum in kept:
+        for layer, momentum in momenta:
             layer.momentum = momentum
         for (buffer, _), counter in zip(self._integers, counters, strict=True):
             buffer.copy_(counter)

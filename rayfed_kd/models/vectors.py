@@ -41,11 +41,11 @@ def read_vector(path: str | Path, length: int, key: str) -> Tensor:
     Raises: RecipeError at `key` if the file cannot be read or holds anything else.
     """
     try:
-        found = np.load(path, allow_pickle=False)
+        vector = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise RecipeError(f"{path} cannot be read ({type(error).__name__})", path=key) from None
-    if found.dtype != np.float32 or found.shape != (length,):
+    if vector.dtype != np.float32 or vector.shape != (length,):
         raise RecipeError(
-            f"{path} holds {found.dtype} {list(found.shape)}, expected float32 [{length}]", path=key
+            f"{path} holds {vector.dtype} {list(vector.shape)}, expected float32 [{length}]", path=key
         )
-    return torch.from_numpy(found)
+    return torch.from_numpy(vector)
