@@ -22,9 +22,9 @@ from filelock import FileLock
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.errors import DataError, RecipeError
 
-FORMAT = 2
+FORMAT = 2  # of an entry: part of its key, so that entries of another format are never read
 CHUNK_BYTES = 1 << 22
-MANY_FILES = 1000
+MANY_FILES = 1000  # beyond it files go by path, size and time, not by content
 ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 
 
@@ -37,8 +37,13 @@ def cache_folder() -> Path:
 
 
 def load_cached(name: str, source: Source, fraction: float) -> Dataset:
-    """The source's data set from the cache, decoded into it if it is not there or damaged.
+    """Load a source's data set from the cache; decode it first if it is not there or damaged.
 
+    Args:
+        name: the source's name in the recipe, a part of the entry's name.
+        source: what to decode.
+        fraction: share of each class's training samples to keep, above 0 and at most 1.
+    Returns: the data set, memory-mapped.
     Raises: DataError if it cannot be decoded or the cache not be written, RecipeError for a bad fraction.
     """
     if not 0 < fraction <= 1:
@@ -55,14 +60,19 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
 
 
 def pack_entry(entry: Path) -> dict[str, Array]:
-    """An entry's files as bytes, to send to another machine."""
+    """Read an entry's files to send them to another machine: name -> content, [bytes] uint8."""
     files = sorted(file for file in entry.iterdir() if file.is_file())
     return {file.name: np.fromfile(file, np.uint8) for file in files}
 
 
 def unpack_entry(entry: Path, files: Mapping[str, Array]) -> None:
-    """Writes an entry that was sent, if it is not there; two processes that do so at once write it once.
+    """Write an entry that another machine sent, unless it is there already.
 
+    A lock makes two processes that do so at once write it once.
+
+    Args:
+        entry: where it is to lie.
+        files: name -> content, [bytes] uint8, as `pack_entry` gives them.
     Raises: DataError if the disk does not take it.
     """
     folder = _writable(entry.parent)
@@ -89,7 +99,7 @@ def _writable(folder: Path) -> Path:
 
 
 def open_entry(entry: Path) -> Dataset:
-    """Maps an entry.
+    """Memory-map an entry as a data set.
 
     Raises: DataError if it is not whole.
     """

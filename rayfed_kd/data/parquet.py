@@ -38,7 +38,7 @@ def parquet(
     image_column: Annotated[str | None, Field(description="null: image or img")] = None,
     label_column: Annotated[str | None, Field(description="null: label, labels or fine_label")] = None,
 ) -> Source:
-    """Any Parquet files in the Hugging Face image layout.
+    """Any Parquet files in the Hugging Face image layout; the options stand in the signature.
 
     Without files of the default test pattern there is no official test set; a pattern that was asked for
     must name some.
@@ -62,8 +62,13 @@ def parquet(
 
 
 def files_of(folder: Path, pattern: str, option: str) -> list[Path]:
-    """The files that `pattern` names, below `folder` if it is relative.
+    """Find the files that a pattern names.
 
+    Args:
+        folder: where a relative pattern starts.
+        pattern: a path or a glob; an absolute one stands for itself.
+        option: the recipe's key, for the message.
+    Returns: at least one file, ascending.
     Raises: DataError if there is none.
     """
     path = folder / pattern  # an absolute pattern stands for itself
@@ -194,8 +199,12 @@ def decode_images(encoded: Sequence[bytes | Path | None], origin: str) -> list[A
 
 
 def decode_image(encoded: bytes | Path | None, where: str) -> Array:
-    """[c, h, w] uint8 of an encoded image: one channel for grey ones, else three.
+    """Decode an image.
 
+    Args:
+        encoded: its bytes, or its file.
+        where: file and row, for messages about bytes.
+    Returns: [c, h, w] uint8; one channel for grey images, else three.
     Raises: DataError, naming the file or `where`, if it is no image of eight bits.
     """
     if encoded is None:

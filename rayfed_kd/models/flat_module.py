@@ -139,6 +139,7 @@ class FlatModule:
             raise ValueError(f"vector has shape {list(vector.shape)}, expected [{self.num_elements}]")
         with torch.no_grad():
             self.storage.copy_(vector)
+            # Counters come as floats; a mean of several clients' counters is no whole number.
             for buffer, place in self._integers:
                 buffer.copy_(place.round())
 
@@ -181,7 +182,7 @@ class FlatModule:
         momenta = [(layer, layer.momentum) for layer in layers]
         counters = [buffer.clone() for buffer, _ in self._integers]
         for layer in layers:
-            layer.momentum = 0.0
+            layer.momentum = 0.0  # running = 1 * running + 0 * batch: exactly what it was
         yield
         for layer, momentum in momenta:
             layer.momentum = momentum
@@ -218,7 +219,13 @@ class FlatModule:
 
 
 def view_as(flat: Tensor, shape: torch.Size) -> Tensor:
-    """`flat`, [..., numel], seen as [..., *shape]; 4-D weights in channels-last order."""
+    """See a stretch of a vector as one tensor, without a copy.
+
+    Args:
+        flat: [..., numel].
+        shape: of the tensor; a 4-D weight lies in the vector in channels-last order.
+    Returns: a view, [..., *shape].
+    """
     if len(shape) == 4:
         out, into, height, width = shape
         return flat.view(*flat.shape[:-1], out, height, width, into).movedim(-1, -3)
