@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cluster import private_ray  # noqa: F401  before Ray
+from cluster.ray_backend import private_ray  # noqa: F401  before Ray
 
 # isort: split
 import numpy as np

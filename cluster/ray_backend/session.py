@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from cluster.private_ray import private_environment  # before Ray
+from cluster.ray_backend.private_ray import private_environment  # before Ray
 
 # isort: split
 import psutil

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.private_ray import private_environment
+from cluster.ray_backend.private_ray import private_environment
 
 ROOT = Path(__file__).parents[2]
 CABLE = ("198.18.77.1", "198.18.77.2")  # the run's end and the attacker's; of the range kept for tests
@@ -258,7 +258,7 @@ def test_mode_that_the_user_has_set_stays_with_the_users_token(no_mode, monkeypa
 
 
 def test_another_process_has_another_token(no_mode):
-    code = "import os\nfrom cluster.private_ray import private_environment\n"
+    code = "import os\nfrom cluster.ray_backend.private_ray import private_environment\n"
     code += "with private_environment():\n    print(os.environ['RAY_AUTH_TOKEN'])"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     first, second = (call([sys.executable, "-c", code], environment).stdout for _ in range(2))
