@@ -80,8 +80,8 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     Raises: RecipeError or DataError
     """
     from cluster.server.grouping import check_grouping
-    from cluster.server.schedules import check_exchanges, check_schedule
     from rayfed_kd.setting.blueprint import check_names, make_method
+    from rayfed_kd.setting.timing import check_exchanges
     from rayfed_kd.tuning.spaces import overrides_of
 
     setting = prepared.setting
@@ -93,9 +93,9 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     method = make_method(method_location(changed), changed.method)
     check_exchanges(changed, method)
     check_names(changed)
-    replace(setting, recipe=changed, method=method).check()
-    check_grouping(changed)
-    check_schedule(changed, method, setting.devices, setting.partition.sizes.tolist())
+    setting = replace(setting, recipe=changed, method=method)
+    setting.check()
+    check_grouping(setting)
 
 
 def _run_trials(ready: Search, concurrent: int | None, address: str | None, tell: Tell) -> None:
