@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from typing import ClassVar
 
 import torch
 
@@ -11,8 +12,8 @@ from rayfed_kd.protocol import Message, OneExchange, Reply
 class Keeping(OneExchange):
     """Adds noise to the model; a client's state says how often it took part, weighed by its number."""
 
-    down = {"student": "weights"}
-    up = {"student": "weights"}
+    down: ClassVar = {"student": "weights"}
+    up: ClassVar = {"student": "weights"}
     client_keeps = "how often it took part"
 
     def init_server(self, ctx):

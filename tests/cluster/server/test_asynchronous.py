@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
-import ray
+from shared_ray import run_in_process
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
@@ -27,6 +27,7 @@ RECIPE = {
     "evaluation": {"samples": False},
     "clock": {"name": "lognormal"},
 }
+TWO_HOSTS = "placement.clients_per_actor=3"
 METHODS = ("fedavg", "fedkf", "kdia", "dafkd")
 SCHEDULES = {
     "sync": {"name": "sync"},
@@ -37,18 +38,13 @@ SCHEDULES = {
 }
 
 
-@pytest.fixture(scope="module")
-def small_ray():
-    """A private Ray with three logical cores: actors are counted, not measured."""
-    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-def run(folder, *overrides, local=True, method="fedavg", options=None, **changes):
+def recipe_of(method="fedavg", options=None, **changes):
     options = options or ({"track_oca": True} if method == "fedavg" else {})
-    recipe = {**small_recipe(RECIPE, method, **options), **changes}
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
+    return {**small_recipe(RECIPE, method, **options), **changes}
+
+
+def run(folder, *overrides, **changes):
+    return rayfed_kd.run(recipe_of(**changes), [f"results.folder={folder}", *overrides], local=True)
 
 
 class Work:
@@ -174,10 +170,17 @@ def test_stopped_and_resumed_is_uninterrupted_with_replies_in_flight(schedule, m
 
 
 @pytest.mark.parametrize("schedule", ["quorum", "fedbuff", "fedasync"])
-def test_ray_gives_the_bits_of_the_local_engine(schedule, small_ray, tmp_path):
+def test_ray_gives_the_bits_of_the_local_engine(schedule, hosts):
+    recipe = recipe_of("fedkf", schedule=SCHEDULES[schedule])
+    assert_same_run(run_in_process(recipe), hosts.run(recipe, TWO_HOSTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["quorum", "fedbuff", "fedasync"])
+def test_a_whole_run_on_ray_gives_the_bits_of_the_local_engine(schedule, shared_ray, tmp_path):
     changes = {"schedule": SCHEDULES[schedule], "method": "fedkf"}
-    local = run(tmp_path / "local", **changes)
-    assert_same_run(local, run(tmp_path / "ray", local=False, **changes))
+    placed = [f"results.folder={tmp_path / 'ray'}", TWO_HOSTS]
+    assert_same_run(run(tmp_path / "local", **changes), rayfed_kd.run(recipe_of(**changes), placed))
 
 
 def test_every_table_has_simulated_seconds(tmp_path):
@@ -235,17 +238,17 @@ def test_devices_that_are_away_are_not_asked(tmp_path):
     assert found.tables["rounds"]["sim_s"].to_pylist()[-1] > 50
 
 
-def test_real_clock_takes_replies_as_they_come(small_ray, tmp_path):
-    found = run(tmp_path / "a", clock={"name": "real"}, schedule=SCHEDULES["fedasync"], local=False)
+def test_real_clock_takes_replies_as_they_come(shared_ray, tmp_path):
+    recipe = recipe_of(clock={"name": "real"}, schedule=SCHEDULES["fedasync"])
+    found = rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'a'}", TWO_HOSTS])
     sim_s = found.tables["rounds"]["sim_s"].to_pylist()
     assert sim_s == sorted(sim_s)
     assert found.summary["status"] == "finished"
 
 
-def test_durable_replies_change_nothing(small_ray, tmp_path):
-    local = run(tmp_path / "local", "rounds=3", method="fedkf")
-    ray = run(tmp_path / "ray", "rounds=3", "faults.durable=true", method="fedkf", local=False)
-    assert_same_run(local, ray)
+def test_durable_replies_change_nothing(hosts):
+    local = run_in_process(recipe_of("fedkf"), "rounds=3")
+    assert_same_run(local, hosts.run(recipe_of("fedkf"), "rounds=3", "faults.durable=true", TWO_HOSTS))
 
 
 SHAPES = """

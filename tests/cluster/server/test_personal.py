@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import ray
 import torch
 from safetensors.torch import load_file
+from shared_ray import run_in_process
 
 import rayfed_kd
 from cluster.engine.calls import decode_state
@@ -17,7 +17,7 @@ from rayfed_kd.errors import RecipeError, RunError
 OWN = '''
 import torch
 from rayfed_kd.protocol import PERSONAL, Architecture, Evaluated, Message, OneExchange, Reply
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.toolbox.local_training import train_on_labels
 
 
 class Own(OneExchange):
@@ -201,21 +201,13 @@ def test_evaluation_changes_no_state():
         assert record.version == once.ground.records[client].version
 
 
-def test_any_placement_gives_the_local_engines_rows(tmp_path):
-    expected = rayfed_kd.run(RECIPE, [f"results.folder={tmp_path / 'local'}"], local=True)
-    ray.init(address="local", num_cpus=7, include_dashboard=False, log_to_driver=False)
-    try:
-        for actors in (1, 3):
-            overrides = [
-                f"results.folder={tmp_path / str(actors)}",
-                f"placement.clients_per_actor={actors}",
-            ]
-            result = rayfed_kd.run(RECIPE, overrides)
-            assert all(result.tables[name].equals(expected.tables[name]) for name in DECIDED)
-            assert np.array_equal(result.models["server"], expected.models["server"])
-            assert set(result.models) == {"server"}
-    finally:
-        ray.shutdown()
+def test_any_placement_gives_the_local_engines_rows(hosts):
+    expected = run_in_process(RECIPE)
+    for actors in (1, 3):
+        result = hosts.run(RECIPE, f"placement.clients_per_actor={actors}")
+        assert all(result.tables[name].equals(expected.tables[name]) for name in DECIDED)
+        assert np.array_equal(result.models["server"], expected.models["server"])
+        assert set(result.models) == {"server"}
 
 
 def test_resumed_run_evaluates_the_same(tmp_path):

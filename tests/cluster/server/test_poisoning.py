@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-import ray
 import torch
+from shared_ray import run_in_process
 
 import rayfed_kd
 from cluster.engine.calls import Held
@@ -47,8 +47,8 @@ class Sending(Method):
     up = {"student": "weights", "logits": "logits", "counted": "counts"}  # noqa: RUF012
 
 
-def run(folder, *overrides, local=True):
-    return rayfed_kd.run(RECIPE, [f"results.folder={folder}", *overrides], local=local)
+def run(folder, *overrides):
+    return rayfed_kd.run(RECIPE, [f"results.folder={folder}", *overrides], local=True)
 
 
 def simulation(*overrides):
@@ -247,14 +247,10 @@ def test_a_single_reply_cannot_be_poisoned():
         EngineCohort(1, one.ground).submit(0, method.client_update, method.dispatch(server, ctx))
 
 
-def test_ray_gives_the_local_engines_bits_under_attack(tmp_path):
+def test_ray_gives_the_local_engines_bits_under_attack(hosts):
     changes = ["method={name: fedavg, track_oca: true}", "attack={name: ofom, fraction: 0.4}"]
-    expected = run(tmp_path / "local", *changes)
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    try:
-        found = run(tmp_path / "ray", *changes, local=False)
-    finally:
-        ray.shutdown()
+    expected = run_in_process(RECIPE, *changes)
+    found = hosts.run(RECIPE, *changes, "placement.clients_per_actor=2")
     assert all(np.array_equal(found.models[name], expected.models[name]) for name in ("aca", "oca"))
     assert found.tables["messages"].equals(expected.tables["messages"])
 

@@ -1,8 +1,9 @@
-"""`check_method`: a method that keeps the contract passes; one that breaks a rule is told which, and where."""
+"""`check_method`: a method that keeps the contract passes; of another it says which rule it breaks, where."""
 
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import broken_methods
 import numpy as np
@@ -46,7 +47,9 @@ def test_a_broken_rule_is_told_with_its_place(name):
 
 
 def test_an_undeclared_part_is_told_with_round_client_and_step():
-    with pytest.raises(ContractError, match=r"round 1, client 0, client_update: part 'extra' goes up undeclared"):
+    with pytest.raises(
+        ContractError, match=r"round 1, client 0, client_update: part 'extra' goes up undeclared"
+    ):
         check_method(broken_methods.SendsUndeclared, TINY)
 
 
@@ -54,7 +57,8 @@ def test_every_rule_is_broken_by_a_method_above_or_by_an_engine():
     assert {rule for rule, _ in BROKEN.values()} == set(RULES) - {"engines"}
 
 
-def test_a_run_on_ray_gives_the_bits_of_a_run_in_one_process(shared_ray):
+def test_a_run_on_ray_gives_the_bits_of_a_run_in_one_process(shared_ray, monkeypatch):
+    monkeypatch.chdir(Path(broken_methods.__file__).parent)  # where actors find the module
     check_method(broken_methods.Keeping, TINY, ray=True)
 
 
