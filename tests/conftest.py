@@ -8,12 +8,10 @@ import pytest
 # private Rays, on loopback, have none.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
-ON_RAY = {"shared_ray", "hosts", "no_ray"}
-
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if ON_RAY & set(item.fixturenames):
+        if "session_ray" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("ray"))
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from runs import Rounds
 from torch import nn
 from torch.nn import functional as F
 
@@ -34,14 +35,6 @@ SMALL = {
 }
 # M1's stages: three of convolution, ReLU and pooling; flatten and three full layers.
 ENDS = (0, 3, 6, 10, 12, 14, 15)
-
-
-class Rounds(list):
-    def record(self, record):
-        self.append(record)
-
-    def close(self, status):
-        return {}
 
 
 def simulation(*overrides, recipe=SMALL):

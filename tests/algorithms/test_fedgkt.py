@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from runs import Rounds
 from torch import nn
 from torch.nn import functional as F
 
@@ -44,14 +45,6 @@ RESNETS = {
     "rounds": 1,
     "sampling": {"fraction": 1.0},
 }
-
-
-class Rounds(list):
-    def record(self, record):
-        self.append(record)
-
-    def close(self, status):
-        return {}
 
 
 def simulation(*overrides, recipe=SMALL):

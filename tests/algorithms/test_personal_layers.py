@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from runs import Rounds
 from torch import nn
 
 import rayfed_kd
@@ -40,14 +41,6 @@ SMALL = {
     "evaluation": {"samples": False},
 }
 ALL = "[C1, C2, C3, F1, F2, F3]"
-
-
-class Rounds(list):
-    def record(self, record):
-        self.append(record)
-
-    def close(self, status):
-        return {}
 
 
 def simulated(method, *overrides, recipe=SMALL):

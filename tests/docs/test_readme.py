@@ -17,6 +17,7 @@ from rayfed_kd.cli.main import commands
 from rayfed_kd.comparison.studies import Quick, Study, StudyRun, StudyTable, studies_of
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.testing import check_method
 
 README = (ROOT / "README.md").read_text(encoding="utf8")
 METHOD = next(b for b in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class FedProx" in b)
@@ -35,11 +36,20 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("words", [["--local"], []], ids=["local", "ray"])
+# An own method's module reaches actors in test_engines.py, and the command a Ray in test_running.py.
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(["--local"], id="local"), pytest.param([], id="ray", marks=pytest.mark.slow)],
+)
 def test_own_method_runs_from_the_folder_of_the_command(words, folder):
     done = run(folder, "method={name: my_fedprox:FedProx, mu: 1.0}", *SHORT, *words)
     assert done.returncode == 0, done.stderr
     assert "global" in done.stdout
+
+
+def test_own_method_keeps_the_contract(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    check_method("my_fedprox:FedProx", options={"mu": 1.0})
 
 
 def test_own_methods_wrong_option_gets_the_printed_answer(folder):

@@ -8,18 +8,11 @@ processes of a run's own show is tested with `rayfed_kd.run` in `shared_ray`.
 import asyncio
 import os
 import threading
-from dataclasses import dataclass, field
 
-import pyarrow as pa
-import torch
+from runs import run_setting
 
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import shared_vectors
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.results.tables import SCHEMAS
 
 CORES = 8  # logical ones: actors are counted, not measured
 
@@ -51,46 +44,6 @@ class SharedRay:
         session, self._session = self._session, None
         if session is not None:
             session.__exit__(None, None, None)
-
-
-@dataclass
-class Outcome:
-    """What a run left, in the form of `rayfed_kd.Result`: also the recorder of a simulation."""
-
-    rows: dict = field(default_factory=dict)
-    models: dict = field(default_factory=dict)
-    told: list = field(default_factory=list)
-
-    def record(self, record):
-        for name, rows in record.tables.items():
-            self.rows.setdefault(name, []).extend(rows)
-
-    def close(self, status):
-        return {}
-
-    @property
-    def tables(self):
-        return {name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in self.rows.items()}
-
-
-def _run(setting, engine):
-    outcome = Outcome()
-    simulation = Simulation(setting, engine, outcome)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(setting.recipe.placement.threads)
-    try:
-        simulation.run()
-    finally:
-        torch.set_num_threads(threads)
-    models = shared_vectors(simulation.models)
-    outcome.models = {name: vector.numpy() for name, vector in models.items()}
-    return outcome
-
-
-def run_in_process(recipe, *overrides):
-    """The run without files: on one host of this process that keeps all clients' states."""
-    setting = prepare(recipe, overrides).setting
-    return _run(setting, LocalEngine(Host(setting, keep_states=setting.recipe.partition.clients)))
 
 
 class Hosts:
@@ -125,7 +78,7 @@ class Hosts:
             max_inflight=resolved.placement.max_inflight,
             tell=told.append,
         )
-        outcome = _run(setting, engine)
+        outcome = run_setting(setting, engine)
         outcome.told = told
         return outcome
 

@@ -1,7 +1,7 @@
 """One result everywhere: torch.equal, not allclose."""
 
 import pytest
-from shared_ray import run_in_process
+from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
@@ -94,7 +94,7 @@ def test_bug_in_a_method_shows_its_own_traceback(shared_ray, tmp_path, monkeypat
     )
     recipe = {**RECIPE, "method": {"name": "broken_on_ray:Broken"}}
     with pytest.raises(Exception, match=r"round 1, client \d, client_update failed") as caught:
-        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"])
+        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}", "placement.clients_per_actor=4"])
     assert "ValueError: seventeen" in str(caught.value)
     assert "broken_on_ray.py" in str(caught.value)
 
@@ -103,6 +103,6 @@ def test_nothing_large_passes_through_the_driver(shared_ray, tmp_path):
     """What the driver receives while a run goes are events: numbers by name."""
     events = []
     recipe = {**small_recipe(RECIPE, "fedavg"), "results": {"folder": str(tmp_path / "run")}}
-    rayfed_kd.run(recipe, on_event=events.append)
+    rayfed_kd.run(recipe, ["placement.clients_per_actor=4"], on_event=events.append)
     assert [event["round"] for event in events] == [1, 2, 3]
     assert all(len(str(event)) < 5000 for event in events)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from shared_ray import run_in_process
+from runs import run_in_process
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from runs import Rounds, run_in_process
 from safetensors.torch import load_file
-from shared_ray import run_in_process
 
 import rayfed_kd
 from cluster.engine.calls import decode_state
@@ -70,14 +70,6 @@ RECIPE = {
     "evaluation": {"samples": False},
 }
 DECIDED = ["metrics", "clients", "messages"]
-
-
-class Rounds(list):
-    def record(self, record):
-        self.append(record)
-
-    def close(self, status):
-        return {}
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from shared_ray import run_in_process
+from runs import Silent, run_in_process
 
-import rayfed_kd
 from cluster.engine.calls import Held
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
@@ -35,20 +34,12 @@ PAF = "attack={name: paf, clients: [3], scale: 10.0}"
 FEDGEMS = "method={name: fedgems, server: {name: mlp, hidden: 16}, server_batch_size: 16}"
 
 
-class Silent:
-    def record(self, record):
-        pass
-
-    def close(self, status):
-        return {}
-
-
 class Sending(Method):
     up = {"student": "weights", "logits": "logits", "counted": "counts"}  # noqa: RUF012
 
 
-def run(folder, *overrides):
-    return rayfed_kd.run(RECIPE, [f"results.folder={folder}", *overrides], local=True)
+def run(*overrides):
+    return run_in_process(RECIPE, *overrides)
 
 
 def simulation(*overrides):
@@ -147,10 +138,10 @@ def test_paf_moves_the_plain_mean_by_its_share_of_theta():
 
 
 @pytest.mark.parametrize("aggregation", ["median", "krum", "multi_krum", "trimmed_mean"])
-def test_robust_aggregation_stays_near_the_honest(aggregation, tmp_path):
+def test_robust_aggregation_stays_near_the_honest(aggregation):
     change = f"method={{name: fedavg, weighting: uniform, aggregation: {aggregation}, trim: 0.2}}"
-    honest, plain = run(tmp_path / "a").models["aca"], run(tmp_path / "b", PAF).models["aca"]
-    robust = run(tmp_path / "c", PAF, change).models["aca"]
+    honest, plain = run().models["aca"], run(PAF).models["aca"]
+    robust = run(PAF, change).models["aca"]
     assert np.abs(plain - honest).mean() > 2
     assert np.abs(robust - honest).mean() < 0.1
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from shared_ray import run_in_process
+from runs import run_in_process
 
 import rayfed_kd
 from cluster.engine.host import Host
