@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from contexts import server_context
 from runs import Silent, run_in_process
 from torch.nn import functional as F
 
@@ -168,7 +169,7 @@ def attacked(**options):
     changes = ["attack={name: paf, clients: [3], scale: 10.0}", "partition.clients=6"]
     setting = prepare(recipe, changes).setting
     run = Simulation(setting, LocalEngine(Host(setting)), Silent())
-    ctx = run._context(1)
+    ctx = server_context(run.setting, 1)
     run.begin()
     replies = EngineCohort(1, run.ground).broadcast(setting.method.predict, Message(seed=1))
     honest = torch.stack([r["probabilities"] for r in replies if r.client != 3])

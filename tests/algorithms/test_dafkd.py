@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from runs import run_in_process
+from contexts import server_context
+from runs import Silent, run_in_process
 from torch.nn import functional as F
 
 import rayfed_kd
@@ -34,14 +35,6 @@ SMALL = {
 }
 
 
-class Silent:
-    def record(self, record):
-        self.last = record
-
-    def close(self, status):
-        return {}
-
-
 def run(*overrides, method=None):
     recipe = SMALL if method is None else {**SMALL, "method": method}
     return run_in_process(recipe, *overrides)
@@ -55,7 +48,7 @@ def simulation(*overrides):
 def trained_cohort(*overrides):
     """A simulation, its first context, state, and the first cohort's replies."""
     sim = simulation(*overrides)
-    ctx, method = sim._context(1), sim.setting.method
+    ctx, method = server_context(sim.setting, 1), sim.setting.method
     server = sim.begin().server
     replies = EngineCohort(1, sim.ground).broadcast(method.client_update, method.dispatch(server, ctx))
     return sim, ctx, server, replies
@@ -122,7 +115,7 @@ def test_constant_discriminators_and_no_correlation_give_the_same_model():
     sim, ctx, server, replies = trained_cohort()
     first = sim.setting.method.absorb(server, constant(replies), ctx)
     other = simulation("method.correlation=false")
-    second = other.setting.method.absorb(server, replies, other._context(1))
+    second = other.setting.method.absorb(server, replies, server_context(other.setting, 1))
     torch.testing.assert_close(first.weights, second.weights, rtol=1e-4, atol=1e-5)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from contexts import server_context
 from runs import Silent, run_in_process
 from torch.nn import functional as F
 
@@ -120,7 +121,7 @@ def fusion(known, **options):
     """Five samples of class 0, of which `known` are in the pool with logits of their id."""
     method = FedGEMS(Options(server={"name": "mlp"}, **options))
     run_ = simulation(method=method)
-    ctx = run_._context(1)
+    ctx = server_context(run_.setting, 1)
     server = method.init_server(ctx)
     server.pool[known], server.known[known] = torch.tensor(known, dtype=torch.float32)[:, None], True
     answers = torch.zeros(2, PUBLIC, CLASSES)
@@ -184,10 +185,11 @@ def test_without_selection_fedgems_is_fedgem_bit_for_bit():
 def test_epsilon_one_trains_the_server_on_labels_alone_bit_for_bit(name):
     result = run(f"method.name={name}", "method.epsilon=1.0")
     run_ = simulation()
-    model = run_._workshop.lend("server", run_._workshop.initial_vector("server")).train()
+    first = server_context(run_.setting)
+    model = first.model(first.initial_vector("server"), "server")
     optimizer = None
     for number in (1, 2, 3):
-        ctx = run_._context(number)
+        ctx = server_context(run_.setting, number)
         options = Options(server={"name": "mlp"}).server_optimizer
         optimizer = Optimizer(options, model, None if optimizer is None else optimizer.state())
         for ids, images in ctx.public.epoch(0, 16):
@@ -248,7 +250,7 @@ def test_clients_get_the_logits_of_the_model_after_each_batch_in_eval_mode():
     """One batch: L_s is what the round's final model says, its statistics not moved by saying it."""
     changes = ["method.server={name: bottleneck_resnet, blocks: [1, 1, 1], width: 4}", "data.shape=[3, 8, 8]"]
     run_ = simulation(*changes, "method.server_batch_size=45", "method.epsilon=1.0")
-    ctx, method = run_._context(1), run_.setting.method
+    ctx, method = server_context(run_.setting, 1), run_.setting.method
     learned, knowledge = method.fuse(method.init_server(ctx), None, ctx)
     model = ctx.frozen_model(learned.model, "server")
     torch.testing.assert_close(
@@ -258,15 +260,15 @@ def test_clients_get_the_logits_of_the_model_after_each_batch_in_eval_mode():
 
 def test_server_keeps_its_adam():
     run_ = simulation("method.epsilon=1.0")
-    method, server = run_.setting.method, run_.setting.method.init_server(run_._context(0))
+    method, server = run_.setting.method, run_.setting.method.init_server(server_context(run_.setting, 0))
     for number in (1, 2):
-        server, _ = method.fuse(server, None, run_._context(number))
+        server, _ = method.fuse(server, None, server_context(run_.setting, number))
     assert server.moments["steps"].item() == 2 * 3  # 45 samples in batches of 16
 
 
 def test_a_step_of_the_server_leaves_the_old_state_alone():
     run_ = simulation("method.epsilon=1.0")
-    method, ctx = run_.setting.method, run_._context(1)
+    method, ctx = run_.setting.method, server_context(run_.setting, 1)
     server = method.init_server(ctx)
     after, _ = method.fuse(server, None, ctx)
     assert not server.known.any()

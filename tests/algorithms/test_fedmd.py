@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from contexts import server_context
 from runs import Silent, run_in_process
 
 from algorithms.fedmd import FedMD, Options
@@ -159,7 +160,7 @@ def test_public_samples_of_a_round_are_drawn_afresh_and_are_all_that_travels():
     for row in result.tables["rounds"].to_pylist():
         assert (row["bytes_up"], row["bytes_down"]) == (336, 336)
     simulation = Simulation(setting := prepare(SMALL, ["method.public_samples=7"]).setting, None, Silent())
-    method, ctx = setting.method, simulation._context(1)
+    method, ctx = setting.method, server_context(simulation.setting, 1)
     chosen = [method.options.ids(seed, ctx).tolist() for seed in (1, 1, 2)]
     assert chosen[0] == chosen[1] != chosen[2]
     assert len(set(chosen[0])) == 7
@@ -186,7 +187,7 @@ def test_newcomers_are_trained_first():
         if row["direction"] == "down" and row["kind"] == "logits":
             steps.setdefault(row["round"], []).append(row["client"])
     simulation = Simulation(setting := prepare(SMALL, ["sampling={count: 2}"]).setting, None, Silent())
-    server = setting.method.init_server(simulation._context(0))
+    server = setting.method.init_server(server_context(simulation.setting, 0))
     told = []
 
     class Watching:
@@ -200,7 +201,9 @@ def test_newcomers_are_trained_first():
             return Replies([reply(k, torch.zeros(1, 3)) for k in self.clients])
 
     for number, clients in steps.items():
-        server = setting.method.run_round(server, Watching(clients), simulation._context(number))
+        server = setting.method.run_round(
+            server, Watching(clients), server_context(simulation.setting, number)
+        )
     seen = [client for _, new in told for client in new]
     assert sorted(seen) == sorted(set(seen)) == sorted(server.started)
     assert {step for step, _ in told} == {"start"}

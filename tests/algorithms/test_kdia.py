@@ -6,6 +6,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from contexts import server_context
 from runs import run_in_process
 
 import rayfed_kd
@@ -147,7 +148,7 @@ def test_server_training_makes_what_the_ensemble_takes_for_the_class_asked_for()
     """Against a fixed linear ensemble the loss falls below half of log C, where it starts."""
     generator = "{width: 64, epochs: 2, batches: 40, batch_size: 64, lr: 0.01, diversity: 0.0}"
     sim = simulation(f"method.generator={generator}")
-    ctx, options = sim._context(1), sim.setting.method.options
+    ctx, options = server_context(sim.setting, 1), sim.setting.method.options
     torch.manual_seed(1)
     ensemble = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(400, 4)).requires_grad_(False)
     fits = []
@@ -162,7 +163,7 @@ def test_server_training_makes_what_the_ensemble_takes_for_the_class_asked_for()
 def test_generator_and_teacher_come_back_from_a_client_unchanged_and_convolutions_see_no_generated_loss():
     """With lambda_gen alone, and labels weightless, what moves is what lies after the maps."""
     sim = simulation()
-    ctx = sim._context(1)
+    ctx = server_context(sim.setting, 1)
     server = sim.setting.method.init_server(ctx)
     flat = ctx.model(server.student)
     generator = ctx.frozen_model(server.generator, "generator")

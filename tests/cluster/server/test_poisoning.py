@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from contexts import server_context
 from runs import Silent, run_in_process
 
 from cluster.engine.calls import Held
@@ -129,7 +130,7 @@ def test_paf_moves_the_plain_mean_by_its_share_of_theta():
     plain, attacked = (simulation(*changes) for changes in ([], [PAF]))
     weights = []
     for one in (plain, attacked):
-        ctx, method = one._context(1), one.setting.method
+        ctx, method = server_context(one.setting, 1), one.setting.method
         server = one.begin().server
         replies = EngineCohort(1, one.ground).broadcast(method.client_update, method.dispatch(server, ctx))
         weights.append((replies, method.absorb(server, replies, ctx).weights))
@@ -222,7 +223,7 @@ def test_random_theta_is_the_same_at_every_sample_and_in_every_exchange():
 
 def test_looks_for_people_see_honest_replies():
     one, method = (made := simulation(PAF)), made.setting.method
-    message = method.dispatch(one.begin().server, one._context(1))
+    message = method.dispatch(one.begin().server, server_context(one.setting, 1))
     clients = EngineCohort(1, one.ground).clients
     looked = Onlookers(clients, 1, one.ground).broadcast(method.client_update, message)
     honest = Onlookers(clients, 1, dataclasses.replace(one.ground, poisoning=None))
@@ -232,7 +233,7 @@ def test_looks_for_people_see_honest_replies():
 
 def test_a_single_reply_cannot_be_poisoned():
     one = simulation(PAF)
-    method, ctx = one.setting.method, one._context(1)
+    method, ctx = one.setting.method, server_context(one.setting, 1)
     with pytest.raises(RunError, match="a reply that comes alone cannot be poisoned"):
         server = one.begin().server
         EngineCohort(1, one.ground).submit(0, method.client_update, method.dispatch(server, ctx))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from contexts import client_context
 from runs import run_in_process
 
 import rayfed_kd
-from cluster.engine.host import Host
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
@@ -76,7 +76,7 @@ def own_method(tmp_path, monkeypatch):
 
 
 def context(setting, client):
-    return Host(setting)._context(DispatchFacts(client, 1, 1))
+    return client_context(setting, DispatchFacts(client, 1, 1))
 
 
 def run(folder, *overrides, local=True):
