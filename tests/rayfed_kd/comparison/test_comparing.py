@@ -633,7 +633,7 @@ def test_failed_run_names_itself(study, monkeypatch):
     def fail(*arguments, **options):
         raise RunError("round 3, client 1")
 
-    monkeypatch.setattr("rayfed_kd.experiment.running._run_local", fail)
+    monkeypatch.setattr("rayfed_kd.comparison.runs._run_local", fail)
     with pytest.raises(RunError, match="A, seed 1: round 3, client 1"):
         compare(study, run=local())
 
