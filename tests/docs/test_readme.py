@@ -35,11 +35,21 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("words", [["--local"], []], ids=["local", "ray"])
+# An own method's module reaches actors in test_engines.py, and the command a Ray in test_running.py.
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(["--local"], id="local"), pytest.param([], id="ray", marks=pytest.mark.slow)],
+)
 def test_own_method_runs_from_the_folder_of_the_command(words, folder):
     done = run(folder, "method={name: my_fedprox:FedProx, mu: 1.0}", *SHORT, *words)
     assert done.returncode == 0, done.stderr
     assert "global" in done.stdout
+
+
+def test_own_method_keeps_the_contract(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    check = next(b for b in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "check_method(" in b)
+    exec(check, {})
 
 
 def test_own_methods_wrong_option_gets_the_printed_answer(folder):

@@ -33,6 +33,7 @@ RECIPE = {
     "rounds": 9,
     "evaluation": {"samples": False},
     "checkpoint": {"every": 2},
+    "placement": {"clients_per_actor": 3},
 }
 LR = "local.optimizer.lr"
 
@@ -62,8 +63,9 @@ def same(found, expected):
 
 
 @pytest.fixture(scope="module")
-def failing(tmp_path_factory):
+def failing(tmp_path_factory, session_ray):
     """Grid search over three learning rates, of which 1e30 makes NaN in the first round."""
+    session_ray.start()
     folder, told = tmp_path_factory.mktemp("failing"), []
     keys = {LR: {"choice": [0.05, 1e30, 0.5]}}
     found = search(folder, keys, told=told, search="grid", scheduler="fifo", concurrent=2)
