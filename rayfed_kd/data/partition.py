@@ -62,7 +62,13 @@ class Partition:
         return np.array([len(part) for part in self.train], dtype=np.int64)
 
     def counts(self, labels: Array, classes: int) -> Array:
-        """[K, classes] int64, training and test samples by class."""
+        """Count every client's samples of each class, training and test together.
+
+        Args:
+            labels: [n] int64, of all training samples of the data set.
+            classes: number of classes.
+        Returns: [K, classes] int64.
+        """
         parts = [np.concatenate(pair) for pair in zip(self.train, self.test, strict=True)]
         return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
@@ -85,10 +91,13 @@ class Partition:
 
     @classmethod
     def load(cls, path: Path, num_samples: int) -> Partition:
-        """Reads what `save` wrote, or any Parquet file with its columns.
+        """Read what `save` wrote, or any Parquet file with its columns.
 
         Without `save`'s metadata the clients are those that have samples, and must be 0 to K - 1.
 
+        Args:
+            path: of the file.
+            num_samples: training samples of the data set; a partition of another data set is refused.
         Raises: DataError naming the file and the fault.
         """
         if not path.is_file():
@@ -123,7 +132,14 @@ class Partition:
 
 
 def draw_public(total: int, count: int, stream: np.random.Generator) -> tuple[Array, Array]:
-    """`count` of `total` samples, uniform, in the order drawn; and the rest, ascending."""
+    """Draw the public set.
+
+    Args:
+        total: number of training samples.
+        count: number of public samples.
+        stream: decides which.
+    Returns: the public samples' indices in the order drawn, and the others', ascending.
+    """
     order = stream.permutation(total)
     return order[:count], np.sort(order[count:])
 

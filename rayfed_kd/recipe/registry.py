@@ -43,8 +43,11 @@ def find_modules(folders: Sequence[str]) -> None:
 
 
 def load_object(location: str, path: str) -> Any:
-    """The object at `package.module:Object`.
+    """Import the object at a location.
 
+    Args:
+        location: `package.module:Object`.
+        path: where in the recipe it stands, for the message.
     Raises: RecipeError if the module or the object cannot be imported.
     """
     module_name, _, attribute = location.partition(":")

@@ -31,7 +31,7 @@ def bubble_figure(counts: Array, class_names: Sequence[str], title: str) -> Figu
         class_names: [classes].
         title: the heading.
     """
-    shown, title = _shown(counts, title)
+    shown, title = _first_clients(counts, title)
     clients, classes = shown.shape
     figure = Figure(figsize=(_side(clients), _side(classes)), layout="constrained")
     axes = figure.add_subplot()
@@ -63,7 +63,7 @@ def heat_map_figure(counts: Array, class_names: Sequence[str], title: str) -> Fi
         class_names: [classes].
         title: the heading.
     """
-    shown, title = _shown(counts, title)
+    shown, title = _first_clients(counts, title)
     clients, classes = shown.shape
     sides = [float(np.clip(HEAT_MAP_CELL * cells + 1.8, 4.5, HEAT_MAP_SIDE)) for cells in (classes, clients)]
     figure = Figure(figsize=(sides[0] + 0.6, sides[1]), layout="constrained")
@@ -148,7 +148,7 @@ def partition_pictures(
     return paths
 
 
-def _shown(counts: Array, title: str) -> tuple[Array, str]:
+def _first_clients(counts: Array, title: str) -> tuple[Array, str]:
     if len(counts) <= MOST_CLIENTS:
         return counts, title
     return counts[:MOST_CLIENTS], f"{title}: first {MOST_CLIENTS} of {len(counts)} clients"

@@ -9,7 +9,7 @@ from typing import Any
 
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS
-from rayfed_kd.data.cache import located
+from rayfed_kd.data.cache import locate_entry
 from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
@@ -56,7 +56,7 @@ class Blueprint:
         self.find_modules()
         recipe = Recipe.model_validate(dict(self.recipe))
         method = make_method(self.method, recipe.method)
-        dataset = open_dataset(located(Path(self.dataset_folder)))
+        dataset = open_dataset(locate_entry(Path(self.dataset_folder)))
         if recipe.data.pixels == "symmetric":
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)

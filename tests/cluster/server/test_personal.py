@@ -17,7 +17,7 @@ from rayfed_kd.errors import RecipeError, RunError
 OWN = '''
 import torch
 from rayfed_kd.protocol import PERSONAL, Architecture, Evaluated, Message, OneExchange, Reply
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.toolbox.local_training import train_on_labels
 
 
 class Own(OneExchange):

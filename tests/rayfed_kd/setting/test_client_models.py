@@ -15,7 +15,7 @@ from rayfed_kd.recipe.loading import load_recipe
 OWN = '''
 import torch
 from rayfed_kd.protocol import PERSONAL, Message, OneExchange, Reply
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.toolbox.local_training import train_on_labels
 
 
 class Own(OneExchange):
