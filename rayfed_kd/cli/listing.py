@@ -157,6 +157,7 @@ def schedules(method: AnyMethod) -> str:
 def _fact_by_options(method: AnyMethod, fact: Callable[[Method[Any, Any]], str]) -> str:
     """A fact that the method itself tells, and what it tells with other choices of one option."""
     model = method.options_model()
+    # `model_construct` does not validate: required options need no value to answer these questions.
     usual = fact(method(model.model_construct()))
     changing = {
         f"{name}: {shown}": other

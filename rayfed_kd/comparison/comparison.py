@@ -164,6 +164,7 @@ class Comparison:
         other = next(run.against for run in self.study.runs if run.label == label)
         if other is None:
             return []
+        # Not the headline: a row of another kind of method may not have it.
         for metric in HEADLINES:
             ours, theirs = (self.values((name, model), metric, "last") for name in (label, other))
             if ours and len(ours) == len(theirs):

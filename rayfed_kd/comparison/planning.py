@@ -71,6 +71,7 @@ def plan_runs(study: Study) -> list[PlannedRun]:
             raise RecipeError(f"runs: {run.label}: no base recipe, neither here nor in the study")
         for seed in study.seeds:
             folder = Path(study.folder) / f"{file_name(run.label)}-seed{seed}"
+            # The strongest comes last: the seed tells the folder apart, so nothing may override it.
             overrides = (*study.overrides, *run.overrides, f"seed={seed}")
             planned.append(PlannedRun(study.source, run.label, seed, base, overrides, folder))
     return planned

@@ -38,6 +38,7 @@ def row_name(comparison: Comparison, row: Row) -> str:
 def header(comparison: Comparison) -> list[str]:
     """The table's column titles, the rows' names first."""
     headline = TITLES[comparison.headline()]
+    # A short run has fewer evaluations than the study averages: the title says what there is.
     evaluations = max(len(curve.values) for curve in comparison.curves.values())
     averaged = min(comparison.study.last, evaluations)
     columns = ["run", *(TITLES[metric] for metric in comparison.metrics())]

@@ -113,6 +113,7 @@ def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path,
 
 
 def _read_run(folder: Path, row: str) -> Run:
+    # The tables count, and not summary.json: it is of the last time that the run ended.
     environment, noted = _read_json(folder / "environment.json"), _read_json(folder / "summary.json")
     begun = environment.get("packages", {}).get("rayfed-kd", "an unknown version")
     versions = f"it was begun with rayfed-kd {begun}, which wrote another form than this version reads"

@@ -207,6 +207,7 @@ def logged_section(runs: Sequence[Run]) -> Section | None:
 def _last_drawn(run: Run) -> Iterator[Path]:
     """The newest of each of a method's own pictures."""
     newest = {}
+    # NAME-ROUND.png with six digits: sorted by name, the last of each name is the newest.
     for path in sorted((run.folder / "figures").glob("*-??????.png")):
         newest[path.stem[:-7]] = path
     yield from newest.values()

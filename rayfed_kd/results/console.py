@@ -121,7 +121,7 @@ def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
         if values:
             yield f"{model} {' '.join(values)}"
     losses = [(name, value) for name, value in event["losses"].items() if value is not None]
-    for name, value in losses[:2]:
+    for name, value in losses[:2]:  # more would not fit into a terminal's line
         yield f"{name} {value:.3f}"
     yield f"up {format_bytes(event['bytes_up'])} down {format_bytes(event['bytes_down'])}"
     if event.get("sim_s") is not None:

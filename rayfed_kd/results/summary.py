@@ -79,6 +79,6 @@ def _finite(value: float | None) -> float | None:
 
 
 def _better(metric: str, value: float | None, best: float | None) -> bool:
-    if value is None or best is None:
+    if value is None or best is None:  # any value is better than none
         return value is not None
     return value < best if metric in SMALLER_IS_BETTER else value > best

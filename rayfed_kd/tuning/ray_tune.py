@@ -66,7 +66,7 @@ def run_trials(
         trial_run: runs one trial, in the process that Ray Tune gives it.
         tell: called with a line when a trial starts and ends.
     """
-    tune_folder = folder.path / TUNE_FOLDER
+    tune_folder = folder.path / TUNE_FOLDER  # a killed search leaves it; Ray Tune would add to it
     shutil.rmtree(tune_folder, ignore_errors=True)
     searcher, recorder = _ProposerSearcher(proposer, folder, tell), _TrialRecorder(limits, folder, tell)
     with _quiet_ray_tune():
@@ -162,6 +162,7 @@ def trial_placement(plan: Plan | None) -> Any:
 def _scheduler(limits: TrialLimits) -> Any:
     if limits.scheduler == "fifo":
         return FIFOScheduler()  # type: ignore[no-untyped-call]
+    # The first rung must be an evaluated round: a trial has no value before.
     grace = max(limits.evaluated_every, -(-limits.rounds // REDUCTION**RUNGS))
     # max_t lies above every reported round: the run ends by itself, and has written its summary by then.
     return ASHAScheduler(
@@ -200,7 +201,7 @@ class _ProposerSearcher(Searcher):
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
         number = self._numbers[trial_id]
-        self._note_best(trial_id, result or {})
+        self._note_best(trial_id, result or {})  # the last result may have come with the end alone
         record = self._folder.record(number)
         failed = error or (record is not None and record.status == "failed")
         self._proposer.learn(number, None if failed else self._best.get(number))

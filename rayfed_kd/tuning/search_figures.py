@@ -134,7 +134,7 @@ def draw_scatter(
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        margin = (axis.high / axis.low) ** 0.04
+        margin = (axis.high / axis.low) ** 0.04  # four percent of the axis, so that no point lies on its edge
         axes.set_xlim(axis.low / margin, axis.high * margin)
     else:
         if axis.whole:

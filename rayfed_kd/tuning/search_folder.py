@@ -185,7 +185,7 @@ class SearchFolder:
             lock.acquire(timeout=LOCK_TIMEOUT_S)
         except Timeout:
             raise RecipeError(f"another process is running in {self.trial(number)}") from None
-        lock.release()
+        lock.release()  # the run takes it itself
 
     def write_record(self, record: TrialRecord) -> None:
         """Write a trial's record, and create the trial's folder if needed."""

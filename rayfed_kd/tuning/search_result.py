@@ -51,6 +51,7 @@ class SearchResult:
     @property
     def best(self) -> TrialResult | None:
         """The trial with the largest value that did not fail; the first of equals; None without a value."""
+        # Equal values rank by number, so that the best trial does not depend on which one ended first.
         return max(self._valid_rows(), key=lambda row: (row.best, -row.trial), default=None)
 
     def _valid_rows(self) -> list[TrialResult]:
@@ -82,6 +83,7 @@ class SearchResult:
         best = self.best
         if best is None or best.best is None:
             return None
+        # The searched recipe may name a folder: a run of best.yaml must not land there.
         overrides = [*coefficient_overrides(best.coefficients), "results.folder=null"]
         recipe = load_recipe(self.recipe.model_dump(), overrides)
         coefficients = ", ".join(f"{key} {coefficient_text(v)}" for key, v in best.coefficients.items())

@@ -102,6 +102,7 @@ def prepare_search(
         metric = choose_metric(request.metric or space.metric, evaluated_metrics(setting))
     space.check(accept)
     listed = _listed_coefficients(space, request, recipe.seed)
+    # Every key by itself is valid now; two together may still contradict each other.
     for number, coefficients in enumerate(listed):
         try:
             accept(coefficients)

@@ -78,7 +78,7 @@ class TrialRun:
         from cluster.ray_backend.session import is_lost
 
         record = self.folder.record(number)
-        assert record is not None
+        assert record is not None  # written when the trial was proposed, before this process began
         if record.over:
             self._report_again(record, report)
             return
@@ -122,7 +122,7 @@ class TrialRun:
         folder = self.folder.trial(number)
         self.folder.wait_for_trial(number)
         if read_summary(folder).get("status") == "finished":
-            return
+            return  # only its record was not written before the search was cut off
         recipe = self._trial_recipe(number, coefficients)
         resumed, plan = (folder / "config.yaml").is_file(), self.plan(number, coefficients)
         run_prepared_on_ray(make_ready(recipe), on_event, plan=plan, resume=resumed)

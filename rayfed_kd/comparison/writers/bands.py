@@ -41,6 +41,7 @@ def _band(comparison: Comparison, row: Row, metric: str) -> Band:
     curves = list(comparison.seed_curves(row, metric).values())
     if not curves:
         return Band(np.zeros(0), np.zeros(0), np.zeros(0))
+    # A resumed or extended run may have evaluated other rounds than the other seeds.
     common = sorted(set.intersection(*(set(curve.rounds) for curve in curves)))
     values = np.array([[curve.values[curve.rounds.index(r)] for r in common] for curve in curves])
     deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(common))
