@@ -5,8 +5,8 @@ import secrets
 
 import pytest
 
-# Before Ray is imported: Ray keeps the mode and the token that it met first. The tests' Rays are as those that
-# the command starts: on loopback, with a token.
+# Before Ray is imported: Ray keeps the mode and the token that it met first. The tests' Rays are as those
+# that the command starts: on loopback, with a token.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as in cluster/ray_backend/private_ray.py

@@ -19,7 +19,7 @@ import yaml
 from cluster.engine.calls import StepCall, StepFacts, StepResult
 from cluster.engine.interface import Engine, submit_group
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import write_text
+from rayfed_kd.files import atomic_write
 from rayfed_kd.setting.setting import Setting
 
 MOST, FEW = 64, 16  # clients in a group that `auto` tries, and by themselves on each host
@@ -151,7 +151,7 @@ class Grouping:
         if self._path is not None:
             found = {step: asdict(decision) for step, decision in self._decided.items()}
             text = "# What local.vectorise: auto measured and decided; a resumed run goes by it.\n"
-            write_text(self._path, text + yaml.safe_dump(found, sort_keys=False))
+            atomic_write(self._path, text + yaml.safe_dump(found, sort_keys=False))
 
 
 def check_grouping(setting: Setting) -> None:

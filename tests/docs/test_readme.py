@@ -14,7 +14,9 @@ import rayfed_kd
 from algorithms import METHODS
 from rayfed_kd.cli.listing import public_data, schedules
 from rayfed_kd.cli.main import commands
-from rayfed_kd.comparison.studies import Quick, Study, StudyRun, StudyTable, studies_of
+from rayfed_kd.comparison.studies import Quick, Study, StudyRun, StudyTable
+from rayfed_kd.comparison.study_selection import select_studies
+from rayfed_kd.comparison.study_tables import quick_version, split_into_tables
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 
@@ -73,7 +75,7 @@ def test_the_study_file_is_planned_in_the_order_that_is_told(tmp_path):
     shown = next(b for b in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if b.startswith("title:"))
     file = tmp_path / "mine.yaml"
     file.write_text(shown)
-    small = studies_of([str(file)], quick=True)
+    small = select_studies([str(file)], quick=True)
     assert [study.folder for study in small] == ["runs/two-methods-quick/alpha-0.1"]
     assert "5 rounds" in small[0].title
     told = "the study's overrides, `quick`'s, the table's, the row's own, `quick`'s for that row"
@@ -88,7 +90,7 @@ def test_the_study_file_is_planned_in_the_order_that_is_told(tmp_path):
         tables={"t": StudyTable(overrides=named["table"], runs={"a": named["table row"]})},
         quick=Quick(title="q", overrides=named["quick"], runs={"a": named["quick row"]}),
     )
-    (one,) = study.shortened().split()
+    (one,) = split_into_tables(quick_version(study))
     order = [*one.overrides, *one.runs[0].overrides]
     assert order == [change for word in words for change in named[word]]
 

@@ -1,4 +1,4 @@
-"""Our rows beside the papers'."""
+"""Sections about papers: the tables that `compare` wrote, and what the recipes' papers print."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayfed_kd.comparison.paper_rows import PrintedValue, printed_text
 from rayfed_kd.comparison.published import published_lines, published_rows, tables_named
-from rayfed_kd.comparison.table import BAR
-from rayfed_kd.report.parts import Section, Table
+from rayfed_kd.comparison.writers.markdown import read_table_line
 from rayfed_kd.report.reading import Run
+from rayfed_kd.report.sections import Section, Table
 
 
 def comparison_section(folder: str, text: str) -> Section:
     """What `compare` wrote: our rows, and the paper's as printed.
 
     Args:
-        text: comparison.md; "" if it is not there.
+        folder: the comparison's folder.
+        text: comparison.md; "" if it was not written yet.
     """
     heading = f"Comparison {Path(folder).resolve().name}"
     if not text:
-        return Section(heading, ["The comparison was not ended: these are the runs that there are."])
+        return Section(heading, ["The comparison was not ended: these are the runs that it has so far."])
     blocks = re.split(r"\n\s*\n", text.strip())
     tables, notes, title = [], [], ""
     for block in blocks:
-        lines = [_cells(line) for line in block.splitlines()]
+        lines = [read_table_line(line) for line in block.splitlines()]
         if not block.startswith("|"):
             title = block.strip().removesuffix(":")
             notes.append(title)
@@ -34,24 +36,22 @@ def comparison_section(folder: str, text: str) -> Section:
     return Section(heading, [note for note in notes if note not in {t.title for t in tables}], tables)
 
 
-def _cells(line: str) -> list[str]:
-    """Of a line of a Markdown table."""
-    cells = line.strip().removeprefix("|").removesuffix("|").split(" | ")
-    return [cell.strip().replace(BAR, "|") for cell in cells]
-
-
 def published_section(runs: Sequence[Run]) -> Section | None:
-    """The paper's numbers, where a recipe's header names its table."""
+    """The papers' numbers; None if no recipe's header names a table.
+
+    Args:
+        runs: what the report is about.
+    """
     tables = {}
     for run in runs:
         for paper, table in tables_named(run.recipe.header):
             where = _where(run, published_rows(paper, table, {}))
-            told = ", ".join(f"{key} {value}" for key, value in where.items())
-            title = f"{paper} table {table}{f' ({told})' if told else ''}, as printed"
+            restriction = ", ".join(f"{key} {value}" for key, value in where.items())
+            title = f"{paper} table {table}{f' ({restriction})' if restriction else ''}, as printed"
             lines = published_lines(paper, table, where)
             metrics = list(dict.fromkeys(metric for line in lines for metric in line["values"]))
             rows = [
-                (line["label"], *(_printed(line["values"].get(metric)) for metric in metrics))
+                (line["label"], *(_cell_text(line["values"].get(metric)) for metric in metrics))
                 for line in lines
             ]
             tables[title] = Table(title, ("system", *metrics), rows)
@@ -60,7 +60,7 @@ def published_section(runs: Sequence[Run]) -> Section | None:
 
 
 def _where(run: Run, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What of the run's data and split the printed table has."""
+    """The keys of the printed table that the run's data and split have, with their values."""
     data = re.sub(r"[^a-z0-9]", "", run.recipe.data.name.lower().removesuffix("_letters"))
     alpha = run.recipe.partition.options.get("alpha")
     where: dict[str, Any] = {}
@@ -75,10 +75,5 @@ def _where(run: Run, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return where
 
 
-def _printed(value: tuple[float | None, float | None] | None) -> str:
-    if value is None:
-        return ""
-    mean, deviation = value
-    if mean is None:
-        return "not given"
-    return f"{mean:g}" + (f" ± {deviation:g}" if deviation is not None else "")
+def _cell_text(value: PrintedValue | None) -> str:
+    return "" if value is None else printed_text(value)

@@ -10,7 +10,7 @@ from paths import ROOT
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.tuning.spaces import overrides_of, read_space
+from rayfed_kd.tuning.space import coefficient_overrides, read_space
 from rayfed_kd.tuning.tune import accept_coefficients
 
 SMALL = ["data.fraction=0.2", "method.generator.width=4"]
@@ -80,13 +80,13 @@ def test_recipe_of_a_trial_has_the_coefficients_to_the_last_bit(tmp_path):
     found = space(tmp_path, {**GOOD, "method.generator": {"choice": [{"width": 4}, {"width": 8}]}})
     for number in range(50):
         drawn = found.draw(3, number)
-        recipe = load_recipe(ROOT / "configs/quickstart.yaml", overrides_of(drawn))
+        recipe = load_recipe(ROOT / "configs/quickstart.yaml", coefficient_overrides(drawn))
         assert {f"method.{key}": value for key, value in recipe.method.options.items()} == drawn
 
 
 def test_small_numbers_and_texts_like_numbers_survive_as_overrides():
     values = {"method.a": 1e-07, "method.b": 3.0000000000000004e-05, "method.c": "1", "method.d": None}
-    recipe = load_recipe({"method": {"name": "x"}}, overrides_of(values))
+    recipe = load_recipe({"method": {"name": "x"}}, coefficient_overrides(values))
     assert recipe.method.options == {"a": 1e-07, "b": 3.0000000000000004e-05, "c": "1", "d": None}
     assert isinstance(recipe.method.options["a"], float)
 
@@ -116,7 +116,7 @@ BAD_FILES = [
     ),
     ({"space": {"method.gamma": {"randint": [0, 1.5]}}}, "expected two whole numbers"),
     ({"space": {"method.gamma": {"choice": []}}}, "expected a list of at least one value"),
-    ({"space": {"method.gamma": {"choice": [1, 2, 1]}}}, "method.gamma.choice: 1 stands there twice"),
+    ({"space": {"method.gamma": {"choice": [1, 2, 1]}}}, "method.gamma.choice: 1 is listed twice"),
     ({"space": {"rounds": {"randint": [1, 5]}}}, "rounds: rounds is the same in every trial"),
     ({"space": {"placement.threads": {"randint": [1, 2]}}}, "placement is the same in every trial"),
     (
@@ -204,4 +204,4 @@ def test_spaces_of_configs_go_with_the_recipe_that_they_name(path):
     recipe = load_recipe(ROOT / words[0], made_up(ROOT / words[0]))
     assert path.stem in (recipe.method.name, "quickstart")
     found.check(partial(accept_coefficients, prepare(recipe.model_dump())))
-    assert json.loads(json.dumps(dict(found.raw))) == found.raw
+    assert json.loads(json.dumps(dict(found.entries))) == found.entries

@@ -1,4 +1,4 @@
-"""What ran, on what, and how it ended."""
+"""Sections about the runs themselves: what ran, on which machine, how it ended, and the recipes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rayfed_kd.recipe.registry import load_object
-from rayfed_kd.report.parts import Section, Table
 from rayfed_kd.report.reading import Run
+from rayfed_kd.report.sections import Section, Table
 
 
 def runs_section(runs: Sequence[Run], methods: Mapping[str, str]) -> Section:
-    """What ran, on what, and how it ended: what all runs share, then what tells them apart."""
+    """What ran, on what, and how it ended: a table of what differs by run, then what all runs share.
+
+    Args:
+        runs: at least one.
+        methods: name -> location, for the methods' papers.
+    """
     facts = {run.label: _facts(run, methods) for run in runs}
     first = next(iter(facts.values()))
-    apart = [name for name in first if len({found[name] for found in facts.values()}) > 1]
-    shared = [(name, value) for name, value in first.items() if value and name not in apart]
+    differing = [name for name in first if len({run_facts[name] for run_facts in facts.values()}) > 1]
+    shared = [(name, value) for name, value in first.items() if value and name not in differing]
     tables = [Table("All runs" if len(runs) > 1 else "The run", ("", ""), shared, left=2)]
-    if apart:
-        rows = [(label, *(found[name] for name in apart)) for label, found in facts.items()]
-        tables.insert(0, Table("Run by run", ("run", *apart), rows, left=len(apart) + 1))
+    if differing:
+        rows = [(label, *(run_facts[name] for name in differing)) for label, run_facts in facts.items()]
+        tables.insert(0, Table("Run by run", ("run", *differing), rows, left=len(differing) + 1))
     return Section("Runs" if len(runs) > 1 else "Run", tables=tables)
 
 
@@ -28,20 +33,22 @@ def _facts(run: Run, methods: Mapping[str, str]) -> dict[str, str]:
     recipe, environment = run.recipe, run.environment
     packages = {name: version for name, version in environment.get("packages", {}).items() if version}
     return {
-        "method": _brief(recipe.method.model_dump()),
+        "method": _options_text(recipe.method.model_dump()),
         "paper": _paper(recipe.method.name, methods),
         "recipe": recipe.header.lstrip("# ").partition("\n")[0],
         "seed": str(recipe.seed),
         "status": run.status,
-        "data": _brief(recipe.data.model_dump(include={"name", "fraction", "augment"})),
-        "model": _brief(recipe.model.model_dump()),
-        "client models": "" if recipe.client_models is None else _brief(recipe.client_models.model_dump()),
-        "partition": _brief(recipe.partition.model_dump(exclude_none=True)),
-        "sampling": _brief(recipe.sampling.model_dump(exclude_none=True)),
-        "local training": _brief(recipe.local.model_dump()),
-        "schedule": _brief(recipe.schedule.model_dump()),
-        "clock": _brief(recipe.clock.model_dump()),
-        "attack": "" if recipe.attack is None else _brief(recipe.attack.model_dump(exclude_none=True)),
+        "data": _options_text(recipe.data.model_dump(include={"name", "fraction", "augment"})),
+        "model": _options_text(recipe.model.model_dump()),
+        "client models": ""
+        if recipe.client_models is None
+        else _options_text(recipe.client_models.model_dump()),
+        "partition": _options_text(recipe.partition.model_dump(exclude_none=True)),
+        "sampling": _options_text(recipe.sampling.model_dump(exclude_none=True)),
+        "local training": _options_text(recipe.local.model_dump()),
+        "schedule": _options_text(recipe.schedule.model_dump()),
+        "clock": _options_text(recipe.clock.model_dump()),
+        "attack": "" if recipe.attack is None else _options_text(recipe.attack.model_dump(exclude_none=True)),
         "folder": str(run.folder),
         "started": environment.get("started", ""),
         "engine": environment.get("engine", ""),
@@ -59,23 +66,23 @@ def _facts(run: Run, methods: Mapping[str, str]) -> dict[str, str]:
 
 
 def _paper(method: str, methods: Mapping[str, str]) -> str:
-    if method not in methods:  # a folder that is only read must not say what is imported
+    if method not in methods:  # importing it would run code that a folder names: a report only reads
         return "a method of its own"
     return str(load_object(methods[method], "method.name").paper)
 
 
-def _brief(value: Any) -> str:
-    """Nested options in a line: `adam (lr 0.001)`."""
+def _options_text(value: Any) -> str:
+    """Nested options in a line, as `adam (lr 0.001)`."""
     if isinstance(value, Mapping):
         named = dict(value)
         name = named.pop("name", "")
-        told = ", ".join(f"{key} {_brief(inner)}" for key, inner in named.items())
-        return f"{name} ({told})" if name and told else name or told
+        texts = ", ".join(f"{key} {_options_text(inner)}" for key, inner in named.items())
+        return f"{name} ({texts})" if name and texts else name or texts
     if isinstance(value, list):
-        return f"[{', '.join(map(_brief, value))}]"
+        return f"[{', '.join(map(_options_text, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def recipes_section(runs: Sequence[Run]) -> Section:
-    """Each run's config.yaml."""
+    """Each run's config.yaml, folded."""
     return Section("Recipes", folded={f"config.yaml of {run.label}": run.recipe_text for run in runs})

@@ -1,4 +1,4 @@
-"""What runs cost: bytes, seconds, hosts, and what went wrong."""
+"""Sections about what runs cost: bytes, seconds, hosts, and faults on the way."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rayfed_kd.report.parts import Section, Table
 from rayfed_kd.report.pictures import Line, bars_picture, lines_picture, phases_picture
 from rayfed_kd.report.reading import Run
+from rayfed_kd.report.sections import Section, Table
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
 MIB = 2.0**20
 
 
 def bytes_section(runs: Sequence[Run]) -> Section | None:
-    """What crossed, by kind and direction."""
+    """Bytes that were sent, by kind and direction; None if no run has messages."""
     rows, bars, looks = [], dict[str, dict[int, float]](), dict[str, int]()
     for run in runs:
         keys = ["kind", "direction"]
         sums = run.tables["messages"].group_by(keys).aggregate([("bytes", "sum"), ("client", "count")])
-        found = sorted(sums.to_pylist(), key=lambda row: (row["kind"], row["direction"]))
+        traffic = sorted(sums.to_pylist(), key=lambda row: (row["kind"], row["direction"]))
         rounds = max(run.tables["rounds"].num_rows, 1)
-        if found:
+        if traffic:
             bars |= {f"{run.label}, {direction}": {} for direction in ("up", "down")}
-        for row in found:
+        for row in traffic:
             total, look = row["bytes_sum"], looks.setdefault(row["kind"], len(looks))
             shown = (
                 f"{total:,}",
@@ -45,7 +45,7 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
 
 
 def time_section(runs: Sequence[Run]) -> Section | None:
-    """Where time went, phase by phase and round by round."""
+    """Real seconds by phase and by round; None if no run has a finished round."""
     rows, pictures = [], []
     for run in (run for run in runs if run.tables["rounds"].num_rows):
         table = run.tables["rounds"]
@@ -66,14 +66,14 @@ def time_section(runs: Sequence[Run]) -> Section | None:
 
 
 def hosts_section(runs: Sequence[Run]) -> Section | None:
-    """What client hosts were used for, and their memory."""
+    """Work and memory of the client hosts; None if no run has any."""
     rows = []
     memory, busy, looks = list[Line](), list[Line](), dict[str, int]()
     for run in runs:
-        found = run.tables["hosts"].to_pylist()
+        host_rows = run.tables["hosts"].to_pylist()
         look = looks.setdefault(run.group, len(looks))
-        for host in sorted({row["host"] for row in found}):
-            own = [row for row in found if row["host"] == host]
+        for host in sorted({row["host"] for row in host_rows}):
+            own = [row for row in host_rows if row["host"] == host]
             rounds = [row["round"] for row in own]
             busy_s = sum(row["busy_s"] for row in own)
             shown = [f"{busy_s:,.2f}", f"{100 * busy_s / max(run.summary['wall_s'], 1e-9):.1f}"]
@@ -105,7 +105,7 @@ def hosts_section(runs: Sequence[Run]) -> Section | None:
 
 
 def faults_section(runs: Sequence[Run]) -> Section:
-    """What went wrong on the way and was gone on from."""
+    """Dropped and late replies, and the rounds after which runs were resumed."""
     rows = []
     for run in runs:
         rounds = run.tables["rounds"].to_pylist()

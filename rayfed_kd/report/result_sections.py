@@ -1,4 +1,4 @@
-"""What runs found: metrics, clients, the split that they were found on, what methods logged and drew."""
+"""Sections about results: metrics, clients' accuracies, the partition, and what methods logged and drew."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from rayfed_kd.comparison.table import HEADLINES, TITLES
-from rayfed_kd.report.parts import Section, Table, looks_of, series
+from rayfed_kd.comparison.comparison import HEADLINES
+from rayfed_kd.comparison.table_text import TITLES
 from rayfed_kd.report.pictures import (
     Line,
     Picture,
@@ -22,27 +22,34 @@ from rayfed_kd.report.pictures import (
     partition_picture,
 )
 from rayfed_kd.report.reading import Run
+from rayfed_kd.report.sections import Section, Table, series_looks, series_name
 from rayfed_kd.results.partition_figures import MOST_CLIENTS
 from rayfed_kd.results.summary import LAST, METRICS
 
 
 def metrics_section(runs: Sequence[Run]) -> Section | None:
-    """Every metric's last, best and mean of the last ten; curves over rounds and simulated seconds."""
+    """Every metric's last, best and mean of the last ten, with curves over rounds and simulated seconds.
+
+    Args:
+        runs: what the report is about.
+
+    Returns: None if no run was evaluated.
+    """
     rows, averaged = [], set()
     for run in runs:
         evaluated = Counter(run.tables["metrics"]["model"].to_pylist())
         averaged |= {min(LAST, count) for count in evaluated.values()}
-        for model, found in run.summary["models"].items():
-            for metric in (m for m in METRICS if found["best"][m] is not None):
-                values = [found[key][metric] for key in ("last", "best", f"last{LAST}")]
-                shown = [_value(metric, value) for value in values]
-                rows.append((run.label, model, TITLES[metric], *shown, str(found["best_round"][metric])))
+        for model, numbers in run.summary["models"].items():
+            for metric in (m for m in METRICS if numbers["best"][m] is not None):
+                values = [numbers[key][metric] for key in ("last", "best", f"last{LAST}")]
+                shown = [_metric_text(metric, value) for value in values]
+                rows.append((run.label, model, TITLES[metric], *shown, str(numbers["best_round"][metric])))
     if not rows:
         return None
     counts = " to ".join(str(count) for count in sorted({min(averaged), max(averaged)}))
     mean = f"mean of last {counts} evaluations"
     header = ("run", "model", "metric", "last", "best", mean, "best in round")
-    looks = looks_of(runs)
+    looks = series_looks(runs)
     pictures = [_curves(runs, looks, metric, "round") for metric in METRICS]
     headline = next(metric for metric in HEADLINES if any(TITLES[metric] == row[2] for row in rows))
     pictures.append(_curves(runs, looks, headline, "simulated seconds"))
@@ -66,17 +73,23 @@ def _curves(runs: Sequence[Run], looks: Mapping[str, int], metric: str, across: 
         for row in run.tables["metrics"].to_pylist():
             if row[metric] is not None and row[column] is not None:
                 points[row["model"]].append((row[column], scale * row[metric]))
-        lines += [Line(looks[series(runs, run, m)], *zip(*found, strict=True)) for m, found in points.items()]
+        lines += [Line(looks[series_name(runs, run, m)], *zip(*xy, strict=True)) for m, xy in points.items()]
     title = TITLES[metric] + ("" if across == "round" else ", by simulated second")
     return lines_picture(title, lines, across, f"{title}: a line per run and model") if lines else None
 
 
 def clients_section(runs: Sequence[Run]) -> Section | None:
-    """How accuracies lie over clients in the last evaluated round."""
+    """How accuracies are distributed over clients in the last evaluated round.
+
+    Args:
+        runs: what the report is about.
+
+    Returns: None if no run tested its clients.
+    """
     rows, pooled = [], defaultdict[str, list[float]](list)
     for run in runs:
         for model, percents in _client_accuracies(run).items():
-            pooled[series(runs, run, model)] += percents
+            pooled[series_name(runs, run, model)] += percents
             points = np.quantile(percents, [0, 0.25, 0.5, 0.75, 1])
             shown = [f"{value:.2f}" for value in (*points, np.mean(percents))]
             rows.append((run.label, model, str(len(percents)), *shown))
@@ -93,9 +106,9 @@ def clients_section(runs: Sequence[Run]) -> Section | None:
         "most",
         "mean",
     )
-    looks = looks_of(runs)
-    highest = max(np.histogram(found, histogram_edges())[0].max() for found in pooled.values())
-    pictures = [histogram_picture(name, looks[name], found, highest) for name, found in pooled.items()]
+    looks = series_looks(runs)
+    highest = max(np.histogram(percents, histogram_edges())[0].max() for percents in pooled.values())
+    pictures = [histogram_picture(name, looks[name], values, highest) for name, values in pooled.items()]
     note = "Accuracy on each client's own test part, percent, in the last evaluated round"
     seeds = len(runs) > len({run.group for run in runs})
     return Section(
@@ -110,15 +123,21 @@ def _client_accuracies(run: Run) -> dict[str, list[float]]:
     """Model -> percent per client with test samples, last evaluated round."""
     rows = run.tables["clients"].to_pylist()
     last = max((row["round"] for row in rows), default=0)
-    found: dict[str, list[float]] = {}
+    percents: dict[str, list[float]] = {}
     for row in rows:
         if row["round"] == last and row["accuracy"] is not None:
-            found.setdefault(row["model"], []).append(100 * row["accuracy"])
-    return found
+            percents.setdefault(row["model"], []).append(100 * row["accuracy"])
+    return percents
 
 
 def partition_section(runs: Sequence[Run]) -> Section | None:
-    """Who holds what: a picture and a table per split, however many runs share it."""
+    """Samples by client and class: a picture and a table per split, however many runs share it.
+
+    Args:
+        runs: what the report is about.
+
+    Returns: None if no run's folder tells of its split.
+    """
     tables, pictures, images, notes = [], [], dict[str, str](), []
     for path, labels in _splits(runs):
         title = f"Samples that clients hold, {labels[0]}"
@@ -140,13 +159,13 @@ def partition_section(runs: Sequence[Run]) -> Section | None:
 
 def _splits(runs: Sequence[Run]) -> list[tuple[Path, list[str]]]:
     """Files that tell of a split, each with the labels of the runs that have it."""
-    found: dict[bytes, tuple[Path, list[str]]] = {}
+    splits: dict[bytes, tuple[Path, list[str]]] = {}  # by the file's content
     for run in runs:
         paths = (run.folder / "classes.parquet", run.folder / "figures" / "partition.png")
         path = next((path for path in paths if path.is_file()), None)
         if path is not None:
-            found.setdefault(path.read_bytes(), (path, []))[1].append(run.label)
-    return list(found.values())
+            splits.setdefault(path.read_bytes(), (path, []))[1].append(run.label)
+    return list(splits.values())
 
 
 def _class_counts(path: Path) -> tuple[Any, list[str]]:
@@ -157,17 +176,23 @@ def _class_counts(path: Path) -> tuple[Any, list[str]]:
 
 
 def logged_section(runs: Sequence[Run]) -> Section | None:
-    """What methods logged, mean over each round; and what they drew last."""
+    """What methods logged, as means over each round, and the pictures that they drew last.
+
+    Args:
+        runs: what the report is about.
+
+    Returns: None if no method logged or drew anything.
+    """
     rows, lines, looks = [], defaultdict[str, list[Line]](list), dict[str, int]()
     for run in runs:
         points = defaultdict(list)
         for row in run.tables["rounds"].to_pylist():
             for name, value in row["losses"] or ():
                 points[name].append((row["round"], value))
-        for name, found in points.items():
+        for name, logged in points.items():
             look = looks.setdefault(run.group, len(looks))
-            lines[name].append(Line(look, *zip(*found, strict=True)))
-            values = [value for _, value in found]
+            lines[name].append(Line(look, *zip(*logged, strict=True)))
+            values = [value for _, value in logged]
             shown = [f"{value:.6g}" for value in (values[0], values[-1], min(values), max(values))]
             rows.append((run.label, name, *shown))
     images = {f"{path.stem}, {run.label}": _base64(path) for run in runs for path in _last_drawn(run)}
@@ -182,12 +207,13 @@ def logged_section(runs: Sequence[Run]) -> Section | None:
 def _last_drawn(run: Run) -> Iterator[Path]:
     """The newest of each of a method's own pictures."""
     newest = {}
+    # NAME-ROUND.png with six digits: sorted by name, the last of each name is the newest.
     for path in sorted((run.folder / "figures").glob("*-??????.png")):
         newest[path.stem[:-7]] = path
     yield from newest.values()
 
 
-def _value(metric: str, value: float | None) -> str:
+def _metric_text(metric: str, value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.4f}" if metric == "fm" else f"{100 * value:.2f}"
