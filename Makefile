@@ -4,7 +4,7 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install test slow benchmark clean
+.PHONY: quickstart install test slow docs benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -27,6 +27,14 @@ test: $(VENV)/installed
 
 slow: $(VENV)/installed
 	$(BIN)/pytest -m slow
+
+# The site, into site/; a broken link or reference is an error.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[docs]'
+	touch $@
 
 benchmark: $(VENV)/installed
 	$(BIN)/python tests/benchmarks/round.py
