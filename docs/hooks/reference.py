@@ -68,7 +68,13 @@ def _key_cells(rows: Sequence[OptionRow]) -> Iterator[Sequence[str]]:
             below = OPTIONS_BELOW[row.option.removesuffix(".*")]
             yield f"`{row.option}`", "", "", f"the options of what is named: {below}", ""
             continue
-        yield _code(row.option), _code(row.default), row.takes, row.meaning, _code(EXAMPLES["keys"][row.option])
+        yield (
+            _code(row.option),
+            _code(row.default),
+            row.takes,
+            row.meaning,
+            _code(EXAMPLES["keys"][row.option]),
+        )
 
 
 def methods() -> str:
