@@ -71,10 +71,7 @@ class Centralized(OneExchange[Tensor, Model]):
     def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
         return Message()
 
-    def client_update(
-        self, client: Model | None, message: Message, ctx: ClientContext
-    ) -> tuple[Model, Reply]:
-        assert client is not None
+    def client_update(self, client: Model, message: Message, ctx: ClientContext) -> tuple[Model, Reply]:
         model = ctx.model(client.weights)
         moments = {} if self.options.reset_optimizer else client.moments
         optimizer = Optimizer(ctx.local.optimizer, model, moments)

@@ -27,7 +27,7 @@ discriminator and the distillation see features, and distillation moves the clas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,15 +48,26 @@ from rayfed_kd.protocol import (
     MethodOptions,
     OneExchange,
     OptimizerRecipe,
+    PixelScale,
     Replies,
     Reply,
     ServerContext,
     Shown,
 )
 from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
+from rayfed_kd.toolbox.discriminators import Judge
 from rayfed_kd.toolbox.distillation import Distillation, distil
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import GeneratorOptions, class_samples, generate, noise, uniform_labels
+from rayfed_kd.toolbox.local_training import (
+    Loss,
+    Models,
+    OwnBatch,
+    Phase,
+    Tensors,
+    train_on_labels,
+    train_phases,
+)
 from rayfed_kd.toolbox.losses import adversarial_loss, cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -135,11 +146,11 @@ class ClientState:
 
     Attributes:
         discriminator: [D], theta^d_k.
-        model: [P], w_k between the two exchanges of `protocol: local`; otherwise None.
+        model: [P], w_k between the two exchanges of `protocol: local`; otherwise [0].
     """
 
     discriminator: Tensor
-    model: Tensor | None
+    model: Tensor
 
 
 class DaFKD(OneExchange[ServerState, ClientState]):
@@ -169,56 +180,65 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         return ServerState(ctx.initial_vector(), ctx.initial_vector("generator"), None)
 
     def init_client(self, ctx: ClientContext) -> ClientState:
-        return ClientState(ctx.initial_vector("discriminator"), None)  # equal for all clients
+        return ClientState(ctx.initial_vector("discriminator"), torch.empty(0))  # equal for all clients
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         return Message(student=server.weights, generator=server.generator)
 
     def client_update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState | None, Reply]:
-        assert client is not None
-        options = self.options
+        self, client: ClientState, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
+        options, recipe = self.options, ctx.local.optimizer
         student = ctx.model(message["student"])
         generator = ctx.model(message["generator"], "generator")
         discriminator = ctx.model(client.discriminator, "discriminator")
-        classifying = Optimizer(ctx.local.optimizer, student)
-        judging = Optimizer(ctx.local.optimizer, discriminator)
-        generating = Optimizer(options.generator.optimizer, generator)
-        for epoch in range(ctx.local.epochs):
-            for images, labels in ctx.epoch(epoch):
-                features = student.features(images)
-                loss = cross_entropy(student.classify(features), labels)
-                ctx.log(ce=loss)
-                if not options.adversarial:
-                    classifying.minimise(loss)
-                    continue
-                wanted = uniform_labels(len(labels), ctx)
-                made = generate(generator, noise(len(wanted), generator, ctx), wanted, ctx)
-                real = self._judge(discriminator, student, images, features)
-                fake = self._judge(discriminator, student, made.detach())
-                adversarial = adversarial_loss(real, fake)  # eq. 2
-                ctx.log(
-                    adversarial=adversarial,
-                    real_right=(real > 0).float().mean(),
-                    fake_right=(fake < 0).float().mean(),
-                )
-                discriminator.zero_gradients()
-                classifying.minimise(loss + adversarial)  # eq. 9
-                judging.step()
-                doubt = self._judge(discriminator, student, made)
-                deceit = F.softplus(-doubt).mean()  # eq. 3
-                if options.generator_loss == "minmax":
-                    deceit = -F.softplus(doubt).mean()
-                ctx.log(deceit=deceit)
-                generating.minimise(deceit, alone=True)
-        kept = student.vector() if options.protocol == "local" else None
+        if options.adversarial:
+            heads = [Optimizer(recipe, student), Optimizer(recipe, discriminator)]
+            joint = Phase(self.classify_and_judge, heads)
+            deceit = Phase(self.deceive, [Optimizer(options.generator.optimizer, generator)])
+            models = {"student": student, "discriminator": discriminator, "generator": generator}
+
+            def batches() -> Iterator[OwnBatch]:
+                for epoch in range(ctx.local.epochs):
+                    for drawn in ctx.batches(epoch):
+                        wanted = uniform_labels(len(drawn.indices), ctx)
+                        yield drawn, {"wanted": wanted, "noise": noise(len(wanted), generator, ctx)}
+
+            train_phases(models, [joint, deceit], batches, ctx, given=ctx.scale._asdict())
+        else:
+            train_on_labels(student, ctx)
+        kept = student.vector() if options.protocol == "local" else torch.empty(0)
         parts = {"student": student.vector()}
         if options.adversarial:
             parts["generator"] = generator.vector()
         if options.adversarial and options.protocol == "upload":
             parts["discriminator"] = discriminator.vector()
         return ClientState(discriminator.vector(), kept), Reply(**parts, samples=ctx.num_samples)
+
+    def classify_and_judge(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """CE and L_adv over trunk and both heads (eq. 2, 9)."""
+        student, images = models["student"], batch["images"]
+        features = student.features(images)
+        hard = cross_entropy(student.classify(features), batch["labels"])
+        made = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
+        judge = self._judge(models)
+        real, fake = judge.real(images, features), judge.generated(made.detach())
+        adversarial = adversarial_loss(real, fake)
+        logged = {
+            "ce": hard,
+            "adversarial": adversarial,
+            "real_right": (real > 0).float().mean(),
+            "fake_right": (fake < 0).float().mean(),
+        }
+        return Loss(hard + adversarial, logged, handed_on={"made": made})
+
+    def deceive(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """The generator's step: its images are to be taken for real (eq. 3)."""
+        doubt = self._judge(models).generated(batch["made"])
+        deceit = F.softplus(-doubt).mean()
+        if self.options.generator_loss == "minmax":
+            deceit = -F.softplus(doubt).mean()
+        return Loss(deceit, {"deceit": deceit})
 
     @property
     def asynchronous(self) -> bool:
@@ -251,11 +271,8 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         mixed = torch.einsum("kn,knc->nc", alpha, predicted)  # eq. 8's target
         return self._distilled((weights, theta), samples, self._softened(mixed), alpha.t().cpu(), ctx)
 
-    def predict(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState | None, Reply]:
+    def predict(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """Appendix B: importance f, [n], and f times the prediction, [n, C], on the common samples."""
-        assert client is not None and client.model is not None
         samples = self._samples(message["generator"], int(message["seed"]), ctx)
         student = ctx.frozen_model(client.model)
         discriminator = ctx.frozen_model(client.discriminator, "discriminator")
@@ -266,8 +283,8 @@ class DaFKD(OneExchange[ServerState, ClientState]):
             if self.options.correlation and self.options.adversarial:
                 judged = _in_chunks(discriminator, features if self.options.sharing else samples)
                 importance = torch.sigmoid(judged.squeeze(1))
-        weighted = importance[:, None] * predicted
-        return ClientState(client.discriminator, None), Reply(importance=importance, weighted=weighted)
+        reply = Reply(importance=importance, weighted=importance[:, None] * predicted)
+        return ClientState(client.discriminator, torch.empty(0)), reply
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
         return {"global": server.weights}
@@ -282,19 +299,9 @@ class DaFKD(OneExchange[ServerState, ClientState]):
             shown["samples"] = class_samples(generator, ctx.frozen_model(server.weights), ctx)
         return shown
 
-    def _judge(
-        self, discriminator: FlatModule, student: FlatModule, samples: Tensor, features: Tensor | None = None
-    ) -> Tensor:
-        """The discriminator's logits, [batch]: log f / (1 - f). With `features`: those of real images."""
-        if not self.options.sharing:
-            if features is not None:
-                return discriminator(samples).squeeze(1)
-            with discriminator.keeping_statistics():
-                return discriminator(samples).squeeze(1)
-        if features is None:
-            with student.keeping_statistics():
-                features = self._features(student, samples)
-        return discriminator(features).squeeze(1)
+    def _judge(self, models: Models) -> Judge:
+        trunk = models["student"] if self.options.sharing else None
+        return Judge(models["discriminator"], trunk, on_features=self.options.generated == "features")
 
     def _features(self, student: FlatModule, samples: Tensor) -> Tensor:
         return samples if self.options.generated == "features" else student.features(samples)

@@ -122,16 +122,19 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     def init_server(self, ctx: ServerContext) -> ServerState:
         return ServerState(ctx.initial_vector(), ctx.initial_vector("generator"), {})
 
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        return ClientState(told=False)
+
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         return Message(student=server.weights)
 
     def client_update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
+        self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
         student = ctx.model(message["student"])
         train_on_labels(student, ctx)
         parts = {"student": student.vector()}
-        if client is None:
+        if not client.told:
             parts["label_counts"] = ctx.label_counts()
         return ClientState(told=True), Reply(**parts, samples=ctx.num_samples)
 

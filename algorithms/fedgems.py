@@ -49,9 +49,10 @@ from rayfed_kd.protocol import (
     ServerContext,
     weighted_mean,
 )
-from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
 from rayfed_kd.toolbox.losses import blended_loss, cross_entropy, distillation
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
+from rayfed_kd.toolbox.public_data import train_on_public_labels
 from rayfed_kd.toolbox.server_models import ServerModel
 
 LEAST_ENTROPY = 1e-8
@@ -183,42 +184,41 @@ class FedGEM(Method[ServerState, ClientState]):
 
         return self._learned(server, teach, ctx)
 
-    def start(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def start(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """A client's first epochs on its own data."""
-        assert client is not None
         student = ctx.model(client.model)
         optimizer = Optimizer(_slowed(ctx.local.optimizer, message["rate"]), student, client.moments)
         train_on_labels(student, ctx, range(self.options.start_epochs), optimizer)
         return ClientState(student.vector(), optimizer.state()), Reply()
 
-    def predict(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def predict(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """l_j: a client's logits on all public samples, [N0, C]."""
-        assert client is not None
         return client, Reply(logits=public_logits(ctx.frozen_model(client.model), ctx))
 
-    def update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def update(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """The public set with the server's logits (eq. 6), then the client's own data."""
-        assert client is not None
-        epsilon, knowledge = self.options.epsilon, message["knowledge"]
         student = ctx.model(client.model)
         optimizer = Optimizer(_slowed(ctx.local.optimizer, message["rate"]), student, client.moments)
-        for epoch in range(self.options.public_epochs):
-            for ids, images in ctx.public.epoch(epoch, ctx.local.batch_size):
-                logits = student(images)
-                loss = epsilon * cross_entropy(logits, ctx.public.labels(ids))
-                if epsilon < 1:
-                    kl = distillation(knowledge[ids], logits, self.options.temperature)
-                    ctx.log(kl=kl)
-                    loss = loss + (1 - epsilon) * kl
-                optimizer.minimise(loss)
+        train_on_public_labels(
+            student,
+            ctx,
+            epochs=self.options.public_epochs,
+            batch_size=ctx.local.batch_size,
+            optimizer=optimizer,
+            loss=self.public_loss,
+            said=message["knowledge"],
+        )
         train_on_labels(student, ctx, range(ctx.local.epochs), optimizer)
         return ClientState(student.vector(), optimizer.state()), Reply()
+
+    def public_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """eps CE + (1 - eps) KL(L_s, l_c) (eq. 6)."""
+        epsilon, logits = self.options.epsilon, models["student"](batch["images"])
+        loss = epsilon * cross_entropy(logits, batch["labels"])
+        if epsilon == 1:
+            return Loss(loss)
+        kl = distillation(batch["said"], logits, self.options.temperature)
+        return Loss(loss + (1 - epsilon) * kl, {"kl": kl})
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
         return {"server": Evaluated(server.model, "server"), "personal": PERSONAL}

@@ -22,7 +22,7 @@ temperature, is `ensemble_scale: k`. t counts from 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -42,6 +42,7 @@ from rayfed_kd.protocol import (
     Message,
     MethodOptions,
     OneExchange,
+    PixelScale,
     Replies,
     Reply,
     ServerContext,
@@ -53,6 +54,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.toolbox.distillation import GeneratorTraining, train_generator_on_labels
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import GeneratorOptions, LabelPool, generate, noise
+from rayfed_kd.toolbox.local_training import Loss, Models, OwnBatch, Phase, Tensors, train_phases
 from rayfed_kd.toolbox.losses import cross_entropy, kl_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer
 from rayfed_kd.toolbox.participation import (
@@ -130,6 +132,45 @@ class ServerState:
     counts: Mapping[int, int]
 
 
+@dataclass(frozen=True)
+class LocalLoss:
+    """A client's loss.
+
+    Attributes:
+        method: whose options.
+        stage: where the generator's maps enter the student; None: without the generator's term.
+    """
+
+    method: KDIA
+    stage: int | None
+
+    def of_batch(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """L (eq. 13)."""
+        options, student = self.method.options, models["student"]
+        logits = student(batch["images"])
+        loss = cross_entropy(logits, batch["labels"])  # eq. 2
+        logged = {"ce": loss}
+        if options.lambda_kd:
+            with torch.no_grad():
+                taught = models["teacher"](batch["images"])
+            logged["kd"] = self._distillation(taught, logits)  # eq. 11
+            loss = loss + options.lambda_kd * logged["kd"]
+        if self.stage is not None:
+            with torch.no_grad():
+                maps = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
+            logged["gen"] = cross_entropy(student.from_(self.stage, maps), batch["wanted"])  # eq. 12
+            loss = loss + options.lambda_gen * logged["gen"]
+        return Loss(loss, logged)
+
+    def _distillation(self, taught: Tensor, logits: Tensor) -> Tensor:
+        """KL at temperature tau; gradient reaches the student alone, `taught` has none."""
+        options = self.method.options
+        teacher, student = taught / options.tau, logits / options.tau
+        if options.kl_direction == "teacher_student":
+            return kl_divergence(teacher, student)
+        return kl_divergence(student, teacher)
+
+
 class KDIA(OneExchange[ServerState, None]):
     """Knowledge distillation with inequitable aggregation."""
 
@@ -170,30 +211,24 @@ class KDIA(OneExchange[ServerState, None]):
         options = self.options
         student, teacher = ctx.model(message["student"]), ctx.frozen_model(message["teacher"])
         generator = ctx.frozen_model(message["generator"], "generator")
-        stage = _stage(student, ctx)
         generating = options.lambda_gen > 0 and ctx.round >= options.generator_from_round
         pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.local.epochs, ctx)
-        optimizer = Optimizer(ctx.local.optimizer, student)
-        for epoch in range(ctx.local.epochs):
-            for (images, labels), wanted in zip(ctx.epoch(epoch), pool.epoch(epoch), strict=True):
-                if options.drop_last and len(labels) < ctx.local.batch_size <= ctx.num_samples:
-                    continue
-                logits = student(images)
-                loss = cross_entropy(logits, labels)  # eq. 2
-                ctx.log(ce=loss)
-                if options.lambda_kd:
-                    with torch.no_grad():
-                        taught = teacher(images)
-                    kd = self._distillation(taught, logits)  # eq. 11
-                    ctx.log(kd=kd)
-                    loss = loss + options.lambda_kd * kd
-                if generating:
-                    with torch.no_grad():
-                        maps = generate(generator, noise(len(wanted), generator, ctx), wanted, ctx)
-                    gen = cross_entropy(student.from_(stage, maps), wanted)  # eq. 12
-                    ctx.log(gen=gen)
-                    loss = loss + options.lambda_gen * gen
-                optimizer.minimise(loss)  # eq. 13
+
+        def batches() -> Iterator[OwnBatch]:
+            for epoch in range(ctx.local.epochs):
+                for drawn, wanted in zip(ctx.batches(epoch), pool.epoch(epoch), strict=True):
+                    size = len(wanted)
+                    if options.drop_last and size < ctx.local.batch_size <= ctx.num_samples:
+                        ctx.count_drawn(size)
+                    elif generating:
+                        yield drawn, {"wanted": wanted, "noise": noise(size, generator, ctx)}
+                    else:
+                        yield drawn, {}
+
+        models = {"student": student, "teacher": teacher, "generator": generator}
+        loss = LocalLoss(self, _stage(student, ctx) if generating else None)
+        phase = Phase(loss.of_batch, [Optimizer(ctx.local.optimizer, student)])
+        train_phases(models, [phase], batches, ctx, given=ctx.scale._asdict())
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
@@ -237,23 +272,16 @@ class KDIA(OneExchange[ServerState, None]):
         """Sums of unit feature vectors of a client's own images by class, [C, F], and their number."""
         teacher = ctx.frozen_model(message["teacher"])
         stage = _stage(teacher, ctx)
-        sums: Tensor | None = None
+        sums = torch.zeros(ctx.classes, 0, device=ctx.device)
         counts = torch.zeros(ctx.classes, dtype=torch.float32, device=ctx.device)
         with torch.no_grad():
             for images, labels in ctx.epoch(0):
                 units = F.normalize(teacher.up_to(stage, images).flatten(1), dim=1)
-                sums = units.new_zeros(ctx.classes, units.shape[1]) if sums is None else sums
+                if not sums.numel():
+                    sums = units.new_zeros(ctx.classes, units.shape[1])
                 sums.index_add_(0, labels, units)
                 counts += torch.bincount(labels, minlength=ctx.classes)
-        assert sums is not None
         return None, Reply(real=sums, samples_of_class=counts)
-
-    def _distillation(self, taught: Tensor, logits: Tensor) -> Tensor:
-        """KL at temperature tau; gradient reaches the student alone, `taught` has none."""
-        teacher, student = taught / self.options.tau, logits / self.options.tau
-        if self.options.kl_direction == "teacher_student":
-            return kl_divergence(teacher, student)
-        return kl_divergence(student, teacher)
 
     def _slots(self, server: ServerState, replies: Replies, counts: Mapping[int, int], now: int) -> Slots:
         """Everybody's latest vector; weights of the running form where there is one."""

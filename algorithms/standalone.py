@@ -42,10 +42,7 @@ class StandAlone(OneExchange[None, Tensor]):
     def dispatch(self, server: None, ctx: ServerContext) -> Message:
         return Message()
 
-    def client_update(
-        self, client: Tensor | None, message: Message, ctx: ClientContext
-    ) -> tuple[Tensor, Reply]:
-        assert client is not None
+    def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         student = ctx.model(client)
         train_on_labels(student, ctx)
         return student.vector(), Reply()

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
@@ -197,9 +197,9 @@ class Method(Generic[ServerState, ClientState]):
         """The server's first state."""
         raise _missing(self, "init_server")
 
-    def init_client(self, ctx: ClientContext) -> ClientState | None:
-        """A client's first state, made when it first takes part; None for stateless clients."""
-        return None
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        """A client's first state, made when it first takes part; None if it has none yet, or never."""
+        return cast(ClientState, None)
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """One round: exchanges with the cohort, then the new server state."""
@@ -252,8 +252,8 @@ class OneExchange(Method[ServerState, ClientState]):
         raise _missing(self, "dispatch")
 
     def client_update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState | None, Reply]:
+        self, client: ClientState, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
         """One client's work."""
         raise _missing(self, "client_update")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -48,15 +48,24 @@ def uniform_labels(count: int, ctx: Context) -> Tensor:
     return torch.randint(ctx.classes, (count,), generator=ctx.stream("labels"), device=ctx.device)
 
 
-def generate(generator: FlatModule, z: Tensor, labels: Tensor | None, ctx: Context) -> Tensor:
+class Normaliser(Protocol):
+    """A context, or a `PixelScale` where a loss sees no context."""
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Images in [0, 1] as the model sees them."""
+        ...
+
+
+def generate(generator: FlatModule, z: Tensor, labels: Tensor | None, scale: Normaliser) -> Tensor:
     """Samples as the classifier sees them: [batch, c, h, w] normalised images, maps, or features.
 
     Args:
         z: [batch, latent].
         labels: [batch], for a conditional generator.
+        scale: how images in [0, 1] are normalised.
     """
     samples = generator(z) if labels is None else generator(z, labels)
-    return samples if generator.standardised else ctx.normalise(samples)
+    return samples if generator.standardised else scale.normalise(samples)
 
 
 def class_samples(generator: FlatModule, model: FlatModule, ctx: Context) -> Samples:

@@ -202,7 +202,7 @@ def test_generated_batches_leave_the_running_statistics_alone():
 
 
 def test_generators_step_moves_the_generator_alone():
-    """`alone`: the discriminator and the trunk it looks through get no gradient from the deceit."""
+    """The discriminator and the trunk that it looks through get no gradient from the deceit."""
     from rayfed_kd.recipe.schema import OptimizerRecipe
     from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -212,7 +212,7 @@ def test_generators_step_moves_the_generator_alone():
     before = generator.vector()
     made = generator(torch.randn(4, 6), torch.tensor([0, 1, 2, 3]))
     deceit = F.softplus(-head(student.features(made))).mean()
-    Optimizer(OptimizerRecipe(name="adam", lr=0.01), generator).minimise(deceit, alone=True)
+    Optimizer(OptimizerRecipe(name="adam", lr=0.01), generator).minimise(deceit)
     assert student.gradients.abs().max() == head.gradients.abs().max() == 0
     assert not torch.equal(generator.vector(), before)
 
