@@ -72,6 +72,7 @@ class Cronus(Method[None, ClientState]):
     options: Options
     summary = "clients of any architecture learn from a robust mean of their predictions on a public set"
     paper = "Chang et al. 2019, arXiv 1912.11279"
+    group_training = "all local training"
     down = {"labels": "logits"}
     up = {"probabilities": "logits"}
     server_keeps = "nothing"

@@ -67,6 +67,7 @@ class DSFL(Method[ServerState, Tensor]):
     options: Options
     summary = "clients and server learn from the sharpened mean of predictions on a public set"
     paper = "Itahara et al. 2020, arXiv 2008.06180"
+    group_training = "all local training"
     down = {"labels": "logits"}
     up = {"probabilities": "logits"}
     server_keeps = "its model"

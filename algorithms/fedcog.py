@@ -75,6 +75,7 @@ class FedCOG(Averaging[ClientState | None]):
     options: Options
     summary = "clients generate images of the classes they lack from the consensus model, and distil on them"
     paper = "Ye et al. 2024, arXiv 2312.05966"
+    group_training = "local training; each client generates its images by itself"
     client_keeps = "its last local model"
 
     def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:

@@ -63,7 +63,7 @@ from rayfed_kd.toolbox.local_training import (
     train_on_labels,
     train_phases,
 )
-from rayfed_kd.toolbox.losses import cross_entropy, distillation, kl_divergence
+from rayfed_kd.toolbox.losses import Direction, cross_entropy, directed_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer, minimise
 
 
@@ -74,7 +74,7 @@ class Options(DroppingOptions):
         None, ge=0, description="passes of (J, Q) on either side; null: half of local.epochs, rounded up"
     )
     tau: float = Field(1.0, gt=0, description="temperature of J, which is times tau^2")
-    kl_direction: Literal["teacher_student", "student_teacher"] = Field(
+    kl_direction: Direction = Field(
         "teacher_student", description="KL(teacher, student), or the arguments as printed in eq. 9 and 12"
     )
     mechanism: Literal["head", "mse", "none"] = Field(
@@ -87,13 +87,7 @@ class Options(DroppingOptions):
 
 @dataclass(frozen=True)
 class Imitation:
-    """A client's J.
-
-    Attributes:
-        method: whose options.
-        layer: l, what the client shares.
-        compared: the layer whose outputs are compared, l or L.
-    """
+    """A client's J: of the method's options, with l layers, comparing the outputs of layer l or L."""
 
     method: FedD2S
     layer: int
@@ -113,6 +107,7 @@ class FedD2S(Method[Tensor, Tensor]):
     options: Options
     summary = "distillation of layer outputs to the server and back; clients drop layers, deepest first"
     paper = "Atapour et al. 2024, arXiv 2402.10846"
+    group_training = "all local training, of clients that share as many layers"
     server_keeps = "the global model"
     client_keeps = "its model"
     down = {"knowledge": "logits", "features": "features", "head": "weights"}
@@ -180,8 +175,7 @@ class FedD2S(Method[Tensor, Tensor]):
         def further(drawn: Drawn) -> Tensors:
             return {} if len(phases) == 1 else {"knowledge": message[self._part][drawn.numbers]}
 
-        epochs = range(self._passes(ctx))
-        batches = partial(own_batches, ctx, epochs, further)
+        batches = partial(own_batches, ctx, range(self._passes(ctx)), further)
         train_phases({"student": student, "head": head}, phases, batches, ctx)
         return student.vector(), Reply()
 
@@ -239,9 +233,7 @@ class FedD2S(Method[Tensor, Tensor]):
         tau = self.options.tau
         if self.options.mechanism == "mse":
             return F.mse_loss(student, teacher)
-        if self.options.kl_direction == "teacher_student":
-            return distillation(teacher, student, tau)
-        return tau**2 * kl_divergence(student / tau, teacher.detach() / tau)
+        return tau**2 * directed_divergence(teacher, student, tau, self.options.kl_direction)
 
     def _passes(self, ctx: Context) -> int:
         return -(-ctx.local.epochs // 2) if self.options.passes is None else self.options.passes

@@ -75,6 +75,7 @@ class FedDisco(OneExchange[ServerState, ClientState]):
     options: Options
     summary = "an average that also weighs how far a client's classes are from uniform"
     paper = "Ye et al. 2023, arXiv 2305.19229"
+    group_training = "all local training"
     server_keeps = "the global model, everybody's discrepancy"
     client_keeps = "whether its discrepancy was sent"
     down = {"student": "weights"}

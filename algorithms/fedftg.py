@@ -111,6 +111,7 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     options: Options
     summary = "the server fine-tunes the average on generated images that are hard for it"
     paper = "Zhang et al. 2022, arXiv 2203.09249"
+    group_training = "all local training"
     server_keeps = "the global model, the generator, everybody's label counts"
     client_keeps = "whether its label counts were sent"
     down = {"student": "weights"}

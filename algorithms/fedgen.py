@@ -103,6 +103,7 @@ class FedGen(OneExchange[ServerState, None]):
     options: Options
     summary = "a server-trained generator of features regularises local training"
     paper = "Zhu, Hong, Zhou 2021, arXiv 2105.10056"
+    group_training = "all local training"
     server_keeps = "the global model, the generator and its Adam"
     client_keeps = "nothing"
     down = {"student": "weights", "generator": "generator"}

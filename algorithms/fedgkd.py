@@ -72,6 +72,7 @@ class FedGKD(OneExchange[ServerState, None]):
     options: Options
     summary = "local distillation from the mean of the last global models"
     paper = "Yao et al. 2021, arXiv 2107.00051"
+    group_training = "all local training"
     server_keeps = "the last global models (buffer) and their mean"
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights"}

@@ -124,6 +124,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     options: Options
     summary = "data-free distillation at the clients from the average of all clients"
     paper = "Zhou et al. 2023, arXiv 2207.11447"
+    group_training = "all local training"
     server_keeps = "ACA, OCA, all clients' latest models"
     client_keeps = "its generator and the generator's Adam"
     down = {"student": "weights", "teacher": "weights"}

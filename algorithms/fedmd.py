@@ -90,6 +90,7 @@ class FedMD(Method[ServerState, ClientState]):
     options: Options
     summary = "clients of any architecture learn public labels, then the mean of their logits on public data"
     paper = "Li and Wang 2019, arXiv 1910.03581"
+    group_training = "all local training"
     server_keeps = "who was pre-trained"
     client_keeps = "its model, two optimisers"
     down = {"consensus": "logits"}

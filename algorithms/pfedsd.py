@@ -49,6 +49,7 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
     options: Options
     summary = "FedAvg with distillation from the client's own last model, which is its personal one"
     paper = "Jin et al. 2022, IEEE TPDS 34(2)"
+    group_training = "all local training"
     server_keeps = "the global model"
     client_keeps = "its last local model"
     down = {"student": "weights"}

@@ -29,6 +29,7 @@ class StandAlone(OneExchange[None, Tensor]):
 
     summary = "every client trains its own model alone; nothing travels"
     paper = "Cheng et al. 2021, arXiv 2110.11027 (Stand-Alone)"
+    group_training = "all local training"
     server_keeps = "nothing"
     client_keeps = "its model"
     heterogeneous = True

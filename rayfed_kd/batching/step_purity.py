@@ -99,7 +99,9 @@ def _functions(value: Any, owner: type | None) -> list[tuple[FunctionType, type 
         value = value.fget
     value = getattr(value, "__func__", getattr(value, "__wrapped__", value))
     if isinstance(value, type) and not issubclass(value, BaseModel) and not _trusted(value.__module__):
-        return [(own, value) for own in vars(value).values() if isinstance(own, FunctionType)]
+        # A dataclass' `__repr__` keeps a set of what it is printing.
+        named = [own for name, own in vars(value).items() if name != "__repr__"]
+        return [(own, value) for own in named if isinstance(own, FunctionType)]
     if isinstance(value, FunctionType) and not _trusted(value.__module__ or ""):
         return [(value, owner)]
     return []

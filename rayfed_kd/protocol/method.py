@@ -137,6 +137,7 @@ class Method(Generic[ServerState, ClientState]):
         summary, paper: one line each, for `rayfed-kd methods`.
         down, up: every part that may cross, with its kind; others are refused.
         server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
+        group_training: which of its clients' work `local.vectorise` batches over clients, in a few words.
         heterogeneous: whether clients may have architectures of their own (`client_models`).
         public: what the method needs of `partition.public` whatever its options: nothing, its samples, or
             their labels as well.
@@ -148,6 +149,7 @@ class Method(Generic[ServerState, ClientState]):
     paper: ClassVar[str] = ""
     server_keeps: ClassVar[str] = ""
     client_keeps: ClassVar[str] = ""
+    group_training: ClassVar[str] = ""
     down: ClassVar[Declaration] = {}
     up: ClassVar[Declaration] = {}
     heterogeneous: ClassVar[bool] = False

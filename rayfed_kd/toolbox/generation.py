@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.protocol import Architecture, Context, Samples
+from rayfed_kd.protocol import Architecture, ClientContext, Context, Samples
 from rayfed_kd.recipe.schema import OptimizerRecipe
+from rayfed_kd.toolbox.local_training import OwnBatch
 
 SHOWN = 64
 
@@ -105,3 +106,26 @@ class LabelPool:
             )
             labels = self._labels[order]
         yield from torch.split(labels, self._batch_size)
+
+
+def labelled_noise_batches(
+    generator: FlatModule, ctx: ClientContext, *, generating: bool, drop_last: bool
+) -> Iterator[OwnBatch]:
+    """A client's batches for `train_phases`, each with as many labels "wanted" from a pool, and with "noise".
+
+    Args:
+        generator: whose noise it is.
+        ctx: the client's.
+        generating: otherwise batches have neither, and no noise is drawn.
+        drop_last: a short last batch is left out; it counts as drawn.
+    """
+    pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.local.epochs, ctx)
+    for epoch in range(ctx.local.epochs):
+        for drawn, wanted in zip(ctx.batches(epoch), pool.epoch(epoch), strict=True):
+            size = len(wanted)
+            if drop_last and size < ctx.local.batch_size <= ctx.num_samples:
+                ctx.count_drawn(size)
+            elif generating:
+                yield drawn, {"wanted": wanted, "noise": noise(size, generator, ctx)}
+            else:
+                yield drawn, {}

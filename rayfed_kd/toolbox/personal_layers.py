@@ -67,6 +67,7 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
     options: PersonalOptions
     server_keeps: ClassVar[str] = "the shared layers"
     client_keeps: ClassVar[str] = "its whole model"
+    group_training: ClassVar[str] = "all local training"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
 
@@ -127,6 +128,7 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     options: DroppingOptions
     server_keeps: ClassVar[str] = "all layers, everybody's participations"
     client_keeps: ClassVar[str] = "its whole model"
+    group_training: ClassVar[str] = "all local training"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
 

@@ -105,9 +105,9 @@ def test_constant_discriminators_weigh_uniformly_and_mix_plain_averages():
     sim, ctx, server, replies = trained_cohort()
     method, same = sim.setting.method, constant(replies)
     theta = weighted_mean(replies.vectors("generator"), [1.0] * len(replies))
-    samples = method._samples(theta, 5, ctx)
-    predicted, log_importance = method._ensemble(same, server.weights, samples, ctx)
-    alpha = log_importance.softmax(0)
+    samples = method.options.samples(ctx.frozen_model(theta, "generator"), 5, ctx)
+    predicted, log_f = method.ensemble(same, server.weights, samples, ctx)
+    alpha = log_f.softmax(0)
     torch.testing.assert_close(alpha, torch.full_like(alpha, 1 / len(replies)))
     plain = []
     for vector in replies.vectors("student"):

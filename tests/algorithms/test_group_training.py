@@ -109,3 +109,10 @@ def test_no_step_uses_a_modules_data_that_can_change(name):
     steps = {"client_update", "train", "keep", "update", "predict", "start", "learn", "extract", "distil"}
     for step in steps & set(dir(method)):
         assert ModuleData.used_by(getattr(method(), step)).mutable == "", step
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_says_what_of_it_batches(name):
+    said = load_object(METHODS[name], "").group_training
+    assert said
+    assert said.startswith("none") == (name in ONE_CLIENT)
