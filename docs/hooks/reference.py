@@ -1,6 +1,6 @@
 """MkDocs hook: the tables of docs/reference/recipe.md, made of the models that check a recipe.
 
-`python docs/hooks/reference.py` prints them. An example of every key stands in examples.yaml beside this file.
+`python docs/hooks/reference.py` prints them. An example of every key stands in examples.yaml beside it.
 """
 
 from __future__ import annotations
