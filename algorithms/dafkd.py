@@ -176,7 +176,7 @@ class DaFKD(OneExchange[ServerState, ClientState]):
 
     def client_update(
         self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState | None, Reply]:
+    ) -> tuple[ClientState, Reply]:
         assert client is not None
         options = self.options
         student = ctx.model(message["student"])

@@ -135,7 +135,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
 
     def client_update(
         self, client: GeneratorState | None, message: Message, ctx: ClientContext
-    ) -> tuple[GeneratorState | None, Reply]:
+    ) -> tuple[GeneratorState, Reply]:
         assert client is not None
         student = ctx.model(message["student"])
         optimizer = Optimizer(ctx.local.optimizer, student)

@@ -16,7 +16,7 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cluster.ray_backend.placement import Node
+from cluster.ray_backend.resources import Node
 from rayfed_kd.data.cache import is_whole, located, packed, unpack
 from rayfed_kd.errors import DataError, RayfedError, RunError
 from rayfed_kd.protocol import Array

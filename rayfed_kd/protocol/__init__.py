@@ -25,6 +25,7 @@ from rayfed_kd.protocol.evaluated import (
     Personal,
     shared_vectors,
 )
+from rayfed_kd.protocol.message_codec import Codec, TravellingPart
 from rayfed_kd.protocol.messages import (
     KINDS,
     Array,
@@ -66,6 +67,7 @@ __all__ = [
     "Classifier",
     "ClientContext",
     "ClientData",
+    "Codec",
     "Cohort",
     "Completing",
     "Context",
@@ -101,6 +103,7 @@ __all__ = [
     "Shown",
     "Simulated",
     "Step",
+    "TravellingPart",
     "UpdateRule",
     "last_maps",
     "layer_shape",

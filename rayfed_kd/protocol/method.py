@@ -197,9 +197,13 @@ class Method(Generic[ServerState, ClientState]):
         """The server's first state."""
         raise _missing(self, "init_server")
 
-    def init_client(self, ctx: ClientContext) -> ClientState | None:
-        """A client's first state, made when it first takes part; None for stateless clients."""
-        return None
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        """A client's first state, made when it first takes part.
+
+        A step is given this, or what the client's last step returned. Methods whose clients keep nothing
+        leave it out: their ClientState is None.
+        """
+        return None  # type: ignore[return-value]
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """One round: exchanges with the cohort, then the new server state."""
@@ -252,9 +256,9 @@ class OneExchange(Method[ServerState, ClientState]):
         raise _missing(self, "dispatch")
 
     def client_update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState | None, Reply]:
-        """One client's work."""
+        self, client: ClientState, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
+        """One client's work: from its state, which `init_client` made, to its next one and its reply."""
         raise _missing(self, "client_update")
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:

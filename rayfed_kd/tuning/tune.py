@@ -19,7 +19,8 @@ from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.schema import Recipe
 
 if TYPE_CHECKING:
-    from cluster.ray_backend.placement import Node, Plan
+    from cluster.ray_backend.placement import Plan
+    from cluster.ray_backend.resources import Node
     from rayfed_kd.tuning.findings import Found
     from rayfed_kd.tuning.folder import Metric, SchedulerName, SearchFolder, SearchName
     from rayfed_kd.tuning.search import Search

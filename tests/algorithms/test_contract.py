@@ -12,7 +12,7 @@ import torch
 from small_recipes import small_recipe
 
 from algorithms import METHODS
-from cluster.engine.calls import Held, StepCall, decode_state, encode_state
+from cluster.engine.calls import Held, StepCall
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.cohort import EngineCohort
@@ -20,6 +20,7 @@ from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, OneExchange, Replies, to_array
+from rayfed_kd.protocol.codec import pack, unpack
 from rayfed_kd.recipe.registry import load_object
 
 
@@ -64,11 +65,7 @@ def simulation(setting):
 
 
 def tensors(tree):
-    found = []
-    from cluster.engine.calls import _mapped
-
-    _mapped(tree, torch.Tensor, lambda t: found.append(t.clone()) or t)
-    return found
+    return [torch.from_numpy(array.copy()) for array in pack(tree).arrays]
 
 
 def first_call(setting, state=None):
@@ -87,7 +84,7 @@ def steps(setting):
     """Step name -> its last call in two rounds, with the state that it was given."""
     run, calls = simulation(setting), {}
     submit = run.engine.submit
-    run.engine.submit = lambda call: calls.update({call.step: call}) or submit(call)
+    run.engine.submit = lambda asked: calls.update({call.step: call for call in asked}) or submit(asked)
     run.run()
     return calls
 
@@ -99,11 +96,11 @@ def assert_equal(first, second):
 
 def test_states_survive_the_wire(setting):
     _, parts, state = Host(setting).step(first_call(setting))
-    again = encode_state(decode_state(state, "cpu"))
-    assert str(type(again["state"])) == str(type(state["state"]))
+    packed = state["state"]
+    again = pack(unpack(packed))
+    assert again.structure == (packed and packed.structure)
     assert bool(parts) == bool(setting.method.up)
-    before, after = (tensors(decode_state(s, "cpu")) for s in (state, again))
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all((a == b).all() for a, b in zip(packed.arrays if packed else [], again.arrays, strict=True))
 
 
 def test_same_call_twice_gives_the_same_bits(setting):
@@ -122,7 +119,7 @@ def test_step_leaves_its_message_and_state_as_they_were(setting):
     fresh = Host(setting, keep_states=0)
     fresh.step(call)
     assert all((call.message.resolve()[name] == sent[name]).all() for name in sent)
-    decoded = [decode_state(s, "cpu") for s in (held.resolve(), state)]
+    decoded = [unpack(s["state"]) for s in (held.resolve(), state)]
     assert all(torch.equal(a, b) for a, b in zip(*map(tensors, decoded), strict=True))
     kept = {name: tensor.clone() for name, tensor in fresh._message[1].items()}
     fresh.step(call)
@@ -146,7 +143,7 @@ def test_permuted_replies_change_nothing(setting):
     run = simulation(setting)
     ctx = run._context(1)
     server = run.begin().server
-    cohort = EngineCohort(1, run.ground)
+    cohort = EngineCohort(1, run.run_state)
     replies = cohort.broadcast(setting.method.client_update, setting.method.dispatch(server, ctx))
     shuffled = Replies([*replies[2:], *replies[:2]])
     first, second = (setting.method.absorb(server, order, run._context(1)) for order in (replies, shuffled))
@@ -178,7 +175,7 @@ def test_client_keeps_says_nothing_exactly_where_steps_leave_no_state(any_settin
 
 
 def same_arrays(first, second):
-    pairs = zip(tensors(decode_state(first, "cpu")), tensors(decode_state(second, "cpu")), strict=True)
+    pairs = zip(tensors(unpack(first, "cpu")), tensors(unpack(second, "cpu")), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
