@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number, to_array, to_tensor
+from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number
+from rayfed_kd.protocol.message_codec import PartSize
 
 NO_STATE: Mapping[str, Any] = {"state": None}  # what a client without a state has for one
 
@@ -57,7 +55,7 @@ class StepFacts:
 
     Attributes:
         metadata: the reply's numbers.
-        shapes: part -> (elements, bytes per element).
+        sizes: part -> its elements, and its bytes on the wire.
         non_finite: parts with a NaN or an infinity.
         logged: name -> (sum, count).
         samples: training samples drawn, counted in each epoch.
@@ -70,7 +68,7 @@ class StepFacts:
     """
 
     metadata: Mapping[str, Number]
-    shapes: Mapping[str, tuple[int, int]]
+    sizes: Mapping[str, PartSize]
     non_finite: tuple[str, ...]
     logged: Mapping[str, tuple[float, int]]
     samples: int
@@ -164,28 +162,3 @@ class Held:
     def own(self) -> Held:
         """Itself."""
         return self
-
-
-def _mapped(tree: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
-    """`tree` with `change` applied to every `leaf` in dataclasses, mappings, tuples and lists."""
-    if isinstance(tree, leaf):
-        return change(tree)
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {f.name: _mapped(getattr(tree, f.name), leaf, change) for f in dataclasses.fields(tree)}
-        return dataclasses.replace(tree, **fields)
-    if isinstance(tree, Mapping):
-        return {key: _mapped(value, leaf, change) for key, value in tree.items()}
-    if isinstance(tree, tuple | list):
-        items = [_mapped(value, leaf, change) for value in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
-    return tree
-
-
-def encode_state(state: Any) -> Any:
-    """A state for the wire: its tensors as arrays."""
-    return _mapped(state, Tensor, to_array)
-
-
-def decode_state(state: Any, device: Any) -> Any:
-    """A state from the wire: its arrays as tensors on `device`."""
-    return _mapped(state, Array.__origin__, lambda array: to_tensor(array, device))  # type: ignore[attr-defined]

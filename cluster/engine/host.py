@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from cluster.engine.calls import (
+    NO_STATE,
     EvaluationCall,
     EvaluationResult,
     PersonalCall,
@@ -28,8 +29,6 @@ from cluster.engine.calls import (
     StepCall,
     StepError,
     StepFacts,
-    decode_state,
-    encode_state,
 )
 from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.models.flat_module import FlatModule
@@ -45,9 +44,13 @@ from rayfed_kd.protocol import (
     to_array,
     to_tensor,
 )
+from rayfed_kd.protocol.codec import UnstorableError, pack, unpack
+from rayfed_kd.protocol.message_codec import Wire
 from rayfed_kd.setting.setting import Setting
 
 EVALUATION_BATCH = 256
+# A step's facts, its reply's parts and its client's state: the two larger ones stay where they are made.
+HostResult = tuple[StepFacts, Mapping[str, Array], Mapping[str, Any]]
 _Done = tuple[Any, Reply, dict[str, Array]]
 _How = tuple[float, str | None, tuple[float, float]]  # seconds, why alone, MiB of the process and the GPU
 
@@ -68,6 +71,8 @@ class Host:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._workshop = setting.workshop(device)
         self._data = setting.device_data(device)
+        self._down, self._up = setting.wire("down"), setting.wire("up")
+        self._uncoded = Wire(setting.method.up, "up")
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
@@ -75,36 +80,46 @@ class Host:
         self._groups = GroupTraining()
         self._process, self._node = psutil.Process(), platform.node()
 
-    def step(self, call: StepCall) -> tuple[StepFacts, dict[str, Array], Any]:
+    def step(self, call: StepCall) -> HostResult:
         """Runs a client's step; gives its facts, the reply's parts and the new state, ready to travel."""
         started = time.perf_counter()
         ctx = self._context(call.facts)
         try:
-            done = self._stepped(call, ctx)
+            done = self._run(call, ctx)
         finally:
             self._workshop.take_back()
-        return self._packed(call, ctx, done, (time.perf_counter() - started, None, self._memory()))
+        return self._result(call, ctx, done, (time.perf_counter() - started, None, self._memory()))
 
-    def steps(self, calls: Sequence[StepCall]) -> tuple[list[StepFacts], list[dict[str, Array]], list[Any]]:
+    def steps(
+        self, calls: Sequence[StepCall]
+    ) -> tuple[list[StepFacts], list[Mapping[str, Array]], list[Mapping[str, Any]]]:
         """Runs a group of clients' steps, their local epochs together; the same of each, in order."""
         started = time.perf_counter()
         contexts = [self._context(call.facts) for call in calls]
-        steps = [(ctx, partial(self._stepped, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
+        steps = [(ctx, partial(self._run, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
         try:
             outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
         finally:
             self._workshop.take_back()
         seconds, memory = (time.perf_counter() - started) / len(calls), self._memory()
-        packed = [
-            self._packed(call, ctx, outcome.value, (seconds, outcome.alone, memory))
+        results = [
+            self._result(call, ctx, outcome.value, (seconds, outcome.alone, memory))
             for call, ctx, outcome in zip(calls, contexts, outcomes, strict=True)
         ]
-        facts, parts, states = zip(*packed, strict=True)
+        facts, parts, states = zip(*results, strict=True)
         return list(facts), list(parts), list(states)
 
-    def _stepped(self, call: StepCall, ctx: ClientContext) -> _Done:
+    def _run(self, call: StepCall, ctx: ClientContext) -> _Done:
+        """The method's step: from the message's and the state's wire form to the reply's arrays."""
         try:
-            message = Message.of(self._parts(call), call.metadata)
+            if (
+                self._message[0] != call.message
+            ):  # a broadcast is copied to the device once, not once a client
+                arrays = call.message.resolve()
+                if self._down.codec is not None:
+                    arrays = self._down.decoded(arrays)
+                self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
+            message = Message.of(self._message[1], call.metadata)
             state = self._state(call.state, call.state_version, ctx)
             state, reply = getattr(self._setting.method, call.step)(state, message, ctx)
             if not isinstance(reply, Reply):
@@ -113,14 +128,39 @@ class Host:
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
 
-    def _packed(
-        self, call: StepCall, ctx: ClientContext, done: _Done, how: _How
-    ) -> tuple[StepFacts, dict[str, Array], Any]:
+    def _result(self, call: StepCall, ctx: ClientContext, done: _Done, how: _How) -> HostResult:
+        """A step's outcome as it travels: counted, encoded, and its state packed."""
         state, reply, arrays = done
+        seconds, alone, (rss_mb, gpu_mb) = how
+        # A look at clients is no traffic: its reply travels as it is.
+        parts, sizes = (self._uncoded if call.observing else self._up).encoded(arrays)
+        if state is None:
+            packed = NO_STATE
+        else:
+            try:
+                packed = {"state": pack(state)}
+            except UnstorableError as error:
+                raise StepError(f"{call} of {type(self._setting.method).__name__}: {error}") from None
         if not call.observing:
-            self._keep(call, state)
-        facts = self._facts(ctx, reply, arrays, how, keeps_state=state is not None)
-        return facts, arrays, {"state": encode_state(state)}
+            self._kept[call.facts.client] = (call.number, state)
+            self._kept.move_to_end(call.facts.client)
+            while len(self._kept) > self._keep_states:
+                self._kept.popitem(last=False)
+        facts = StepFacts(
+            metadata=reply.metadata,
+            sizes=sizes,
+            non_finite=_non_finite(arrays, parts),
+            logged=ctx.logged(),
+            samples=ctx.samples_drawn,
+            host=self._host,
+            node=self._node,
+            seconds=seconds,
+            alone=alone,
+            keeps_state=state is not None,
+            rss_mb=rss_mb,
+            gpu_mb=gpu_mb,
+        )
+        return facts, parts, packed
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """Counts right predictions of a shared model, sample by sample."""
@@ -190,13 +230,6 @@ class Host:
         share = ClientData(indices, setting.recipe.data.augment, setting.recipe.local, model)
         return ClientContext(self._workshop, self._data, share, facts, setting.recipe.seed)
 
-    def _parts(self, call: StepCall) -> Mapping[str, Tensor]:
-        """The message's parts; a broadcast is copied to the device once, not once a client."""
-        if self._message[0] != call.message:
-            arrays = call.message.resolve()
-            self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
-        return self._message[1]
-
     def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:
         """The client's state of version `wanted`: made, kept here, or fetched."""
         if handle is None:
@@ -204,38 +237,7 @@ class Host:
         version, state = self._kept.get(ctx.client, (-1, None))
         if version == wanted:
             return state
-        return decode_state(handle.resolve()["state"], self._device)
-
-    def _keep(self, call: StepCall, state: Any) -> None:
-        self._kept[call.facts.client] = (call.number, state)
-        self._kept.move_to_end(call.facts.client)
-        while len(self._kept) > self._keep_states:
-            self._kept.popitem(last=False)
-
-    def _facts(
-        self,
-        ctx: ClientContext,
-        reply: Reply,
-        arrays: Mapping[str, Array],
-        how: _How,
-        *,
-        keeps_state: bool,
-    ) -> StepFacts:
-        seconds, alone, memory = how
-        return StepFacts(
-            metadata=reply.metadata,
-            shapes={name: (array.size, array.itemsize) for name, array in arrays.items()},
-            non_finite=tuple(name for name, array in arrays.items() if not _finite(array)),
-            logged=ctx.logged(),
-            samples=ctx.samples_drawn,
-            host=self._host,
-            node=self._node,
-            seconds=seconds,
-            alone=alone,
-            keeps_state=keeps_state,
-            rss_mb=memory[0],
-            gpu_mb=memory[1],
-        )
+        return unpack(handle.resolve()["state"], self._device)
 
     def _memory(self) -> tuple[float, float]:
         gpu = torch.cuda.memory_reserved(self._device) / 2**20 if self._device.type == "cuda" else 0.0
@@ -250,6 +252,16 @@ class Host:
                 pooled = np.arange(0 if test is None else len(test.labels))
             self._pools[split] = torch.from_numpy(pooled).to(self._device)
         return self._pools[split]
+
+
+def _non_finite(arrays: Mapping[str, Array], wire: Mapping[str, Array]) -> tuple[str, ...]:
+    """Parts with a NaN or an infinity, also if only their wire form has it: a small type overflows."""
+    names = [name for name, array in arrays.items() if not _finite(array)]
+    if wire is not arrays:
+        names += [
+            name for key in wire if (name := key.partition("/")[0]) not in names and not _finite(wire[key])
+        ]
+    return tuple(names)
 
 
 def _finite(array: Array) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from cluster.engine.calls import EvaluationCall, EvaluationResult, PersonalCall, StepCall, StepResult
 from rayfed_kd.protocol import Array, Handle
@@ -18,12 +17,11 @@ class Engine(Protocol):
         """Makes arrays readable by every host; one copy, whoever reads."""
         ...
 
-    def submit(self, call: StepCall) -> Future[StepResult]:
-        """Starts a step on some host."""
-        ...
+    def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+        """Starts steps on one host; several as one batched program, where they can be.
 
-    def submit_together(self, calls: Sequence[StepCall]) -> Future[list[StepResult]]:
-        """Starts a group's steps on one host, as one batched program where they can be."""
+        Returns: one future a call. If a step of several raises, all of them raise that.
+        """
         ...
 
     @property
@@ -39,33 +37,6 @@ class Engine(Protocol):
         """Starts an evaluation of a client's own model on some host; right predictions."""
         ...
 
-    def kept(self, result: StepResult) -> StepResult:
+    def durable(self, result: StepResult) -> StepResult:
         """The result with a copy that outlives the machine of the host that made it."""
         ...
-
-
-@dataclass(frozen=True)
-class Pending:
-    """The result to come of one step, which may run in a group.
-
-    Attributes:
-        future: of its result, or of its group's results.
-        place: in its group; None: it runs by itself.
-    """
-
-    future: Future[Any]
-    place: int | None = None
-
-    def result(self) -> StepResult:
-        """Waits for it. Raises: what the step raised, or another of its group."""
-        found = self.future.result()
-        result: StepResult = found if self.place is None else found[self.place]
-        return result
-
-
-def submit_group(engine: Engine, calls: Sequence[StepCall]) -> list[Pending]:
-    """Starts a group's steps; a group of one is a plain step."""
-    if len(calls) == 1:
-        return [Pending(engine.submit(calls[0]))]
-    whole = engine.submit_together(calls)
-    return [Pending(whole, place) for place in range(len(calls))]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import TypeVar
 
 from cluster.engine.calls import EvaluationCall, EvaluationResult, Held, PersonalCall, StepCall, StepResult
 from cluster.engine.host import Host
 from rayfed_kd.protocol import Array, Handle
+
+T = TypeVar("T")
 
 
 class LocalEngine:
@@ -20,37 +23,33 @@ class LocalEngine:
         """The arrays as they are."""
         return Held(arrays)
 
-    def submit(self, call: StepCall) -> Future[StepResult]:
-        """Runs the step now."""
-        future: Future[StepResult] = Future()
-        facts, parts, state = self._host.step(call)
-        future.set_result(StepResult(facts, Held(parts), Held(state)))
-        return future
-
-    def submit_together(self, calls: Sequence[StepCall]) -> Future[list[StepResult]]:
-        """Runs the group now."""
-        future: Future[list[StepResult]] = Future()
-        done = zip(*self._host.steps(calls), strict=True)
-        future.set_result([StepResult(facts, Held(parts), Held(state)) for facts, parts, state in done])
-        return future
+    def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+        """Runs the steps now."""
+        if len(calls) == 1:
+            done = [self._host.step(calls[0])]
+        else:
+            done = list(zip(*self._host.steps(calls), strict=True))
+        return [_done(StepResult(facts, Held(parts), Held(state))) for facts, parts, state in done]
 
     @property
     def hosts(self) -> int:
         """One."""
         return 1
 
-    def kept(self, result: StepResult) -> StepResult:
+    def durable(self, result: StepResult) -> StepResult:
         """The result as it is: there is one process."""
         return result
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
         """Evaluates now."""
-        future: Future[EvaluationResult] = Future()
-        future.set_result(self._host.evaluate(call))
-        return future
+        return _done(self._host.evaluate(call))
 
     def evaluate_personal(self, call: PersonalCall) -> Future[int]:
         """Evaluates now."""
-        future: Future[int] = Future()
-        future.set_result(self._host.evaluate_personal(call))
-        return future
+        return _done(self._host.evaluate_personal(call))
+
+
+def _done(result: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,15 @@ from cluster.engine.calls import (
     PersonalCall,
     StepCall,
     StepError,
-    StepFacts,
 )
-from cluster.engine.host import Host
+from cluster.engine.host import Host, HostResult
 from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.metrics import Meters
 from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
 from cluster.ray_backend.placement import Plan
-from cluster.server.checkpoints import Checkpointer
-from cluster.server.grouping import Grouping
-from cluster.server.simulation import Simulation, run_recorded
+from cluster.server.assembly import AssembledRun, assemble
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Array, shared_vectors
-from rayfed_kd.results.recorder import RunRecorder
+from rayfed_kd.protocol import Array
 from rayfed_kd.setting.blueprint import Blueprint
 
 LOGICAL_GPUS = "RAYFED_KD_LOGICAL_GPUS"
@@ -85,7 +81,7 @@ class ClientActor:
         gc.freeze()  # what is here stays; looking at it all again and again takes as long as small steps do
 
     @ray.method(num_returns=3)
-    def step(self, call: StepCall) -> tuple[StepFacts, dict[str, Array], Any]:
+    def step(self, call: StepCall) -> HostResult:
         """One client's step; three return values, so that the server waits for the facts alone."""
         return self._host.step(call)
 
@@ -98,7 +94,7 @@ class ClientActor:
 
     def several(self, packed: PackedCalls) -> list[Any]:
         """Steps one after another: facts or errors, packed, the parts, and each step's state."""
-        host, done = self._host, list[tuple[Any, dict[str, Array], Any]]()
+        host, done = self._host, list[tuple[Any, Mapping[str, Array], Any]]()
         for call in packed.calls():
             try:
                 done.append(host.step(call))
@@ -141,8 +137,7 @@ class ServerActor:
         self._device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
         self._setting, self._clients, self._plan = setting, clients, plan
         self._folder, self._resume = Path(folder), resume
-        self._recorder: RunRecorder | None = None
-        self._simulation: Simulation | None = None
+        self._assembled: AssembledRun | None = None
         self._engine: RayEngine | None = None
         self._stopping = False
         self._told: list[str] = []
@@ -164,26 +159,24 @@ class ServerActor:
             on_load=meters.in_flight,
             tell=self._told.append,
         )
-        checkpointer = Checkpointer(self._folder, recipe.checkpoint)
-        start = None
-        if self._resume:
-            start = await asyncio.to_thread(
-                checkpointer.latest, self._engine.publish, self._device, self._told.append
-            )
-        after = None if not self._resume else 0 if start is None else start.round
-        recorder = self._recorder = RunRecorder(self._folder, self._setting, meters.round, after)
-        grouping = Grouping(self._setting, self._engine, self._folder, self._told.append)
-        self._simulation = Simulation(
-            self._setting, self._engine, recorder, self._device, checkpointer, grouping=grouping
+        self._assembled = await asyncio.to_thread(
+            assemble,
+            self._setting,
+            self._engine,
+            self._folder,
+            device=self._device,
+            resume=self._resume,
+            on_event=meters.round,
+            tell=self._told.append,
         )
         if self._stopping:
-            self._simulation.stop()
-        return await asyncio.to_thread(run_recorded, self._simulation, recorder, start)
+            self._assembled.simulation.stop()
+        return await asyncio.to_thread(self._assembled.run)
 
     @ray.method(concurrency_group="control")
     async def events(self, since: int) -> list[dict[str, Any]]:
         """The rounds' events from number `since` on."""
-        return [] if self._recorder is None else self._recorder.events[since:]
+        return [] if self._assembled is None else self._assembled.recorder.events[since:]
 
     @ray.method(concurrency_group="control")
     async def told(self, since: int) -> list[str]:
@@ -194,11 +187,10 @@ class ServerActor:
     async def stop(self) -> None:
         """Ends the run at once, or before it starts; `run` then returns with what there is."""
         self._stopping = True
-        if self._simulation is not None and self._engine is not None:
-            self._simulation.stop()
+        if self._assembled is not None and self._engine is not None:
+            self._assembled.simulation.stop()
             self._engine.cancel()
 
     async def evaluated(self) -> dict[str, Array]:
         """The shared models of the last evaluated round, name -> vector."""
-        models = self._simulation.models if self._simulation is not None else {}
-        return {name: vector.cpu().numpy() for name, vector in shared_vectors(models).items()}
+        return {} if self._assembled is None else self._assembled.models()

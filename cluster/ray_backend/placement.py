@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from cluster.ray_backend.resources import (
+    HOST_BYTES,
+    NODE_ID,
+    FreeResources,
+    Node,
+    amounts,
+    selects,
+    shown_machines,
+    shown_request,
+    total,
+)
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe, ResourceRecipe
 from rayfed_kd.setting.timing import make_schedule
-
-# An idle actor that has imported torch takes about 180 MB (Linux, Ray 2.60); with a model and data more.
-HOST_BYTES = 400 * 2**20
-NODE_ID = "ray.io/node-id"
-
-
-@dataclass(frozen=True)
-class Node:
-    """What one machine of a cluster has.
-
-    Attributes:
-        resources: the cluster's own, by name.
-        labels: what `label_selector` asks about.
-        id: Ray's.
-        sees_folder: whether the run's folder lies there, so that the server may.
-    """
-
-    cpus: float
-    gpus: float
-    memory_bytes: float
-    resources: Mapping[str, float] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    id: str = ""
-    sees_folder: bool = True
-
-    @property
-    def own(self) -> str:
-        """Its resources of the cluster's own, to follow CPUs and GPUs: ", 5 licence"."""
-        return _own(self.resources)
-
-    def divided(self, share: int) -> Node:
-        """One part in `share` of it, for one of so many runs at a time."""
-        own = {name: amount / share for name, amount in self.resources.items()}
-        return replace(
-            self,
-            cpus=self.cpus / share,
-            gpus=self.gpus / share,
-            memory_bytes=self.memory_bytes / share,
-            resources=own,
-        )
-
-    def admits(self, asked: ResourceRecipe) -> bool:
-        """Whether its labels are as the selector wants them."""
-        return all(_selects(wanted, self.labels.get(label)) for label, wanted in asked.label_selector.items())
 
 
 @dataclass(frozen=True)
@@ -136,12 +103,6 @@ def bundles(plan: Plan) -> Bundles:
     return found
 
 
-def amounts(actor: ResourceRecipe) -> dict[str, float]:
-    """Ray's name of a resource -> how much an actor asks for; nothing that it asks nothing of."""
-    asked = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
-    return {name: amount for name, amount in asked.items() if amount > 0}
-
-
 def rooms(recipe: Recipe, nodes: Sequence[Node]) -> int:
     """How many runs fit with one client actor and a server each; one a machine if these ask for nothing."""
     needs = total(amounts(actor) for actor in (recipe.placement.client, recipe.placement.server))
@@ -150,26 +111,9 @@ def rooms(recipe: Recipe, nodes: Sequence[Node]) -> int:
     return max(1, min(fits, default=len(nodes)))
 
 
-def total(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The sum of amounts, name by name."""
-    found: dict[str, float] = {}
-    for part in parts:
-        for name, amount in part.items():
-            found[name] = found.get(name, 0.0) + amount
-    return found
-
-
 def _selector(actor: ResourceRecipe, nodes: Sequence[str]) -> dict[str, str]:
     on = {NODE_ID: f"in({', '.join(nodes)})"} if nodes else {}
     return {**actor.label_selector, **on}
-
-
-def _selects(wanted: str, label: str | None) -> bool:
-    """Ray's label selectors: value, !value, in(a, b), !in(a, b). A label that is not there is no value."""
-    positive = not wanted.startswith("!")
-    body = wanted.removeprefix("!")
-    values = body[3:-1].replace(" ", "").split(",") if body.startswith("in(") else [body]
-    return (label in values) == positive
 
 
 def plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
@@ -193,8 +137,8 @@ def _plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
         if hosts > room:
             raise RecipeError(
                 f"placement.clients_per_actor = {wanted}: {clients} clients need {hosts} actors of "
-                f"{_shown(client)} beside the server's {_shown(server)}, and {room} fit on "
-                f"{_machines(nodes)}; expected {math.ceil(clients / room)} or more, or auto"
+                f"{shown_request(client)} beside the server's {shown_request(server)}, and {room} fit on "
+                f"{shown_machines(nodes)}; expected {math.ceil(clients / room)} or more, or auto"
             )
         return Plan(hosts, wanted == 1, wanted, client, server)
     memory = sum(node.memory_bytes for node in nodes)
@@ -220,13 +164,14 @@ def _plan_classes(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
         if not _fits(nodes, server, kinds, counts):
             raise RecipeError(
                 f"placement.clients_per_actor = {place.clients_per_actor}: {_wanted(kinds, counts)} "
-                f"and the server's {_shown(server)} do not fit on {_machines(nodes)}{_lacking(recipe, nodes)}"
+                f"and the server's {shown_request(server)} do not fit on {shown_machines(nodes)}"
+                f"{_lacking(recipe, nodes)}"
             )
         return _plan(recipe, groups, counts, place.clients_per_actor)
     if not _fits(nodes, server, kinds, alone):
         raise RecipeError(
-            f"placement.overrides: {_wanted(kinds, alone)} and the server's {_shown(server)} "
-            f"do not fit on {_machines(nodes)}{_lacking(recipe, nodes)}"
+            f"placement.overrides: {_wanted(kinds, alone)} and the server's {shown_request(server)} "
+            f"do not fit on {shown_machines(nodes)}{_lacking(recipe, nodes)}"
         )
     memory = sum(node.memory_bytes for node in nodes)
     if _fits(nodes, server, kinds, all_own) and clients * HOST_BYTES <= memory / 2:
@@ -273,7 +218,7 @@ def _fits(
 
     Largest first; what fits only in another order is taken not to fit, as Ray places as greedily.
     """
-    free = [_Free(node) for node in nodes]
+    free = [FreeResources(node) for node in nodes]
     actors = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
     wanted = sorted(actors, key=lambda asked: (-asked.num_gpus, -asked.num_cpus))
     if not any(room.take(server, 0) for room in free if room.node.sees_folder):
@@ -281,34 +226,10 @@ def _fits(
     return all(any(room.take(asked, HOST_BYTES) for room in free) for asked in wanted)
 
 
-class _Free:
-    """What is left of a machine, GPU by GPU: a fraction lies on one device."""
-
-    def __init__(self, node: Node) -> None:
-        self.node, self._own = node, dict(node.resources)
-        self._cpus, self._memory = node.cpus, max(node.memory_bytes, HOST_BYTES)
-        whole = math.floor(node.gpus)
-        self._gpus = [1.0] * whole + ([node.gpus - whole] if node.gpus > whole else [])
-
-    def take(self, asked: ResourceRecipe, memory: float) -> bool:
-        """Takes it if it is there."""
-        devices = math.ceil(asked.num_gpus)
-        share = min(asked.num_gpus, 1.0)
-        having = [place for place, left in enumerate(self._gpus) if left >= share - 1e-9]
-        fits = self._cpus >= asked.num_cpus - 1e-9 and self._memory >= memory and self.node.admits(asked)
-        has = all(self._own.get(name, 0.0) >= amount - 1e-9 for name, amount in asked.resources.items())
-        if not fits or not has or len(having) < devices:
-            return False
-        for name, amount in asked.resources.items():
-            self._own[name] -= amount
-        self._cpus, self._memory = self._cpus - asked.num_cpus, self._memory - memory
-        for place in having[:devices]:
-            self._gpus[place] -= share
-        return True
-
-
 def _wanted(kinds: Sequence[ResourceRecipe], counts: Sequence[int]) -> str:
-    return ", ".join(f"{count} actor(s) of {_shown(kind)}" for kind, count in zip(kinds, counts, strict=True))
+    return ", ".join(
+        f"{count} actor(s) of {shown_request(kind)}" for kind, count in zip(kinds, counts, strict=True)
+    )
 
 
 def _lacking(recipe: Recipe, nodes: Sequence[Node]) -> str:
@@ -321,7 +242,7 @@ def _lacking(recipe: Recipe, nodes: Sequence[Node]) -> str:
     for who, one in asked.items():
         for label, wanted in one.label_selector.items():
             there = {node.labels.get(label) for node in nodes}
-            if not any(_selects(wanted, value) for value in there):
+            if not any(selects(wanted, value) for value in there):
                 known = ", ".join(sorted(value for value in there if value is not None)) or "none"
                 told.append(f"{who}.label_selector: {label} {wanted}, there is {known}")
         for name, amount in one.resources.items():
@@ -340,8 +261,8 @@ def _room(recipe: Recipe, nodes: Sequence[Node]) -> int:
             best = max(best, sum(max(fit, 0) for fit in fits))
     if best < 1:
         raise RecipeError(
-            f"placement: a server of {_shown(server)} and a client actor of {_shown(client)} "
-            f"do not fit on {_machines(nodes)}{_lacking(recipe, nodes)}"
+            f"placement: a server of {shown_request(server)} and a client actor of {shown_request(client)} "
+            f"do not fit on {shown_machines(nodes)}{_lacking(recipe, nodes)}"
         )
     return best
 
@@ -374,25 +295,3 @@ def _left(node: Node, server: ResourceRecipe | None) -> Node | None:
     left = replace(node, cpus=node.cpus - server.num_cpus, gpus=node.gpus - server.num_gpus, resources=own)
     lacks = min(left.cpus, left.gpus, *own.values()) < 0 or set(server.resources) - set(own)
     return None if lacks or not node.sees_folder or not node.admits(server) else left
-
-
-def _own(resources: Mapping[str, float]) -> str:
-    return "".join(f", {amount:g} {name}" for name, amount in resources.items())
-
-
-def _shown(resources: ResourceRecipe) -> str:
-    labels = ", ".join(f"{label} {wanted}" for label, wanted in resources.label_selector.items())
-    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU{_own(resources.resources)}"
-    return f"{told} where {labels}" if labels else told
-
-
-def _machines(nodes: Sequence[Node]) -> str:
-    shown = [_machine(node) for node in nodes]
-    return f"{len(nodes)} machine(s) ({'; '.join(shown[:4])}{'; ...' if len(shown) > 4 else ''})"
-
-
-def _machine(node: Node) -> str:
-    labels = "".join(f", {label} {value}" for label, value in node.labels.items() if label != NODE_ID)
-    unseen = "" if node.sees_folder else ", does not see the run's folder"
-    has = f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.0f} GiB"
-    return f"{has}{node.own}{labels}{unseen}"

@@ -22,9 +22,10 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.ray_backend.actors import ClientActor, ServerActor
-from cluster.ray_backend.engine import LOST
+from cluster.ray_backend.host_calls import LOST
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
-from cluster.ray_backend.placement import Plan, bundles, plan_hosts, rooms, total
+from cluster.ray_backend.placement import Plan, bundles, plan_hosts, rooms
+from cluster.ray_backend.resources import total
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.recipe.schema import Recipe, ResourceRecipe
 from rayfed_kd.setting.blueprint import Blueprint

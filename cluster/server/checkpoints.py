@@ -3,19 +3,17 @@
 `round-000010.safetensors` holds every array, and in its header the state's structure as JSON;
 `round-000010.json`, written last, says how long the file is and what it hashes to. Both are written aside,
 fsynced and renamed, so a kill at any moment leaves the checkpoint before it. A damaged one is recognised,
-told, and the one before it used.
+told, and the one before it used. One that another version wrote is refused.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +24,15 @@ from safetensors.numpy import save_file
 
 from cluster.engine.calls import StepCall
 from cluster.server.client_records import ClientRecord
-from cluster.server.event_queue import Order
-from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Array, DispatchFacts, Handle, PartRef, to_array, to_tensor
+from cluster.server.event_queue import Dispatch
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.protocol import Array, DispatchFacts, Handle
+from rayfed_kd.protocol.codec import Packed, Publish, pack, unpack
 from rayfed_kd.recipe.schema import CheckpointRecipe
 
-FORMAT = 2
-Publish = Callable[[Mapping[str, Array]], Handle]
+# Raised whenever what is stored means something else: 3 has every client's `exchange`, states as `pack` gives
+# them, and today's names of the state classes, which moved into rooms.
+FORMAT = 3
 Tell = Callable[[str], None]
 
 
@@ -47,7 +47,7 @@ class Snapshot:
         wall_s: seconds of work until then.
         now: simulated seconds until then.
         draws, dispatches: how many there were.
-        flying: dispatches under way, which belong to later rounds.
+        under_way: dispatches whose replies belong to later rounds.
     """
 
     round: int
@@ -57,7 +57,7 @@ class Snapshot:
     now: float = 0.0
     draws: int = 0
     dispatches: int = 0
-    flying: Sequence[Order] = ()
+    under_way: Sequence[Dispatch] = ()
 
 
 class Checkpointer:
@@ -81,28 +81,27 @@ class Checkpointer:
     def save(self, snapshot: Snapshot) -> None:
         """Writes one; older ones than the last `keep` go.
 
-        Raises: RunError naming what a state holds that cannot be written.
+        Raises: RunError naming what the server's state holds that cannot be written.
         """
         self._folder.mkdir(exist_ok=True)
-        arrays: dict[str, Array] = {}
+        arrays = _Arrays()
         tree = {
             "format": FORMAT,
             "round": snapshot.round,
             "wall_s": snapshot.wall_s,
-            "server": encode(snapshot.server, arrays),
+            "server": arrays.stored(pack(snapshot.server)),
             "records": [
-                [client, record.participations, record.version, _held(record.state, arrays)]
-                for client, record in sorted(snapshot.records.items())
+                arrays.stored_record(client, record) for client, record in sorted(snapshot.records.items())
             ],
             "now": snapshot.now,
             "draws": snapshot.draws,
             "dispatches": snapshot.dispatches,
-            "flying": _encoded_orders(snapshot.flying, arrays),
+            "under_way": arrays.stored_dispatches(snapshot.under_way),
         }
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"
         aside = path.with_name(f".{path.name}")
         try:
-            save_file(arrays or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
+            save_file(arrays.by_name or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
         except SafetensorError as error:  # the disk's error, in a wrapping of its own
             aside.unlink(missing_ok=True)
             raise OSError(f"{path}: {error}") from None
@@ -123,11 +122,13 @@ class Checkpointer:
             publish: makes client states and slots readable for hosts again.
             device: of the server's tensors that were not on the CPU.
             tell: called with a line for each damaged one.
+        Raises: RecipeError if another version of this project wrote it.
         """
         for note in self._notes():
             path = note.with_suffix(".safetensors")
             fault = _fault(note, path)
             if fault is None:
+                _check_format(path)
                 return _load(path, publish, device)
             tell(f"checkpoint {path.name} is damaged ({fault}); the one before it is used")
         return None
@@ -137,171 +138,87 @@ class Checkpointer:
         return sorted(self._folder.glob("round-*.json"), reverse=True)
 
 
-def encode(value: Any, arrays: dict[str, Array]) -> list[Any]:
-    """A state as JSON, [kind, ...] at every place; its tensors go to `arrays`.
+class _Arrays:
+    """The arrays of a file that is written, by names in the order in which they come."""
 
-    Raises: RunError for what is neither a dataclass, a mapping, a sequence, a tensor nor a plain value.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return ["plain", value]
-    if isinstance(value, torch.Tensor | np.ndarray | PartRef):
-        return _encoded_leaf(value, arrays)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: encode(getattr(value, f.name), arrays) for f in dataclasses.fields(value)}
-        return ["dataclass", _name(type(value)), fields]
-    if isinstance(value, Mapping):
-        return ["mapping", [[encode(k, arrays), encode(v, arrays)] for k, v in value.items()]]
-    if isinstance(value, tuple | list):
-        items = [encode(item, arrays) for item in value]
-        return (
-            ["named", _name(type(value)), items]
-            if hasattr(value, "_fields")
-            else [type(value).__name__, items]
-        )
-    raise RunError(
-        f"a state holds a {type(value).__name__}, which a checkpoint cannot; expected dataclasses, mappings, "
-        "sequences, tensors and plain values"
-    )
+    def __init__(self) -> None:
+        self.by_name: dict[str, Array] = {}
 
+    def stored(self, packed: Packed) -> list[Any]:
+        """A packed state as JSON: its structure, and the names of its arrays."""
+        names = []
+        for array in packed.arrays:
+            names.append(f"{len(self.by_name):06d}")
+            # A 0-dimensional array would come back from ascontiguousarray with one dimension.
+            self.by_name[names[-1]] = np.ascontiguousarray(array).reshape(array.shape)
+        return [packed.structure, names]
 
-def _encoded_leaf(value: Any, arrays: dict[str, Array]) -> list[Any]:
-    if isinstance(value, torch.Tensor):
-        return ["tensor", _stored(to_array(value), arrays), value.device.type]
-    if isinstance(value, PartRef):
-        return ["part", _stored(value.handle.resolve()[value.name], arrays), value.name]
-    return ["array", _stored(value, arrays)]
+    def stored_record(self, client: int, record: ClientRecord) -> list[Any]:
+        """A client's record as JSON."""
+        packed = None if record.state is None else record.state.resolve()["state"]
+        state = None if record.state is None else self.stored(packed or pack(None))
+        return [client, record.participations, record.version, record.exchange, state]
 
-
-@dataclass(frozen=True)
-class Decoder:
-    """Turns what `encode` gave back into the state. One method per kind.
-
-    Attributes:
-        arrays: name -> array.
-        publish: makes a slot's array readable for hosts again.
-        device: of tensors that were not on the CPU.
-    """
-
-    arrays: Callable[[str], Array]
-    publish: Publish
-    device: torch.device | str
-
-    def decode(self, tree: Sequence[Any]) -> Any:
-        """The state."""
-        kind, *content = tree
-        return getattr(self, f"_{kind}")(*content)
-
-    def _plain(self, value: Any) -> Any:
-        return value
-
-    def _tensor(self, name: str, device: str) -> torch.Tensor:
-        return to_tensor(self.arrays(name), "cpu" if device == "cpu" else self.device)
-
-    def _array(self, name: str) -> Array:
-        return self.arrays(name)
-
-    def _part(self, array: str, name: str) -> PartRef:
-        return PartRef(self.publish({name: self.arrays(array)}), name)
-
-    def _dataclass(self, kind: str, fields: Mapping[str, Any]) -> Any:
-        return _class(kind)(**{name: self.decode(value) for name, value in fields.items()})
-
-    def _mapping(self, items: Sequence[Any]) -> dict[Any, Any]:
-        return {self.decode(key): self.decode(value) for key, value in items}
-
-    def _tuple(self, items: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(self._list(items))
-
-    def _list(self, items: Sequence[Any]) -> list[Any]:
-        return [self.decode(item) for item in items]
-
-    def _named(self, kind: str, items: Sequence[Any]) -> Any:
-        return _class(kind)(*self._list(items))
+    def stored_dispatches(self, dispatches: Sequence[Dispatch]) -> dict[str, Any]:
+        """Dispatches under way. A message that several answer is stored once; states are the records'."""
+        messages: list[Handle] = []
+        listed = []
+        for dispatch in dispatches:
+            facts, message = dispatch.call.facts, dispatch.call.message
+            if message not in messages:
+                messages.append(message)
+            plain = {f.name: getattr(dispatch, f.name) for f in fields(dispatch) if f.name != "call"}
+            call = {
+                "step": dispatch.call.step,
+                "facts": [facts.client, facts.round, facts.participation, facts.exchange],
+                "message": messages.index(message),
+                "metadata": dict(dispatch.call.metadata),
+            }
+            listed.append({**plain, "elements": dict(dispatch.elements), "call": call})
+        stored = [self.stored(pack(dict(message.resolve()))) for message in messages]
+        return {"messages": stored, "dispatches": listed}
 
 
 def _load(path: Path, publish: Publish, device: torch.device | str) -> Snapshot:
     with safe_open(path, framework="numpy") as file:
+
+        def packed(stored: Sequence[Any]) -> Packed:
+            structure, names = stored
+            return Packed(structure, [file.get_tensor(name) for name in names])
+
         tree = json.loads(file.metadata()["tree"])
-        decoder = Decoder(file.get_tensor, publish, device)
         records = {}
-        for client, participations, version, state in tree["records"]:
-            handle = None if state is None else publish({"state": decoder.decode(state)})
-            records[client] = ClientRecord(participations, handle, version)
+        for client, participations, version, exchange, state in tree["records"]:
+            handle = None if state is None else publish({"state": packed(state)})
+            records[client] = ClientRecord(participations, handle, version, exchange)
+        messages = [publish(unpack(packed(message))) for message in tree["under_way"]["messages"]]
         return Snapshot(
             round=tree["round"],
-            server=decoder.decode(tree["server"]),
+            server=unpack(packed(tree["server"]), device, keep_cpu=True, publish=publish),
             records=records,
             wall_s=tree["wall_s"],
             now=tree["now"],
             draws=tree["draws"],
             dispatches=tree["dispatches"],
-            flying=_decoded_orders(tree["flying"], decoder, records),
+            under_way=[_dispatch(one, messages, records) for one in tree["under_way"]["dispatches"]],
         )
 
 
-def _encoded_orders(orders: Sequence[Order], arrays: dict[str, Array]) -> dict[str, Any]:
-    """Dispatches under way; a message that several answer is stored once, their states are the records'."""
-    messages: list[Handle] = []
-    listed = []
-    for order in orders:
-        facts, message = order.call.facts, order.call.message
-        if message not in messages:
-            messages.append(message)
-        plain = {f.name: getattr(order, f.name) for f in dataclasses.fields(order) if f.name != "call"}
-        call = {
-            "step": order.call.step,
-            "facts": [facts.client, facts.round, facts.participation, facts.exchange],
-            "message": messages.index(message),
-            "metadata": dict(order.call.metadata),
-        }
-        listed.append({**plain, "sizes": dict(order.sizes), "call": call})
-    return {"messages": [encode(dict(m.resolve()), arrays) for m in messages], "orders": listed}
-
-
-def _decoded_orders(
-    tree: Mapping[str, Any], decoder: Decoder, records: Mapping[int, ClientRecord]
-) -> list[Order]:
-    messages = [decoder.publish(decoder.decode(message)) for message in tree["messages"]]
-    orders = []
-    for fields in tree["orders"]:
-        call, facts = fields["call"], DispatchFacts(*fields["call"]["facts"])
-        record = records[facts.client]
-        step = StepCall(
-            step=call["step"],
-            facts=facts,
-            message=messages[call["message"]],
-            metadata=call["metadata"],
-            state=record.state,
-            state_version=record.version,
-            number=fields["number"],
-        )
-        orders.append(Order(**{**fields, "call": step}))
-    return orders
-
-
-def _held(handle: Handle | None, arrays: dict[str, Array]) -> Any:
-    return None if handle is None else encode(handle.resolve()["state"], arrays)
-
-
-def _stored(array: Array, arrays: dict[str, Array]) -> str:
-    name = f"{len(arrays):06d}"
-    arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
-    return name
-
-
-def _name(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def _class(name: str) -> Any:
-    """A class by name, of a module that the method has loaded already: nothing is imported for a file."""
-    module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    if not (isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, tuple))):
-        raise RunError(f"the checkpoint holds a {name}, which this version does not have")
-    return found
+def _dispatch(
+    stored: Mapping[str, Any], messages: Sequence[Handle], records: Mapping[int, ClientRecord]
+) -> Dispatch:
+    call, facts = stored["call"], DispatchFacts(*stored["call"]["facts"])
+    record = records[facts.client]
+    step = StepCall(
+        step=call["step"],
+        facts=facts,
+        message=messages[call["message"]],
+        metadata=call["metadata"],
+        state=record.state,
+        state_version=record.version,
+        number=stored["number"],
+    )
+    return Dispatch(**{**stored, "call": step})
 
 
 def _fault(note: Path, path: Path) -> str | None:
@@ -313,10 +230,24 @@ def _fault(note: Path, path: Path) -> str | None:
         if _digest(path) != facts["blake2b"]:
             return "its checksum is another"
         with safe_open(path, framework="numpy") as file:
-            found = json.loads(file.metadata()["tree"])["format"]
-        return None if found == FORMAT else f"format {found} for {FORMAT}"
+            json.loads(file.metadata()["tree"])["format"]
+        return None
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         return f"{type(error).__name__}: {error}"
+
+
+def _check_format(path: Path) -> None:
+    """A whole checkpoint of another version is no damaged one: to start afresh would throw a run away."""
+    with safe_open(path, framework="numpy") as file:
+        found = json.loads(file.metadata()["tree"])["format"]
+    if found != FORMAT:
+        other = "an older" if found < FORMAT else "a newer"
+        raise RecipeError(
+            f"{path} was written by {other} version of rayfed-kd: its format is {found}, this version reads "
+            f"{FORMAT}. Formats hold other facts about clients and other names of state classes, so the run "
+            "would not go on as it began. Resume it with the version that wrote it, or run its config.yaml "
+            "again"
+        )
 
 
 def _digest(path: Path) -> str:

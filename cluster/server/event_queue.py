@@ -1,9 +1,9 @@
-"""Dispatches under way: one heap of events in simulated time, for every schedule.
+"""The event queue: one heap of dispatches under way, in simulated time, for every schedule.
 
 A reply is taken in the order of (second, client, number of dispatch), whichever work really ends first. Its
-second is exact only when the work is done (the upload's size, the samples drawn); until then the heap holds
-the second before which it cannot come. The head is waited for only if it is not exact, so the order is a
-function of the recipe, and everything behind the head goes on meanwhile.
+second is exact only when the work is done (the upload's size and the samples drawn are known); until then the
+heap holds a lower bound. The server blocks only while the earliest event's second is still a lower bound, so
+the order is a function of the recipe, and everything behind that event goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import heapq
 import math
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cluster.engine.calls import StepCall, StepResult
-from cluster.engine.interface import Engine, Pending, submit_group
+from cluster.engine.interface import Engine
 from cluster.server.ledger import travelling
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Clock, Declaration
@@ -26,7 +26,7 @@ ROUNDING = 1e-9  # of a second's value: an arrival and its lower bound are added
 
 
 @dataclass(frozen=True)
-class Order:
+class Dispatch:
     """What a client was asked, and all that is needed to ask it again after a crash.
 
     Attributes:
@@ -34,7 +34,7 @@ class Order:
         at: when, simulated seconds.
         call: the step.
         bytes_down: of the message, as the ledger counts.
-        sizes: elements of the message's parts; an answer's vector of the same name has as many.
+        elements: of the message's parts; a reply's vector of the same name has as many.
         least_samples: training samples that it draws at least.
     """
 
@@ -42,7 +42,7 @@ class Order:
     at: float
     call: StepCall
     bytes_down: int
-    sizes: Mapping[str, int]
+    elements: Mapping[str, int]
     least_samples: int
 
     @property
@@ -52,30 +52,30 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Landing:
+class Arrival:
     """A reply that is there.
 
     Attributes:
-        order: what it answers.
+        dispatch: what it answers.
         result: what came.
     """
 
-    order: Order
+    dispatch: Dispatch
     result: StepResult
 
 
 class _Event(NamedTuple):
-    """A tuple: a heap compares much. No two are alike in the first three, so the rest is never compared."""
+    """A tuple, as a heap compares often. No two are alike in the first three, so no future is compared."""
 
     at: float
     client: int
     number: int
-    order: Order
-    coming: Pending
+    dispatch: Dispatch
+    future: Future[StepResult]
     exact: bool
 
 
-class Flights:
+class EventQueue:
     """All dispatches under way, and the simulated time.
 
     Args:
@@ -109,9 +109,9 @@ class Flights:
         return {event.client for event in self._events}
 
     @property
-    def orders(self) -> Sequence[Order]:
-        """What is under way, in the order of dispatch."""
-        return sorted((event.order for event in self._events), key=lambda order: order.number)
+    def under_way(self) -> Sequence[Dispatch]:
+        """In the order of dispatch."""
+        return sorted((event.dispatch for event in self._events), key=lambda dispatch: dispatch.number)
 
     def available(self, clients: Sequence[int]) -> Sequence[int]:
         """Those of `clients`, ascending, that can be asked: not at work, and their devices are there.
@@ -122,25 +122,24 @@ class Flights:
         free = [client for client in clients if client not in busy] if busy else clients
         if self._clock is None:
             return free
-        there = self._clock.available(free, self.now)
-        if not there and not busy:
+        reachable = self._clock.available(free, self.now)
+        if not reachable and not busy:
             self.now = self._clock.next_available(free, self.now)
-            there = self._clock.available(free, self.now)
-        return there
+            reachable = self._clock.available(free, self.now)
+        return reachable
 
-    def start(self, *orders: Order) -> None:
-        """Sends an order out, or several as a group."""
+    def start(self, *dispatches: Dispatch) -> None:
+        """Submits one dispatch, or several as a group that trains together."""
         started = time.perf_counter()
-        pending = submit_group(self._engine, [order.call for order in orders])
+        futures = self._engine.submit([dispatch.call for dispatch in dispatches])
         self.waited_s += time.perf_counter() - started
-        for order, coming in zip(orders, pending, strict=True):
-            at = order.at
+        for one, future in zip(dispatches, futures, strict=True):
+            at = one.at
             if self._clock is not None:
-                at = self._clock.earliest(order.client, order.at, order.bytes_down, order.least_samples)
-            event = _Event(at, order.client, order.number, order, coming, exact=False)
-            heapq.heappush(self._events, event)
+                at = self._clock.earliest(one.client, one.at, one.bytes_down, one.least_samples)
+            heapq.heappush(self._events, _Event(at, one.client, one.number, one, future, exact=False))
 
-    def next(self, until: float = math.inf) -> Landing | None:
+    def next(self, until: float = math.inf) -> Arrival | None:
         """The next reply, or None if there is none before second `until`; time goes on to either.
 
         Raises: what the step raised.
@@ -149,25 +148,29 @@ class Flights:
             return self._first_done(until)
         while self._events and self._events[0].at <= until:
             event = self._events[0]
-            result = self._waited(event.coming)
-            at = event.at if event.exact else self._landing(self._clock, event, result)
+            started = time.perf_counter()
+            try:
+                result = event.future.result()
+            finally:
+                self.waited_s += time.perf_counter() - started
+            at = event.at if event.exact else self._arrival_s(self._clock, event, result)
             if at == event.at:  # then it is still the first
                 heapq.heappop(self._events)
                 self.now = max(self.now, at)
-                return Landing(event.order, result)
+                return Arrival(event.dispatch, result)
             heapq.heapreplace(self._events, event._replace(at=at, exact=True))
         if until < math.inf:
             self.now = max(self.now, until)
         return None
 
-    def _landing(self, clock: Clock, event: _Event, result: StepResult) -> float:
-        order = event.order
-        samples = max(result.facts.samples, order.least_samples)
-        bytes_up = travelling(self._up, result.facts.shapes)
-        at = clock.arrival(order.client, order.at, order.bytes_down, samples, bytes_up)
+    def _arrival_s(self, clock: Clock, event: _Event, result: StepResult) -> float:
+        dispatch = event.dispatch
+        samples = max(result.facts.samples, dispatch.least_samples)
+        bytes_up = travelling(self._up, result.facts.sizes)
+        at = clock.arrival(dispatch.client, dispatch.at, dispatch.bytes_down, samples, bytes_up)
         if not at >= event.at - ROUNDING * max(1.0, event.at):  # also where it is no number
             raise RunError(
-                f"clock: the reply of client {order.client} arrives at {at} s, and `earliest` gave "
+                f"clock: the reply of client {dispatch.client} arrives at {at} s, and `earliest` gave "
                 f"{event.at} s as the least; expected a later arrival"
             )
         return at
@@ -176,26 +179,20 @@ class Flights:
         """Forgets what is under way; gives how many dispatches that were."""
         given_up = len(self._events)
         for event in self._events:
-            event.coming.future.cancel()
+            event.future.cancel()
         self._events.clear()
         return given_up
 
-    def _waited(self, coming: Pending) -> StepResult:
-        started = time.perf_counter()
-        try:
-            return coming.result()
-        finally:
-            self.waited_s += time.perf_counter() - started
-
-    def _first_done(self, until: float) -> Landing | None:
+    def _first_done(self, until: float) -> Arrival | None:
+        """The reply that really comes first: `clock: real`."""
         started = time.perf_counter()
         left = None if until == math.inf else max(0.0, until - (time.monotonic() - self._origin))
-        done, _ = wait({event.coming.future for event in self._events}, left, FIRST_COMPLETED)
+        done, _ = wait({event.future for event in self._events}, left, FIRST_COMPLETED)
         self.waited_s += time.perf_counter() - started
         self.now = time.monotonic() - self._origin
         if not done:
             return None
-        event = min(event for event in self._events if event.coming.future in done)
+        event = min(event for event in self._events if event.future in done)
         self._events.remove(event)
         heapq.heapify(self._events)
-        return Landing(event.order, event.coming.result())
+        return Arrival(event.dispatch, event.future.result())

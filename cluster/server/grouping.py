@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from cluster.engine.calls import StepCall, StepFacts, StepResult
-from cluster.engine.interface import Engine, submit_group
+from cluster.engine.interface import Engine
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write
 from rayfed_kd.setting.setting import Setting
@@ -143,8 +143,8 @@ class Grouping:
     def _run(self, groups: Sequence[Sequence[StepCall]]) -> tuple[float, list[StepResult]]:
         """Milliseconds a client that the server waits for these groups, and what came."""
         started = self._clock()
-        pending = [coming for group in groups for coming in submit_group(self._engine, group)]
-        results = [coming.result() for coming in pending]
+        futures = [future for group in groups for future in self._engine.submit(group)]
+        results = [future.result() for future in futures]
         return 1000 * (self._clock() - started) / len(results), results
 
     def _write(self) -> None:

@@ -1,32 +1,32 @@
 """Every byte counted: what crossed, by client, direction and kind.
 
-One rule: elements x element size of the parts that really crossed. Metadata (plain numbers, 8 bytes
-each) and parts declared as `Simulated` are counted under kinds of their own, outside the totals.
+One rule: the bytes of the arrays that really crossed, which is elements x element size of a part that no
+codec changed. Metadata (plain numbers, 8 bytes each) and parts declared as `Simulated` are counted under
+kinds of their own, outside the totals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from rayfed_kd.errors import RunError, nearest
 from rayfed_kd.protocol import Declaration, Simulated
+from rayfed_kd.protocol.message_codec import Direction, PartSize
 
-Direction = Literal["up", "down"]
 METADATA, SIMULATION = "metadata", "simulation"
 METADATA_BYTES = 8
 
 
-def travelling(declared: Declaration, shapes: Mapping[str, tuple[int, int]]) -> int:
+def travelling(declared: Declaration, sizes: Mapping[str, PartSize]) -> int:
     """Bytes of the parts that would cross in a real deployment.
 
     Args:
         declared: part -> kind, of the method, in this direction.
-        shapes: part -> (elements, bytes per element).
+        sizes: of the parts.
     """
-    sizes = {name: elements * size for name, (elements, size) in shapes.items()}
-    return sum(size for name, size in sizes.items() if not isinstance(declared.get(name), Simulated))
+    return sum(size.bytes for name, size in sizes.items() if not isinstance(declared.get(name), Simulated))
 
 
 @dataclass
@@ -44,25 +44,25 @@ class Ledger:
         client: int,
         direction: Direction,
         declared: Declaration,
-        shapes: Mapping[str, tuple[int, int]],
+        sizes: Mapping[str, PartSize],
         metadata: int,
     ) -> None:
         """Counts one message or reply.
 
         Args:
             declared: part -> kind, of the method, in this direction.
-            shapes: part -> (elements, bytes per element).
+            sizes: of the parts.
             metadata: how many plain numbers came with it.
         Raises: RunError if a part is not declared.
         """
-        for name, (elements, size) in shapes.items():
+        for name, size in sizes.items():
             if name not in declared:
-                there = ", ".join(sorted(declared)) or "none"
+                known = ", ".join(sorted(declared)) or "none"
                 near = nearest(name, declared)
-                also = f" Did you mean {near!r}?" if near else ""
-                raise RunError(f"part {name!r} goes {direction} undeclared; declared are {there}.{also}")
+                hint = f" Did you mean {near!r}?" if near else ""
+                raise RunError(f"part {name!r} goes {direction} undeclared; declared are {known}.{hint}")
             kind = declared[name]
-            self._add(client, direction, SIMULATION if isinstance(kind, Simulated) else kind, elements * size)
+            self._add(client, direction, SIMULATION if isinstance(kind, Simulated) else kind, size.bytes)
         if metadata:
             self._add(client, direction, METADATA, metadata * METADATA_BYTES, metadata)
 

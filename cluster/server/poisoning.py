@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cluster.server.replies import LazyParts
+from cluster.server.replies import ReceivedParts
 from rayfed_kd.protocol import Array, Handle, Method, Reply, to_array
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.attacks import attacked_parts, attackers, poisoned
@@ -56,11 +56,11 @@ class Poisoning:
         if changed is None:
             return reply
         assert reply.handle is not None
-        handle = self._publish({**reply.handle.resolve(), **changed})
-        made: Reply = Reply.of(LazyParts(handle, list(reply.parts)), reply.metadata)
-        made.client, made.handle = reply.client, handle
-        made.sent, made.staleness = reply.sent, reply.staleness
-        return made
+        parts = ReceivedParts(self._publish({**reply.handle.resolve(), **changed}), list(reply.parts))
+        poisoned_reply: Reply = Reply.of(parts, reply.metadata)
+        poisoned_reply.client, poisoned_reply.handle = reply.client, parts
+        poisoned_reply.sent, poisoned_reply.staleness = reply.sent, reply.staleness
+        return poisoned_reply
 
 
 class _Sent(Mapping[int, Tensor]):

@@ -19,6 +19,7 @@ from torch import Tensor
 from cluster.engine.calls import StepCall, StepResult
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, to_tensor
+from rayfed_kd.protocol.message_codec import PartSize, Wire
 
 if TYPE_CHECKING:
     from cluster.server.poisoning import Poisoning
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 ID_BYTES = 4
 
 Started = Mapping[int, tuple[StepCall, "Future[StepResult]"]]
-Count = Callable[[StepCall, Any, Mapping[str, tuple[int, int]], int], None]
+Count = Callable[[StepCall, Any, Mapping[str, PartSize], int], None]
 
 
 class EngineQuestions:
@@ -40,6 +41,7 @@ class EngineQuestions:
         count: counts one message or reply of a call.
         drop: a client whose answer is not finite is left out for good; otherwise it ends the run.
         poisoning: replaces attackers' answers; None: all are honest.
+        wire: how the rows that are asked for travel; None: as they are.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class EngineQuestions:
         *,
         drop: bool,
         poisoning: Poisoning | None = None,
+        wire: Wire | None = None,
     ) -> None:
-        self._poisoning = poisoning
+        self._poisoning, self._wire = poisoning, wire or Wire({}, "up")
         self._started, self._traffic, self._count, self._drop = dict(started), traffic, count, drop
         self._answer, self._question = parts
         self._arrived: dict[int, Array] = {}
@@ -62,7 +65,7 @@ class EngineQuestions:
         chosen = ids.cpu().numpy()
         if self._question is not None:
             for call, _ in self._started.values():
-                self._count(call, "down", {self._question: (len(chosen), ID_BYTES)}, 0)
+                self._count(call, "down", {self._question: PartSize(len(chosen), len(chosen) * ID_BYTES)}, 0)
         answers = [rows for client in list(self._started) if (rows := self._rows(client, chosen)) is not None]
         if not answers:
             raise RunError("no client is left that answers with finite values")
@@ -73,8 +76,10 @@ class EngineQuestions:
 
     def _rows(self, client: int, chosen: Array) -> Tensor | None:
         call, _ = self._started[client]
-        rows = self._arrival(client)[chosen]
-        self._count(call, "up", {self._answer: (rows.size, rows.itemsize)}, 0)
+        # Clients answered all ids ahead; what would travel is the rows of these ids alone.
+        sent, sizes = self._wire.encoded({self._answer: self._arrival(client)[chosen]})
+        self._count(call, "up", sizes, 0)
+        rows = self._wire.decoded(sent)[self._answer] if self._wire.codec else sent[self._answer]
         if np.isfinite(rows).all():
             return to_tensor(rows)
         if not self._drop:

@@ -14,15 +14,18 @@ import torch
 from cluster.engine.interface import Engine
 from cluster.server.checkpoints import Checkpointer, Snapshot
 from cluster.server.client_records import Records
-from cluster.server.cohort import EngineCohort, Ground, Onlookers
+from cluster.server.cohort import EngineCohort
 from cluster.server.evaluation import Evaluation, Evaluator
-from cluster.server.event_queue import Flights
+from cluster.server.event_queue import EventQueue
 from cluster.server.grouping import Grouping
+from cluster.server.observed_clients import ObservedClients
 from cluster.server.poisoning import Poisoning
 from cluster.server.round_tables import Rows, _host_rows, _round_row
+from cluster.server.run_state import RunState
 from cluster.server.traffic import Counters, Traffic
-from rayfed_kd.errors import RayfedError, RunError
+from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Evaluable, ServerContext, Shown
+from rayfed_kd.protocol.codec import UnstorableError, pack
 from rayfed_kd.setting.setting import Setting
 
 GRACE_S = 5.0  # what a run that is stopped waits for its last evaluation
@@ -71,7 +74,7 @@ class Simulation:
         checkpointer: who writes the run's state down; None: nobody.
         grouping: which steps run together; None: as the recipe says, kept nowhere.
         models: after `run`, the evaluated models of the last round.
-        ground: after `begin`, what all rounds stand on.
+        run_state: after `begin`, what all rounds share.
     """
 
     setting: Setting
@@ -81,7 +84,7 @@ class Simulation:
     checkpointer: Checkpointer | None = None
     grouping: Grouping | None = None
     models: Mapping[str, Evaluable] = field(default_factory=dict)
-    ground: Ground = field(init=False)
+    run_state: RunState = field(init=False)
     _stopping: bool = False
     _settling: Future[None] | None = None
     _evaluation: Evaluation | None = None
@@ -108,15 +111,15 @@ class Simulation:
         server, earlier = start.server, start
         for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
             before = self.snapshot(round_index - 1, server)
-            self.ground.records.begin()
+            self.run_state.records.begin()
             try:
                 if self._stopping:
                     raise StoppedError(f"stopped after round {round_index - 1}")
                 server = self.round(round_index, server)
             except (StoppedError, KeyboardInterrupt):
-                self.ground.records.undo()
+                self.run_state.records.undo()
                 if not self._settled(GRACE_S):  # the round before is not evaluated: it will be run again
-                    self.ground.records.undo()
+                    self.run_state.records.undo()
                     before = earlier
                 self._save(before)
                 raise
@@ -135,21 +138,24 @@ class Simulation:
         if start is None:
             server = setting.method.init_server(self._context(0))
             self._workshop.take_back()
+            self._check_storable(server)
             start = Snapshot(0, server, {}, 0.0)
         self._started -= start.wall_s
         clock = None if setting.clock.measured else setting.clock
-        flights = Flights(self.engine, clock, setting.method.up, start.now)
-        for order in start.flying:
-            flights.start(order)
-        self.ground = Ground(
+        queue = EventQueue(self.engine, clock, setting.method.up, start.now)
+        for dispatch in start.under_way:
+            queue.start(dispatch)
+        self.run_state = RunState(
             setting=setting,
             engine=self.engine,
             schedule=setting.schedule,
             rule=replace(setting.schedule.rule, borders=setting.borders),
-            flights=flights,
+            queue=queue,
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),
             grouping=self.grouping or Grouping(setting, self.engine),
+            down=setting.wire("down"),
+            up=setting.wire("up"),
             poisoning=None if setting.recipe.attack is None else self._poisoning(),
         )
         return start
@@ -157,18 +163,25 @@ class Simulation:
     def _poisoning(self) -> Poisoning:
         return Poisoning(self.setting.recipe, self.setting.method, self.engine.publish)
 
+    def _check_storable(self, server: Any) -> None:
+        """Raises RunError if a checkpoint could not hold the server's state, before the first one is due."""
+        try:
+            pack(server)
+        except UnstorableError as error:
+            raise RunError(f"the server of {type(self.setting.method).__name__}: {error}") from None
+
     def snapshot(self, round_index: int, server: Any) -> Snapshot:
         """The run between two rounds."""
-        ground = self.ground
+        run = self.run_state
         return Snapshot(
             round=round_index,
             server=server,
-            records=ground.records,
+            records=run.records,
             wall_s=time.perf_counter() - self._started,
-            now=ground.flights.now,
-            draws=ground.counters.draws,
-            dispatches=ground.counters.dispatches,
-            flying=ground.flights.orders,
+            now=run.queue.now,
+            draws=run.counters.draws,
+            dispatches=run.counters.dispatches,
+            under_way=run.queue.under_way,
         )
 
     def _save(self, snapshot: Snapshot) -> None:
@@ -180,22 +193,25 @@ class Simulation:
 
         Its record is written when its evaluation is there, which the next round does not wait for.
         """
-        method, started, flights = self.setting.method, time.perf_counter(), self.ground.flights
-        ctx, waited_s = self._context(round_index), flights.waited_s
-        cohort = EngineCohort(round_index, self.ground)
+        method, started, queue = self.setting.method, time.perf_counter(), self.run_state.queue
+        ctx, waited_s = self._context(round_index), queue.waited_s
+        cohort = EngineCohort(round_index, self.run_state)
         server = method.run_round(server, cohort, ctx)
+        if round_index == 1:  # what a later round adds is told by the checkpoint that it is in
+            self._check_storable(server)
+        cohort.end_round()
         self._workshop.take_back()
         self._note_apart(cohort.traffic)
-        trained, client_s = time.perf_counter(), flights.waited_s - waited_s + cohort.traffic.answers_s
+        trained, client_s = time.perf_counter(), queue.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         self._settled()
         evaluation = None
         if self._due(round_index):
             self.models = method.evaluated(server)
-            evaluation = self._evaluator.start(round_index, self.models, self.ground.records)
+            evaluation = self._evaluator.start(round_index, self.models, self.run_state.records)
             if self.setting.recipe.evaluation.samples:
-                onlookers = Onlookers(cohort.clients, round_index, self.ground)
-                record.shown = method.shown(server, onlookers, ctx)
+                observed = ObservedClients(cohort.clients, round_index, self.run_state)
+                record.shown = method.shown(server, observed, ctx)
                 self._workshop.take_back()
         seconds = {
             "wall_s": time.perf_counter() - self._started,
@@ -206,7 +222,7 @@ class Simulation:
         }
         record.tables["rounds"] = [_round_row(round_index, cohort.traffic, ctx) | seconds]
         record.tables["hosts"] = _host_rows(round_index, cohort.traffic)
-        sim_s = flights.now if flights.simulated else None
+        sim_s = queue.now if queue.simulated else None
         for row in (row for rows in record.tables.values() for row in rows):
             row["sim_s"] = sim_s
         self._settle(record, evaluation)
@@ -247,7 +263,7 @@ class Simulation:
         return True
 
     def _note_apart(self, traffic: Traffic) -> None:
-        self.ground.grouping.note([facts for _, facts in traffic.facts])
+        self.run_state.grouping.note([facts for _, facts in traffic.facts])
 
     def _context(self, round_index: int) -> ServerContext:
         facts = self.setting.server_facts(round_index)
@@ -256,29 +272,3 @@ class Simulation:
     def _due(self, round_index: int) -> bool:
         recipe = self.setting.recipe
         return round_index % recipe.evaluation.every == 0 or round_index == recipe.rounds
-
-
-def run_recorded(simulation: Simulation, recorder: Recorder, start: Snapshot | None = None) -> dict[str, Any]:
-    """Runs a simulation, from a snapshot if there is one, and closes its recorder whatever happens.
-
-    Returns: the summary.
-    """
-    status = "failed"
-    try:
-        try:
-            simulation.run(start)
-            status = "finished"
-        except (StoppedError, KeyboardInterrupt):
-            status = "interrupted"
-        finally:
-            summary = recorder.close(status)
-    except OSError as error:
-        raise RunError(_unwritten(error)) from error
-    return summary
-
-
-def _unwritten(error: OSError) -> str:
-    """A full disk, a share that is gone: what, and what the run had failed with before, if it had."""
-    before = error.__context__
-    first = f"{before}\nThen: " if isinstance(before, RayfedError) else ""
-    return f"{first}the run's folder cannot be written ({error}); what was written before is there"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +71,9 @@ def make_ready(recipe: Recipe) -> Prepared:
     dataset = load_data(recipe)
     partition = load_partition(recipe, dataset)
     blueprint = Blueprint(
-        recipe=recipe.model_dump(),
+        recipe=recipe,
         method=location,
+        pickled_method=pickle.dumps(method),
         dataset_folder=str(dataset.folder),
         partition=partition,
         devices=devices,

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.engines import make_launcher
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _silent, _tables, read_summary
-from rayfed_kd.experiment.running import _run_local, run_prepared_on_ray
+from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import EXECUTION, Recipe
 
@@ -19,6 +20,7 @@ def resume(
     folder: str | Path,
     overrides: Sequence[str] = (),
     *,
+    engine: str = "ray",
     local: bool = False,
     address: str | None = None,
     on_event: OnEvent = _silent,
@@ -30,7 +32,7 @@ def resume(
     Args:
         folder: the run's.
         overrides: of rounds, placement, checkpoint and faults alone.
-        local, address, on_event: as in `run`.
+        engine, local, address, on_event: as in `run`; it need not be the engine that began the run.
         tell: called with a line about what is found.
         anyway: also if the run was begun with other versions of packages.
     Raises: RecipeError if this is no run, or not this run any more, with what differs.
@@ -45,17 +47,12 @@ def resume(
         raise RecipeError(
             f"rounds = {recipe.rounds}: {folder} has {tables['rounds'].num_rows} rounds already"
         )
-    if local:
+    launcher = make_launcher("local" if local else engine, address)
+    with launcher.session(recipe) as wait_until_ready:
         prepared = make_ready(recipe)
         _check_given(prepared, folder)
-        return _run_local(prepared, on_event, resume=True, tell=tell)
-    from cluster.ray_backend.session import RaySession
-
-    with RaySession(recipe, address) as session:
-        prepared = make_ready(recipe)
-        _check_given(prepared, folder)
-        session.ready()
-        return run_prepared_on_ray(prepared, on_event, resume=True, tell=tell)
+        wait_until_ready()
+        return run_prepared(prepared, launcher, on_event, resume=True, tell=tell)
 
 
 def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> Recipe:

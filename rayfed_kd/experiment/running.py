@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RunError, naming
+from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay, make_launcher
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _silent, _tables
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
@@ -30,6 +31,7 @@ def run(
     recipe: RecipeSource,
     overrides: Sequence[str] = (),
     *,
+    engine: str = "ray",
     local: bool = False,
     address: str | None = None,
     on_event: OnEvent = _silent,
@@ -40,7 +42,8 @@ def run(
     Args:
         recipe: a YAML file's path, or the recipe as nested mappings.
         overrides: `key.path=value` each.
-        local: in this process, without Ray.
+        engine: what runs it: ray, local, or package.module:Class (see `rayfed_kd.experiment.engines`).
+        local: short for the engine `local`: in this process, without Ray.
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
         on_event: called after each round with what happened.
         tell: called with a line about what a user should know.
@@ -48,15 +51,12 @@ def run(
     """
     with naming(recipe):
         resolved = load_recipe(recipe, overrides)
-        if local:
-            return _run_local(make_ready(resolved), on_event, tell=tell)
+        launcher = make_launcher("local" if local else engine, address)
         method_location(resolved)  # the cheapest question first: nobody waits for Ray to learn of a typo
-        from cluster.ray_backend.session import RaySession
-
-        with RaySession(resolved, address) as session:
+        with launcher.session(resolved) as wait_until_ready:
             prepared = make_ready(resolved)
-            session.ready()
-            return run_prepared_on_ray(prepared, on_event, tell=tell)
+            wait_until_ready()
+            return run_prepared(prepared, launcher, on_event, tell=tell)
 
 
 @contextmanager
@@ -73,43 +73,35 @@ def _resumable(folder: Path) -> Iterator[None]:
         raise
 
 
-def _run_local(
+def run_prepared(
     prepared: Prepared,
+    launcher: Launcher,
     on_event: OnEvent,
     *,
     resume: bool = False,
     tell: Tell = lambda line: None,
 ) -> Result:
-    import torch
+    """Runs a prepared recipe in its folder, whose engine is there.
 
-    from cluster.engine.host import Host
-    from cluster.engine.local import LocalEngine
-    from cluster.server.checkpoints import Checkpointer
-    from cluster.server.grouping import Grouping
-    from cluster.server.simulation import Simulation, run_recorded
-    from rayfed_kd.protocol import shared_vectors
+    Args:
+        launcher: the engine's.
+        on_event, tell: as in `run`.
+        resume: go on from the newest checkpoint in the folder.
+    """
     from rayfed_kd.results.folder import run_folder
-    from rayfed_kd.results.recorder import RunRecorder
 
-    recipe, setting = prepared.recipe, prepared.setting
-    threads = torch.get_num_threads()
-    torch.set_num_threads(recipe.placement.threads)
-    try:
-        with run_folder(recipe, setting, "local", resume=resume) as folder, _resumable(folder):
-            engine = LocalEngine(Host(setting, keep_states=recipe.partition.clients))
-            checkpointer = Checkpointer(folder, recipe.checkpoint)
-            start = checkpointer.latest(engine.publish, "cpu", tell) if resume else None
-            after = None if not resume else 0 if start is None else start.round
-            recorder = RunRecorder(folder, setting, on_event, after)
-            grouping = Grouping(setting, engine, folder, tell)
-            simulation = Simulation(setting, engine, recorder, checkpointer=checkpointer, grouping=grouping)
-            summary = run_recorded(simulation, recorder, start)
-            if summary["status"] == "interrupted":
-                raise KeyboardInterrupt
-    finally:
-        torch.set_num_threads(threads)
-    models = {name: vector.numpy() for name, vector in shared_vectors(simulation.models).items()}
+    launcher.check(prepared.recipe)
+    named_folder = run_folder(prepared.recipe, prepared.setting, launcher.name, resume=resume)
+    with named_folder as folder, _resumable(folder):
+        summary, models = launcher.launch(prepared, folder, on_event, tell, resume=resume)
     return Result(folder, summary, _tables(folder), models)
+
+
+def _run_local(
+    prepared: Prepared, on_event: OnEvent, *, resume: bool = False, tell: Tell = lambda line: None
+) -> Result:
+    """A comparison's run in this process."""
+    return run_prepared(prepared, InProcess(), on_event, resume=resume, tell=tell)
 
 
 def run_prepared_on_ray(
@@ -122,27 +114,10 @@ def run_prepared_on_ray(
     resume: bool = False,
     tell: Tell = lambda line: None,
 ) -> Result:
-    from cluster.ray_backend.session import check_room, run_on_ray
-    from rayfed_kd.results.folder import run_folder
-
-    if plan is None:
-        check_room(prepared.recipe, share)  # before there is a folder
-    with (
-        run_folder(prepared.recipe, prepared.setting, "ray", resume=resume) as folder,
-        _resumable(folder),
-    ):
-        summary, models = run_on_ray(
-            prepared.blueprint,
-            prepared.recipe,
-            str(folder),
-            on_event,
-            share=share,
-            plan=plan,
-            stop=stop,
-            resume=resume,
-            tell=tell,
-        )
-    return Result(folder, summary, _tables(folder), models)
+    """A comparison's or a search's run on a Ray that is there, shared with others."""
+    return run_prepared(
+        prepared, OnRay(share=share, stop=stop, plan=plan), on_event, resume=resume, tell=tell
+    )
 
 
 def ray_machines(address: str | None = None) -> list[Surveyed]:

@@ -27,6 +27,7 @@ from rayfed_kd.protocol.evaluated import (
     Personal,
     shared_vectors,
 )
+from rayfed_kd.protocol.message_codec import Codec, TravellingPart
 from rayfed_kd.protocol.messages import (
     KINDS,
     Array,
@@ -73,6 +74,7 @@ __all__ = [
     "Clock",
     "ClockFacts",
     "ClockOptions",
+    "Codec",
     "Cohort",
     "Completing",
     "Context",
@@ -118,6 +120,7 @@ __all__ = [
     "Staleness",
     "StalenessRule",
     "Step",
+    "TravellingPart",
     "UpdateRule",
     "Windows",
     "last_maps",

@@ -47,8 +47,8 @@ class Package:
     @classmethod
     def of(cls, parts: Mapping[str, Tensor], metadata: Mapping[str, Number]) -> Any:
         """A package of `parts` as they are, also if the mapping fetches them only when asked."""
-        package = cls(**metadata)
-        package.parts = parts
+        package = cls.__new__(cls)  # not through __init__, which would look at every part
+        package.parts, package.metadata = parts, metadata
         return package
 
     def __getitem__(self, name: str) -> Any:
@@ -69,8 +69,11 @@ class Message(Package):
 class Handle(Protocol):
     """A reference to arrays that may lie in another process; resolved where they are used."""
 
-    def resolve(self) -> Mapping[str, Array]:
-        """The arrays by name; read-only, possibly shared memory: copy before computing."""
+    def resolve(self) -> Mapping[str, Any]:
+        """The arrays by name, or a client's packed state as "state".
+
+        Read-only, possibly shared memory: copy before computing.
+        """
         ...
 
     def own(self) -> Handle:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
@@ -200,8 +200,12 @@ class Method(Generic[ServerState, ClientState]):
         raise _missing(self, "init_server")
 
     def init_client(self, ctx: ClientContext) -> ClientState:
-        """A client's first state, made when it first takes part; None if it has none yet, or never."""
-        return cast(ClientState, None)
+        """A client's first state, made when it first takes part.
+
+        A step is given this, or what the client's last step returned. Methods whose clients keep nothing
+        leave it out: their ClientState is None.
+        """
+        return None  # type: ignore[return-value]
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """One round: exchanges with the cohort, then the new server state."""
@@ -256,7 +260,7 @@ class OneExchange(Method[ServerState, ClientState]):
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
-        """One client's work."""
+        """One client's work: from its state, which `init_client` made, to its next one and its reply."""
         raise _missing(self, "client_update")
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:

@@ -1,7 +1,8 @@
-"""A setting on paper: plain values, which any process turns into the same setting."""
+"""What any process turns into the same setting. It is sent; the setting, with its data, is not."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,17 +20,20 @@ from rayfed_kd.recipe.registry import find_modules, load_object, locate, options
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
+from rayfed_kd.setting.codecs import make_codec
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.setting.timing import clock_options, make_schedule
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """All that a process needs to build the setting: plain values only, so it crosses to any process.
+    """All that a process needs to build the setting.
 
     Attributes:
-        recipe: the resolved recipe as nested mappings.
+        recipe: validated where it was read, and nowhere again.
         method: the method's location, `package.module:Object`.
+        pickled_method: the method with its options, as bytes: its class is a user's own perhaps, which a
+            process can import only after it has found the user's folders, and that is after it was sent this.
         dataset_folder: the decoded cache entry to map; only its name where every machine has it in its own
             cache folder.
         partition: who holds what.
@@ -38,8 +42,9 @@ class Blueprint:
         identity: of the code that made it.
     """
 
-    recipe: Mapping[str, Any]
+    recipe: Recipe
     method: str
+    pickled_method: bytes
     dataset_folder: str
     partition: Partition
     devices: Devices | None = None
@@ -53,13 +58,12 @@ class Blueprint:
         """
         check_identity(self.identity)
         self.find_modules()
-        recipe = Recipe.model_validate(dict(self.recipe))
-        method = make_method(self.method, recipe.method)
+        method = pickle.loads(self.pickled_method)
         dataset = open_dataset(locate_entry(Path(self.dataset_folder)))
-        if recipe.data.pixels == "symmetric":
+        if self.recipe.data.pixels == "symmetric":
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)
-        return Setting(recipe, method, dataset, self.partition, self.devices)
+        return Setting(self.recipe, method, dataset, self.partition, self.devices)
 
     def find_modules(self) -> None:
         """Makes a user's own modules importable in this process, if it sees their folders."""
@@ -90,6 +94,7 @@ def check_names(recipe: Recipe) -> None:
         validate(options_model(function), what.options, path, what.name)
     make_schedule(recipe)
     clock_options(recipe)
+    make_codec(recipe)
     if recipe.data.augment not in AUGMENTATIONS:
         known = ", ".join(sorted(AUGMENTATIONS))
         near = nearest(recipe.data.augment, AUGMENTATIONS)

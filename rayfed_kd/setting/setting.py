@@ -32,11 +32,13 @@ from rayfed_kd.protocol import (
     ServerContext,
     ServerFacts,
 )
+from rayfed_kd.protocol.message_codec import Direction, Wire
 from rayfed_kd.recipe.registry import load_object, locate, options_model
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import attacked_parts, strength
+from rayfed_kd.setting.codecs import make_codec
 from rayfed_kd.setting.timing import check_schedule, make_clock, make_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
 
@@ -133,6 +135,11 @@ class Setting:
         asked = self.recipe.partition.public
         share = None if asked is None else PublicShare(self.partition.public, asked.labels)
         return DeviceData(self.dataset, device, share)
+
+    def wire(self, direction: Direction) -> Wire:
+        """How the method's parts travel in that direction."""
+        declared = self.method.down if direction == "down" else self.method.up
+        return Wire(declared, direction, make_codec(self.recipe))
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """What the server knows in that round."""

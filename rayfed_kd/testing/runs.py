@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,11 +28,12 @@ class RecordingEngine(LocalEngine):
         super().__init__(host)
         self.calls: dict[tuple[int, str], tuple[StepCall, StepResult]] = {}
 
-    def submit(self, call: StepCall) -> Future[StepResult]:
-        future = super().submit(call)
-        if not call.observing:
-            self.calls[call.facts.round, call.step] = call, future.result()
-        return future
+    def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+        futures = super().submit(calls)
+        for call, future in zip(calls, futures, strict=True):
+            if not call.observing:
+                self.calls[call.facts.round, call.step] = call, future.result()
+        return futures
 
 
 class BackwardsEngine(LocalEngine):
@@ -40,17 +41,18 @@ class BackwardsEngine(LocalEngine):
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
-        self._waiting: list[tuple[StepCall, Future[StepResult]]] = []
+        self._waiting: list[tuple[Sequence[StepCall], Sequence[Future[StepResult]]]] = []
 
-    def submit(self, call: StepCall) -> Future[StepResult]:
-        future = _Lazy(self._run)
-        self._waiting.append((call, future))
-        return future
+    def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+        futures: list[Future[StepResult]] = [_Lazy(self._run) for _ in calls]
+        self._waiting.append((calls, futures))
+        return futures
 
     def _run(self) -> None:
         while self._waiting:
-            call, future = self._waiting.pop()
-            future.set_result(super().submit(call).result())
+            calls, futures = self._waiting.pop()
+            for future, done in zip(futures, super().submit(calls), strict=True):
+                future.set_result(done.result())
 
 
 class _Lazy(Future[StepResult]):

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from cluster.server.checkpoints import encode
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import ClientContext, Message, Method, Reply
+from rayfed_kd.protocol.codec import pack
 from rayfed_kd.testing.rules import ContractError
 
 
@@ -36,9 +36,9 @@ def own_attributes(method: Method[Any, Any]) -> dict[str, Any]:
 
 def content(value: Any) -> tuple[str, list[tuple[str, bytes]]]:
     """A state or a package's parts to the last bit, comparable. Raises: RunError if it cannot be stored."""
-    arrays: dict[str, Any] = {}
-    tree = repr(encode(value, arrays))
-    return tree, [(f"{array.dtype} {array.shape}", array.tobytes()) for array in arrays.values()]
+    packed = pack(value)
+    arrays = [(f"{array.dtype} {array.shape}", array.tobytes()) for array in packed.arrays]
+    return repr(packed.structure), arrays
 
 
 class WatchedMethod:

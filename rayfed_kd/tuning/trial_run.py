@@ -20,7 +20,8 @@ from rayfed_kd.tuning.search_folder import SearchFolder, TrialRecord
 from rayfed_kd.tuning.space import Coefficients, coefficient_overrides
 
 if TYPE_CHECKING:
-    from cluster.ray_backend.placement import Node, Plan
+    from cluster.ray_backend.placement import Plan
+    from cluster.ray_backend.resources import Node
 
 Report = Callable[[int, float], None]  # (round, value)
 

@@ -13,6 +13,7 @@ from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import ClientContext, ClientData, DispatchFacts, Replies, Reply, ServerContext
+from rayfed_kd.protocol.codec import unpack
 
 SMALL = {
     "model": {"name": "lenet5"},
@@ -122,14 +123,15 @@ def made_replies():
 
 @pytest.fixture
 def client_states():
-    """(recipe, *overrides) -> every client's state after a local run, as arrays, by client."""
+    """(recipe, *overrides) -> every client's state after a local run, by client."""
 
     def states(recipe, *overrides):
         torch.set_num_threads(1)
         setting = prepare(recipe, overrides).setting
         simulation = Simulation(setting, LocalEngine(Host(setting)), Silent())
         simulation.run()
-        return [record.state.resolve()["state"] for _, record in sorted(simulation.ground.records.items())]
+        records = sorted(simulation.run_state.records.items())
+        return [unpack(record.state.resolve()["state"]) for _, record in records]
 
     return states
 

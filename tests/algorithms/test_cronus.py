@@ -171,7 +171,7 @@ def attacked(**options):
     run = Simulation(setting, LocalEngine(Host(setting)), Silent())
     ctx = server_context(run.setting, 1)
     run.begin()
-    replies = EngineCohort(1, run.ground).broadcast(setting.method.predict, Message(seed=1))
+    replies = EngineCohort(1, run.run_state).broadcast(setting.method.predict, Message(seed=1))
     honest = torch.stack([r["probabilities"] for r in replies if r.client != 3])
     assert torch.allclose(replies[3]["probabilities"], honest.mean(0) + 10)
     return setting.method.agreed(replies, ctx), honest

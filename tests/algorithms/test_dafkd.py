@@ -50,7 +50,7 @@ def trained_cohort(*overrides):
     sim = simulation(*overrides)
     ctx, method = server_context(sim.setting, 1), sim.setting.method
     server = sim.begin().server
-    replies = EngineCohort(1, sim.ground).broadcast(method.client_update, method.dispatch(server, ctx))
+    replies = EngineCohort(1, sim.run_state).broadcast(method.client_update, method.dispatch(server, ctx))
     return sim, ctx, server, replies
 
 
@@ -168,7 +168,7 @@ def test_discriminator_is_kept_at_the_client_and_differs_between_clients():
     sim, _, _, replies = trained_cohort("method.correlation=true")
     heads = list(replies.vectors("discriminator"))
     assert not torch.equal(heads[0], heads[1])
-    assert len(sim.ground.records) == len(replies)
+    assert len(sim.run_state.records) == len(replies)
 
 
 def test_sharing_saves_the_discriminators_trunk():

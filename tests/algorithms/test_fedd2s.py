@@ -14,13 +14,13 @@ from torch.nn import functional as F
 import rayfed_kd
 from algorithms.fedd2s import FedD2S, Options
 from algorithms.standalone import StandAlone
-from cluster.engine.calls import decode_state
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import DispatchFacts, Message, Replies
+from rayfed_kd.protocol.codec import unpack
 from rayfed_kd.recipe.schema import OptimizerRecipe
 from rayfed_kd.toolbox.layers import Layers
 
@@ -49,8 +49,8 @@ def simulation(*overrides, recipe=SMALL):
 
 def states(simulated):
     return {
-        client: decode_state(record.state.resolve()["state"], "cpu")
-        for client, record in simulated.ground.records.items()
+        client: unpack(record.state.resolve()["state"], "cpu")
+        for client, record in simulated.run_state.records.items()
     }
 
 
@@ -229,7 +229,7 @@ def test_squared_error_sends_outputs_of_the_layer_down_and_no_head():
     down = [row for row in simulated.recorder[0].tables["messages"] if row["direction"] == "down"]
     sizes = simulated.setting.partition.sizes
     assert {row["client"]: row["bytes"] for row in down if row["kind"] == "features"} == {
-        client: int(sizes[client]) * 4 * 512 for client in simulated.ground.records
+        client: int(sizes[client]) * 4 * 512 for client in simulated.run_state.records
     }
     assert {row["kind"] for row in down} == {"features"}
 
@@ -347,7 +347,7 @@ def test_passes_are_half_of_the_epochs_unless_given():
 
         simulated.engine.submit = counted
         simulated.run()
-        (client,) = simulated.ground.records
+        (client,) = simulated.run_state.records
         batches = -(-int(simulated.setting.partition.sizes[client]) // 16)
         assert sum(logged) == expected * batches
 

@@ -22,6 +22,7 @@ from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message
+from rayfed_kd.protocol.codec import unpack
 from rayfed_kd.toolbox.larger_server import Plateau, ServerState, entropy_weights, paced
 from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Optimizer
@@ -203,11 +204,12 @@ def test_epsilon_one_trains_clients_on_labels_alone():
     found = []
     for fill in (0.0, 5.0):
         run_.begin()
-        cohort = EngineCohort(1, run_.ground)
+        cohort = EngineCohort(1, run_.run_state)
         cohort.broadcast(
             setting.method.update, Message(knowledge=torch.full((PUBLIC, CLASSES), fill), rate=1.0)
         )
-        found.append([run_.ground.records[k].state.resolve()["state"].model for k in range(CLIENTS)])
+        packed = [run_.run_state.records[k].state.resolve()["state"] for k in range(CLIENTS)]
+        found.append([unpack(one).model for one in packed])
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 

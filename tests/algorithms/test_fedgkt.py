@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 import rayfed_kd
 from algorithms.fedgkt import FedGKT, Options
-from cluster.engine.calls import decode_state
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
@@ -20,6 +19,7 @@ from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message, Replies
+from rayfed_kd.protocol.codec import unpack
 from rayfed_kd.toolbox.split_learning import transfer_loss
 
 SMALL = {
@@ -66,8 +66,8 @@ def ran(*overrides, recipe=SMALL):
 
 def states(simulated):
     """Every client's state that took part, by client."""
-    records = sorted(simulated.ground.records.items())
-    return {client: decode_state(r.state.resolve()["state"], "cpu") for client, r in records if r.state}
+    records = sorted(simulated.run_state.records.items())
+    return {client: unpack(r.state.resolve()["state"], "cpu") for client, r in records if r.state}
 
 
 def bytes_by_kind(record):

@@ -5,12 +5,12 @@ import torch
 from runs import Rounds
 
 from algorithms.fedict import FedICT, Options
-from cluster.engine.calls import decode_state
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol.codec import unpack
 from rayfed_kd.toolbox.losses import distillation, weighted_distillation
 
 SMALL = {
@@ -51,8 +51,8 @@ def ran(*overrides):
 
 
 def clients(simulated):
-    records = sorted(simulated.ground.records.items())
-    return {client: decode_state(r.state.resolve()["state"], "cpu") for client, r in records if r.state}
+    records = sorted(simulated.run_state.records.items())
+    return {client: unpack(r.state.resolve()["state"], "cpu") for client, r in records if r.state}
 
 
 def fpkd(**options):

@@ -16,6 +16,7 @@ from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
+from rayfed_kd.protocol.codec import unpack
 from rayfed_kd.toolbox.losses import logit_error
 from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -44,14 +45,15 @@ def run(*overrides, recipe=SMALL):
 
 
 def states(method=None):
-    """Every client's state after a run, as arrays; FedMD without digest, or another method."""
+    """Every client's state after a run; FedMD without digest, or another method."""
     torch.set_num_threads(1)
     setting = prepare(SMALL, ALONE).setting
     if method is not None:
         setting = replace(setting, method=method)
     simulation = Simulation(setting, LocalEngine(Host(setting)), Silent())
     simulation.run()
-    return [record.state.resolve()["state"] for _, record in sorted(simulation.ground.records.items())]
+    records = sorted(simulation.run_state.records.items())
+    return [unpack(record.state.resolve()["state"]) for _, record in records]
 
 
 def test_consensus_is_the_mean_of_the_logits():

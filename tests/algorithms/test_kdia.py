@@ -122,10 +122,10 @@ def test_every_batch_is_trained_on_and_drop_last_leaves_short_ones_out():
         counted = []
         original = sim.engine.submit
 
-        def submit(call, original=original, counted=counted):
-            future = original(call)
-            counted.append(future.result().facts.logged["ce"][1])
-            return future
+        def submit(calls, original=original, counted=counted):
+            futures = original(calls)
+            counted.extend(future.result().facts.logged["ce"][1] for future in futures)
+            return futures
 
         sim.engine.submit = submit
         sim.run()

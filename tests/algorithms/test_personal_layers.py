@@ -15,7 +15,6 @@ from algorithms.fedrep import FedRep
 from algorithms.fedrep import Options as RepOptions
 from algorithms.pfedsd import Options as SelfOptions
 from algorithms.pfedsd import PFedSD
-from cluster.engine.calls import decode_state
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
@@ -25,6 +24,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import Classifier
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import DispatchFacts, Message, Replies
+from rayfed_kd.protocol.codec import unpack
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.toolbox import local_training as training
@@ -57,8 +57,8 @@ def simulated(method, *overrides, recipe=SMALL):
 
 def own_models(simulation):
     return {
-        client: decode_state(record.state.resolve()["state"], "cpu")
-        for client, record in simulation.ground.records.items()
+        client: unpack(record.state.resolve()["state"], "cpu")
+        for client, record in simulation.run_state.records.items()
     }
 
 
@@ -344,9 +344,9 @@ def test_pfedsds_loss_by_hand(weight, tau, expected, monkeypatch):
 def test_pfedsd_evaluates_the_clients_last_local_models():
     simulation = simulated({"name": "pfedsd"})
     assert set(simulation.models) == {"global", "personal"}
-    for client, record in simulation.ground.records.items():
+    for client, record in simulation.run_state.records.items():
         ctx = client_context(simulation.setting, DispatchFacts(client, 0, 0))
-        state = decode_state(record.state.resolve()["state"], "cpu")
+        state = unpack(record.state.resolve()["state"], "cpu")
         assert torch.equal(simulation.setting.method.personal(state, ctx), state)
         assert not torch.equal(state, simulation.servers[-1])
 

@@ -35,7 +35,7 @@ from round import TINY, Silent
 ROUNDS, WARM, GROUPS = 40, 8, 2
 TIMED = [
     (Host, "steps"),
-    (Host, "_packed"),
+    (Host, "_result"),
     (GroupTraining, "_train"),
     (group_training, "program_of"),
     (BatchedSteps, "__init__"),
@@ -83,8 +83,8 @@ def _parts(spent: Mapping[str, float], whole: float) -> dict[str, float]:
         "comparing programs": spent["group_training.program_of"],
         "steps, contexts, modules, optimisers": spent["Host.steps"]
         - spent["GroupTraining._train"]
-        - spent["Host._packed"],
-        "replies and facts": spent["Host._packed"],
+        - spent["Host._result"],
+        "replies and facts": spent["Host._result"],
     }
     return {"a group": spent["Host.steps"], **inside, "the server's part": whole - spent["Host.steps"]}
 

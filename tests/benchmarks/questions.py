@@ -102,14 +102,14 @@ class Side:
 
     def ahead(self, index: int) -> Walk:
         """Asked ahead, read by row."""
-        cohort = EngineCohort(index, self.simulation.ground)
+        cohort = EngineCohort(index, self.simulation.run_state)
         started = time.perf_counter()
         questions = cohort.questions(self.method.predict, Message(), answer="logits", question="ids")
         return self._walk(index, cohort, questions.ask, started)
 
     def calls(self, index: int) -> Walk:
         """A broadcast for each question."""
-        cohort = EngineCohort(index, self.simulation.ground)
+        cohort = EngineCohort(index, self.simulation.run_state)
 
         def ask(ids: Tensor) -> Tensor:
             replies = cohort.broadcast(self.method.predict, Message(ids=ids.int()))

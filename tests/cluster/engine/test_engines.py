@@ -1,12 +1,19 @@
 """One result everywhere: torch.equal, not allclose."""
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from algorithms import METHODS
-from cluster.ray_backend.placement import Node, plan_hosts
+from cluster.engine.calls import Held
+from cluster.engine.local import LocalEngine, _done
+from cluster.ray_backend.placement import plan_hosts
+from cluster.ray_backend.resources import Node
+from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.loading import load_recipe
 
 RECIPE = {
@@ -97,6 +104,64 @@ def test_bug_in_a_method_shows_its_own_traceback(shared_ray, tmp_path, monkeypat
         rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}", "placement.clients_per_actor=4"])
     assert "ValueError: seventeen" in str(caught.value)
     assert "broken_on_ray.py" in str(caught.value)
+
+
+UNSTORABLE = """
+from algorithms.fedavg import FedAvg
+
+
+class Client(FedAvg):
+    def client_update(self, client, message, ctx):
+        return {"seen": {ctx.client}}, super().client_update(client, message, ctx)[1]
+
+
+class Server(FedAvg):
+    def run_round(self, server, cohort, ctx):
+        return {"all": super().run_round(server.get("all"), cohort, ctx), "seen": {ctx.round}}
+
+    def init_server(self, ctx):
+        return {"all": super().init_server(ctx)}
+"""
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_state_that_cannot_be_stored_is_refused_at_its_first_step(local, shared_ray, tmp_path, monkeypatch):
+    """Not in round 10, at the first checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "unstorable.py").write_text(UNSTORABLE)
+    recipe = {**RECIPE, "method": {"name": "unstorable:Client"}, "rounds": 10}
+    told = r"round 1, client \d, client_update of Client: the state\.seen is a set, which no"
+    with pytest.raises(RunError, match=told):
+        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"], local=local)
+
+
+def test_server_state_that_cannot_be_stored_is_refused_after_the_first_round(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "unstorable.py").write_text(UNSTORABLE)
+    recipe = {**RECIPE, "method": {"name": "unstorable:Server"}, "rounds": 10}
+    with pytest.raises(RunError, match=r"the server of Server: the state\.seen is a set"):
+        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"], local=True)
+
+
+@pytest.mark.parametrize("method", ["fedkf", "kdia"])
+def test_a_reply_is_fetched_once_a_round_however_many_uses_it_has(method, tmp_path, monkeypatch):
+    """FedKF uses a student twice, KDIA three times; a slot's vector is fetched when its client returns."""
+    fetched, step = [], LocalEngine.submit
+
+    class Counted(Held):
+        def resolve(self):
+            fetched.append(id(self))
+            return super().resolve()
+
+    def submit(self, calls):
+        futures = step(self, calls)
+        results = [future.result() for future in futures]
+        return [_done(replace(result, parts=Counted(result.parts.arrays))) for result in results]
+
+    monkeypatch.setattr(LocalEngine, "submit", submit)
+    run(method, tmp_path / "run", "rounds=1", "evaluation.samples=false", "checkpoint.every=null", local=True)
+    # Once in the round, and once for the checkpoint at the run's end.
+    assert sorted(Counter(fetched).values()) == [2] * 3
 
 
 def test_nothing_large_passes_through_the_driver(shared_ray, tmp_path):

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from cluster.ray_backend.placement import Node, bundles, plan_hosts, rooms
+from cluster.ray_backend.placement import bundles, plan_hosts, rooms
+from cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 

@@ -100,8 +100,9 @@ class Paced(Host):
 
     seconds = 0.001
 
-    def _facts(self, *given, **options):
-        return replace(super()._facts(*given, **options), seconds=self.seconds)
+    def _result(self, *given):
+        facts, parts, state = super()._result(*given)
+        return replace(facts, seconds=self.seconds), parts, state
 
 
 class Long(Paced):
@@ -111,10 +112,10 @@ class Long(Paced):
 class Ill(Paced):
     """One client's step raises."""
 
-    def _stepped(self, call, ctx):
+    def _run(self, call, ctx):
         if ctx.client == 7:
             raise StepError("client 7 has a bug")
-        return super()._stepped(call, ctx)
+        return super()._run(call, ctx)
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def answers(engine, calls):
     """Trained vectors or errors of two rounds: the first one tells how long steps take."""
     found = []
     for _ in range(2):
-        pending = [engine.submit(call) for call in calls]
+        pending = [engine.submit([call])[0] for call in calls]
         found += [one.exception(timeout=60) or one.result() for one in pending]
     return [one if isinstance(one, Exception) else one.parts.resolve()["student"] for one in found]
 
@@ -183,7 +184,7 @@ def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
     made = engine([InProcess(Paced(setting))])
     calls = asked(setting, made)
     for call in (*calls, *calls):
-        state = made.submit(call).result(timeout=60).state
+        state = made.submit([call])[0].result(timeout=60).state
         assert isinstance(state, Held)
         assert state.resolve() == {"state": None}
 
@@ -241,7 +242,7 @@ def test_with_a_time_limit_no_step_waits_at_a_host_for_another(setting, engine, 
     actors, killed = [InProcess(Long(setting), each_s=0.5)], []
     monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
     made = engine(actors, step_timeout_s=0.9)
-    pending = [made.submit(call) for call in asked(setting, made)[:6]]
+    pending = [made.submit([call])[0] for call in asked(setting, made)[:6]]
     assert all(one.result(timeout=60) for one in pending)
     assert not killed
 

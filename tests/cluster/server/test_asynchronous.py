@@ -11,10 +11,11 @@ from small_recipes import assert_same_run, small_recipe
 import rayfed_kd
 from cluster.engine.calls import Held, StepCall, StepFacts, StepResult
 from cluster.server.clock import DeviceClock, NoClock
-from cluster.server.event_queue import Flights, Order
+from cluster.server.event_queue import Dispatch, EventQueue
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Clock, ClockFacts, Devices, DispatchFacts
+from rayfed_kd.protocol.message_codec import PartSize
 
 RECIPE = {
     "method": {"name": "fedavg"},
@@ -63,64 +64,65 @@ class Work:
     def __init__(self):
         self.futures = {}
 
-    def submit(self, call):
+    def submit(self, calls):
+        (call,) = calls
         self.futures[call.facts.client] = Future()
-        return self.futures[call.facts.client]
+        return [self.futures[call.facts.client]]
 
     def done(self, client, samples=0, up=0):
-        facts = StepFacts({}, {"student": (up, 1)}, (), {}, samples, 0, "", 0.0, 0.0, 0.0)
+        facts = StepFacts({}, {"student": PartSize(up, up)}, (), {}, samples, 0, "", 0.0, 0.0, 0.0)
         self.futures[client].set_result(StepResult(facts, Held(), Held()))
 
 
-def order(number, client, at=0.0, samples=0):
+def dispatch(number, client, at=0.0, samples=0):
     call = StepCall("step", DispatchFacts(client, 1, 1), Held(), {}, None, 0, number)
-    return Order(number, at, call, 0, {}, samples)
+    return Dispatch(number, at, call, 0, {}, samples)
 
 
-def flights(work, *seconds_per_sample, up_mbit_s=None):
+def event_queue(work, *seconds_per_sample, up_mbit_s=None):
     clients = len(seconds_per_sample)
     up = np.full(clients, 1e12) if up_mbit_s is None else np.array(up_mbit_s)
     devices = Devices(
         np.array(seconds_per_sample), up, np.full(clients, 1e12), np.zeros(clients), (None,) * clients
     )
-    return Flights(
+    return EventQueue(
         work, DeviceClock(None, ClockFacts(clients, seed=1, devices=devices)), {"student": "weights"}
     )
 
 
 def test_replies_land_in_simulated_order_whatever_ends_first():
     work = Work()
-    air = flights(work, 3.0, 1.0, 2.0)
+    queue = event_queue(work, 3.0, 1.0, 2.0)
     for client in range(3):
-        air.start(order(client + 1, client, samples=10))
+        queue.start(dispatch(client + 1, client, samples=10))
     for client in (0, 2, 1):
         work.done(client, samples=10)
     landed = []
-    while landing := air.next():
-        landed.append((landing.order.client, air.now))
+    while arrival := queue.next():
+        landed.append((arrival.dispatch.client, queue.now))
     assert landed == [(1, 10.0), (2, 20.0), (0, 30.0)]
 
 
 def test_reply_that_is_surely_first_is_taken_while_others_still_work():
     """Client 0 needs 100 s at least, so that client 1's reply at 10 s cannot be overtaken."""
     work = Work()
-    air = flights(work, 10.0, 1.0)
-    air.start(order(1, 0, samples=10))
-    air.start(order(2, 1, samples=10))
+    queue = event_queue(work, 10.0, 1.0)
+    queue.start(dispatch(1, 0, samples=10))
+    queue.start(dispatch(2, 1, samples=10))
     work.done(1, samples=10)
-    assert air.next().order.client == 1
+    assert queue.next().dispatch.client == 1
     assert not work.futures[0].done()
 
 
 def test_upload_and_more_work_than_expected_change_the_order():
     """Client 0: 10 s and 8 Mbit up at 1 Mbit/s: 18 s. Client 1: at least 5 s, but 17 for 17 samples."""
     work = Work()
-    air = flights(work, 1.0, 1.0, up_mbit_s=[1.0, 1e12])
-    air.start(order(1, 0, samples=10))
-    air.start(order(2, 1, samples=5))
+    queue = event_queue(work, 1.0, 1.0, up_mbit_s=[1.0, 1e12])
+    queue.start(dispatch(1, 0, samples=10))
+    queue.start(dispatch(2, 1, samples=5))
     work.done(0, samples=10, up=1_000_000)
     work.done(1, samples=17)
-    assert [(air.next().order.client, air.now) for _ in range(2)] == [(1, 17.0), (0, 18.0)]
+    assert [(queue.next().dispatch.client, queue.now) for _ in range(2)] == [(1, 17.0), (0, 18.0)]
 
 
 class Late(Clock):
@@ -137,29 +139,29 @@ class Late(Clock):
 def test_clock_whose_replies_arrive_before_their_earliest_second_is_refused(client, second):
     """Their order would depend on what the server happened to ask first."""
     work = Work()
-    air = Flights(work, Late(None, ClockFacts(2, seed=1)), {"student": "weights"})
-    air.start(order(1, client))
+    queue = EventQueue(work, Late(None, ClockFacts(2, seed=1)), {"student": "weights"})
+    queue.start(dispatch(1, client))
     work.done(client)
     with pytest.raises(RunError, match=rf"client {client} arrives at {second} s, and `earliest` gave 5.0 s"):
-        air.next()
+        queue.next()
 
 
 def test_replies_of_one_second_land_in_client_order_then_by_dispatch():
     work = Work()
-    air = Flights(work, NoClock(None, ClockFacts(10, seed=1)), {})
+    queue = EventQueue(work, NoClock(None, ClockFacts(10, seed=1)), {})
     for number, client in enumerate([5, 2, 9], start=1):
-        air.start(order(number, client))
+        queue.start(dispatch(number, client))
     for client in (9, 5, 2):
         work.done(client)
-    assert [air.next().order.client for _ in range(3)] == [2, 5, 9]
+    assert [queue.next().dispatch.client for _ in range(3)] == [2, 5, 9]
 
 
 def test_time_goes_on_to_the_deadline_if_nothing_lands():
     work = Work()
-    air = flights(work, 1.0)
-    air.start(order(1, 0, samples=10))
-    assert air.next(until=4.0) is None
-    assert (air.now, len(air)) == (4.0, 1)
+    queue = event_queue(work, 1.0)
+    queue.start(dispatch(1, 0, samples=10))
+    assert queue.next(until=4.0) is None
+    assert (queue.now, len(queue)) == (4.0, 1)
 
 
 @pytest.mark.parametrize("clock", ["none", "lognormal"])

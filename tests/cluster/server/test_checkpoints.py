@@ -17,16 +17,18 @@ import rayfed_kd
 from algorithms import METHODS
 from cluster.engine.calls import Held
 from cluster.engine.host import Host
-from cluster.server.checkpoints import Checkpointer, Decoder, Snapshot, encode
+from cluster.server.checkpoints import FORMAT, Checkpointer, Snapshot
 from cluster.server.client_records import ClientRecord
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
-from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import PartRef
+from rayfed_kd.protocol.codec import pack, unpack
 from rayfed_kd.recipe.schema import CheckpointRecipe
+from rayfed_kd.results.recorder import RunRecorder
 from rayfed_kd.toolbox.slots import Slots
 
 RECIPE = {
@@ -69,8 +71,8 @@ def test_state_comes_back_bit_for_bit(tmp_path):
         torch.randn(5), slots(1.5, -2.0), {7: (math.inf, None), -1: (0.1, None)}, Pair(2**40, torch.tensor(3))
     )
     keeper = Checkpointer(tmp_path, CheckpointRecipe())
-    held = Held({"state": {"steps": np.array(3.0, dtype=np.float32), "name": "x"}})
-    keeper.save(Snapshot(8, state, {3: ClientRecord(2, held, 5)}, 12.5))
+    held = Held({"state": pack({"steps": np.array(3.0, dtype=np.float32), "name": "x"})})
+    keeper.save(Snapshot(8, state, {3: ClientRecord(2, held, 5, exchange=4)}, 12.5))
     found = keeper.latest(Held, "cpu", pytest.fail)
     assert (found.round, found.wall_s) == (8, 12.5)
     assert torch.equal(found.server.weights, state.weights)
@@ -81,21 +83,8 @@ def test_state_comes_back_bit_for_bit(tmp_path):
     assert found.server.others == state.others
     assert (found.server.pair.first, found.server.pair.second.item()) == (2**40, 3)
     record = found.records[3]
-    assert (record.participations, record.version) == (2, 5)
-    assert record.state.resolve()["state"]["steps"].shape == ()
-
-
-def test_what_no_checkpoint_can_hold_is_told():
-    with pytest.raises(RunError, match="a state holds a set, which a checkpoint cannot"):
-        encode({"a": {1, 2}}, {})
-
-
-def test_class_of_a_module_that_is_not_loaded_is_refused():
-    """Nothing is imported, nor anything but a state's class called, for what a file says."""
-    decoder = Decoder(lambda name: np.zeros(1), Held, "cpu")
-    for name in ("antigravity:State", "os:system", "subprocess:Popen"):
-        with pytest.raises(RunError, match=f"the checkpoint holds a {name}"):
-            decoder.decode(["dataclass", name, {}])
+    assert (record.participations, record.version, record.exchange) == (2, 5, 4)
+    assert unpack(record.state.resolve()["state"])["steps"].shape == ()
 
 
 def saved(folder, rounds=(1, 2, 3), keep=3):
@@ -124,6 +113,42 @@ def test_damaged_checkpoint_is_recognised_and_the_one_before_it_used(damage, tmp
     assert (found.round, found.server.tolist()) == (2, [2.0, 2.0, 2.0])
     assert len(told) == 1
     assert "round-000003.safetensors is damaged" in told[0]
+
+
+@pytest.mark.parametrize(("other", "which"), [(FORMAT - 1, "an older"), (FORMAT + 1, "a newer")])
+def test_checkpoint_of_another_version_is_refused_with_the_reason(other, which, tmp_path, monkeypatch):
+    """It is whole: to take the one before it, or to start afresh, would throw a run away."""
+    with monkeypatch.context() as patch:
+        patch.setattr("cluster.server.checkpoints.FORMAT", other)
+        keeper = saved(tmp_path)
+    with pytest.raises(
+        RecipeError, match=f"written by {which} version .* its format is {other}, .* reads {FORMAT}"
+    ):
+        keeper.latest(Held, "cpu", pytest.fail)
+
+
+SAMPLES = {
+    "late": {"name": "quorum", "min_fraction": 0.5, "late": "next_round"},
+    "fedasync": {"name": "fedasync"},
+}
+
+
+@pytest.mark.parametrize("schedule", SAMPLES)
+def test_resumed_asynchronous_run_draws_the_same_generated_samples(schedule, tmp_path, monkeypatch):
+    """A client's draws for people depend on how many steps of its participation were begun."""
+    drawn, record = {}, RunRecorder.record
+
+    def recorded(self, one):
+        drawn.setdefault(self._folder.name, {})[one.round] = one.shown["samples"]
+        record(self, one)
+
+    monkeypatch.setattr(RunRecorder, "record", recorded)
+    asked = {**recipe(), "schedule": SAMPLES[schedule], "clock": {"name": "lognormal"}, "evaluation": {}}
+    rayfed_kd.run(asked, ["rounds=8", f"results.folder={tmp_path / 'whole'}"], local=True)
+    rayfed_kd.run(asked, ["rounds=4", f"results.folder={tmp_path / 'cut'}"], local=True)
+    rayfed_kd.resume(tmp_path / "cut", ["rounds=8"], local=True)
+    for round_index, samples in drawn["whole"].items():
+        assert torch.equal(drawn["cut"][round_index].images, samples.images), round_index
 
 
 def test_file_without_its_note_does_not_count(tmp_path):

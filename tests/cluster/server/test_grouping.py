@@ -131,15 +131,10 @@ class Timed(LocalEngine):
     def clock(self):
         return self.now
 
-    def submit(self, call):
-        self.asked.append([call])
-        self.now += self._seconds[0]
-        return super().submit(call)
-
-    def submit_together(self, group):
-        self.asked.append(list(group))
-        self.now += self._seconds[1] * len(group)
-        return super().submit_together(group)
+    def submit(self, calls):
+        self.asked.append(list(calls))
+        self.now += self._seconds[len(calls) > 1] * len(calls)
+        return super().submit(calls)
 
 
 def first_calls(one, count):
@@ -168,10 +163,10 @@ def test_auto_takes_what_is_faster_by_a_tenth_and_says_so(together_s, expected, 
 class Warming(Timed):
     """Its first groups take long, as modules are built and caches filled."""
 
-    def submit_together(self, group):
+    def submit(self, calls):
         groups_so_far = sum(len(asked) > 1 for asked in self.asked)
         self._seconds = (self._seconds[0], 0.02 if groups_so_far > 2 else 0.04)
-        return super().submit_together(group)
+        return super().submit(calls)
 
 
 def test_auto_is_not_misled_by_what_takes_long_at_first():

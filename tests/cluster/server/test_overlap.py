@@ -38,11 +38,11 @@ class Late(LocalEngine):
     def evaluate_personal(self, call):
         return self._later(super().evaluate_personal(call).result())
 
-    def submit(self, call):
+    def submit(self, calls):
         for future, result in self._kept:
             _end(future, result, 0.05)
         self._kept = []
-        return super().submit(call)
+        return super().submit(calls)
 
     def _later(self, result):
         self.evaluations += 1
@@ -119,11 +119,11 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
     stopped = run(lambda host: Late(host, never_from=per_round + 1), checkpointer=Saved())
     stopped_in = []
 
-    def submit(call, before=stopped.engine.submit):
-        if call.facts.round == 3:
-            stopped_in.append(call.facts.client)
+    def submit(calls, before=stopped.engine.submit):
+        if calls[0].facts.round == 3:
+            stopped_in.append(calls[0].facts.client)
             raise StoppedError("now")
-        return before(call)
+        return before(calls)
 
     stopped.engine.submit = submit
     with pytest.raises(StoppedError):

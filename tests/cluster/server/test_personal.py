@@ -7,12 +7,12 @@ from runs import Rounds, run_in_process
 from safetensors.torch import load_file
 
 import rayfed_kd
-from cluster.engine.calls import decode_state
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.protocol.codec import unpack
 
 OWN = '''
 import torch
@@ -91,9 +91,9 @@ def simulated(*overrides, before=lambda simulation: None):
 
 def own_vector(simulation, client):
     """A client's own model, from what the server remembers of it."""
-    record = simulation.ground.records[client]
+    record = simulation.run_state.records[client]
     if record.state is not None:
-        return decode_state(record.state.resolve()["state"], "cpu")
+        return unpack(record.state.resolve()["state"], "cpu")
     from rayfed_kd.seeds import torch_stream
 
     initial = simulation.setting.workshop().initial_vector("model")
@@ -114,7 +114,7 @@ def personal(rows):
 def test_every_clients_model_is_held_against_its_own_test_part():
     simulation, tables = simulated("rounds=1")
     setting = simulation.setting
-    assert len(simulation.ground.records) == 2  # three clients were never dispatched
+    assert len(simulation.run_state.records) == 2  # three clients were never dispatched
     rows = personal(tables[0]["clients"])
     assert sorted(rows) == [0, 1, 2, 3, 4]
     train = setting.dataset.train
@@ -177,7 +177,7 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
         simulation._evaluator.start = afresh
 
     simulation, cached = simulated(before=count)
-    cohorts = [simulation.ground.schedule.sample(range(5), 2, r) for r in (1, 2, 3, 4)]
+    cohorts = [simulation.run_state.schedule.sample(range(5), 2, r) for r in (1, 2, 3, 4)]
     assert asked == [0, 1, 2, 3, 4, *(client for cohort in cohorts[1:] for client in sorted(cohort))]
     asked.clear()
     _, afresh = simulated(before=forget)
@@ -188,9 +188,9 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
 def test_evaluation_changes_no_state():
     often, _ = simulated("evaluation.every=1")
     once, _ = simulated("evaluation.every=4")
-    for client, record in often.ground.records.items():
+    for client, record in often.run_state.records.items():
         assert torch.equal(own_vector(often, client), own_vector(once, client))
-        assert record.version == once.ground.records[client].version
+        assert record.version == once.run_state.records[client].version
 
 
 def test_any_placement_gives_the_local_engines_rows(hosts):

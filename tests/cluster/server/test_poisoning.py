@@ -11,7 +11,8 @@ from runs import Silent, run_in_process
 from cluster.engine.calls import Held
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
-from cluster.server.cohort import EngineCohort, Onlookers
+from cluster.server.cohort import EngineCohort
+from cluster.server.observed_clients import ObservedClients
 from cluster.server.poisoning import Poisoning
 from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
@@ -132,7 +133,7 @@ def test_paf_moves_the_plain_mean_by_its_share_of_theta():
     for one in (plain, attacked):
         ctx, method = server_context(one.setting, 1), one.setting.method
         server = one.begin().server
-        replies = EngineCohort(1, one.ground).broadcast(method.client_update, method.dispatch(server, ctx))
+        replies = EngineCohort(1, one.run_state).broadcast(method.client_update, method.dispatch(server, ctx))
         weights.append((replies, method.absorb(server, replies, ctx).weights))
     honest = torch.stack([r["student"] for r in weights[0][0] if r.client != 3]).double().mean(0)
     torch.testing.assert_close(weights[1][1].double(), honest + 2, atol=1e-5, rtol=0)
@@ -176,8 +177,8 @@ def test_answers_to_questions_are_poisoned_row_by_row():
     method = one.setting.method
     answers = []
     one.begin()
-    for poisoning_ in (None, one.ground.poisoning):
-        cohort = EngineCohort(1, dataclasses.replace(one.ground, poisoning=poisoning_))
+    for poisoning_ in (None, one.run_state.poisoning):
+        cohort = EngineCohort(1, dataclasses.replace(one.run_state, poisoning=poisoning_))
         questions = cohort.questions(method.predict, Message(), answer="logits", question="ids")
         answers.append(questions.ask(torch.tensor([7, 2])))
     honest, attacked = answers
@@ -191,7 +192,7 @@ def test_a_poisoned_prediction_moves_the_plain_mean_of_ds_fl_by_its_share():
     one = simulation("method={name: dsfl, aggregation: sa}", PAF)
     method = one.setting.method
     one.begin()
-    replies = EngineCohort(1, one.ground).broadcast(method.update, Message(seed=1))
+    replies = EngineCohort(1, one.run_state).broadcast(method.update, Message(seed=1))
     honest = torch.stack([r["probabilities"] for r in replies if r.client != 3]).double().mean(0)
     torch.testing.assert_close(replies[3]["probabilities"].double(), honest + 10, atol=1e-5, rtol=0)
     torch.testing.assert_close(method.agreed(replies).double(), honest + 2, atol=1e-5, rtol=0)
@@ -220,9 +221,9 @@ def test_random_theta_is_the_same_at_every_sample_and_in_every_exchange():
 def test_looks_for_people_see_honest_replies():
     one, method = (made := simulation(PAF)), made.setting.method
     message = method.dispatch(one.begin().server, server_context(one.setting, 1))
-    clients = EngineCohort(1, one.ground).clients
-    looked = Onlookers(clients, 1, one.ground).broadcast(method.client_update, message)
-    honest = Onlookers(clients, 1, dataclasses.replace(one.ground, poisoning=None))
+    clients = EngineCohort(1, one.run_state).clients
+    looked = ObservedClients(clients, 1, one.run_state).broadcast(method.client_update, message)
+    honest = ObservedClients(clients, 1, dataclasses.replace(one.run_state, poisoning=None))
     again = honest.broadcast(method.client_update, message)
     assert all(torch.equal(a["student"], b["student"]) for a, b in zip(looked, again, strict=True))
 
@@ -232,7 +233,7 @@ def test_a_single_reply_cannot_be_poisoned():
     method, ctx = one.setting.method, server_context(one.setting, 1)
     with pytest.raises(RunError, match="a reply that comes alone cannot be poisoned"):
         server = one.begin().server
-        EngineCohort(1, one.ground).submit(0, method.client_update, method.dispatch(server, ctx))
+        EngineCohort(1, one.run_state).submit(0, method.client_update, method.dispatch(server, ctx))
 
 
 def test_ray_gives_the_local_engines_bits_under_attack(hosts):

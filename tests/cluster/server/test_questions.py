@@ -13,12 +13,14 @@ import torch
 from cluster.engine.calls import Held, StepFacts, StepResult
 from cluster.server.client_records import ClientRecord, Records
 from cluster.server.clock import NoClock
-from cluster.server.cohort import EngineCohort, Ground
-from cluster.server.event_queue import Flights
+from cluster.server.cohort import EngineCohort
+from cluster.server.event_queue import EventQueue
+from cluster.server.run_state import RunState
 from cluster.server.schedules import Synchronous
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import ClockFacts, Message, Method, ScheduleFacts, UpdateRule
+from rayfed_kd.protocol.message_codec import PartSize, Wire
 from rayfed_kd.recipe.schema import FaultsRecipe
 
 ANSWERS = {k: 100.0 * k + np.arange(12, dtype=np.float32).reshape(6, 2) for k in (1, 4)}
@@ -42,15 +44,16 @@ class Engine:
     def publish(self, arrays):
         return Held(arrays)
 
-    def submit(self, call):
+    def submit(self, calls):
+        (call,) = calls
         self.calls.append(call)
         self.futures[call.facts.client] = Future()
-        return self.futures[call.facts.client]
+        return [self.futures[call.facts.client]]
 
     def reply(self, client):
         answer = self.answers[client]
-        shapes = {"logits": (answer.size, answer.itemsize)}
-        facts = StepFacts({}, shapes, (), {}, 0, client, "here", 0.5, 0.0, 0.0)
+        sizes = {"logits": PartSize(answer.size, answer.nbytes)}
+        facts = StepFacts({}, sizes, (), {}, 0, client, "here", 0.5, 0.0, 0.0)
         self.futures[client].set_result(StepResult(facts, Held({"logits": answer}), Held({})))
 
 
@@ -65,17 +68,19 @@ def asked(engine, question="ids", message=None, *, drop=False):
     faults = FaultsRecipe(bad_replies="drop" if drop else "stop")
     recipe = SimpleNamespace(faults=faults, partition=SimpleNamespace(clients=5))
     method = Asking()
-    ground = Ground(
+    run = RunState(
         setting=SimpleNamespace(method=method, recipe=recipe),
         engine=engine,
         schedule=Both(None, ScheduleFacts(clients=5, cohort=2, seed=1)),
         rule=UpdateRule(),
-        flights=Flights(engine, NoClock(None, ClockFacts(5, seed=1)), method.up),
+        queue=EventQueue(engine, NoClock(None, ClockFacts(5, seed=1)), method.up),
         records=Records({k: ClientRecord(3, Held({"state": None}), 7, 0) for k in ANSWERS}),
         counters=Counters(),
         grouping=None,  # questions are asked one by one
+        down=Wire(method.down, "down"),
+        up=Wire(method.up, "up"),
     )
-    cohort = EngineCohort(2, ground)
+    cohort = EngineCohort(2, run)
     found = cohort.questions(method.predict, message or Message(), answer="logits", question=question)
     return cohort, found
 

@@ -4,10 +4,14 @@ import asyncio
 
 import pytest
 
+from cluster.engine.calls import Held, StepCall
 from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
+from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.recipe.schema import FaultsRecipe, ResourceRecipe
+
+STEP = StepCall("step", DispatchFacts(0, 1, 1), Held(), {}, None, 0)
 
 
 def empty_engine():
@@ -20,12 +24,12 @@ def test_call_after_the_stop_is_refused_at_once():
     engine = empty_engine()
     engine.cancel()
     with pytest.raises(StoppedError):
-        engine._queue(object(), 0.0).result(timeout=1)
+        engine.submit([STEP])[0].result(timeout=1)
 
 
 def test_open_call_ends_with_the_stop():
     engine = empty_engine()
-    waiting = engine._queue(object(), 0.0)
+    (waiting,) = engine.submit([STEP])
     assert not waiting.done()
     engine.cancel()
     with pytest.raises(StoppedError):

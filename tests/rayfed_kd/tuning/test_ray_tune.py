@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from paths import ROOT
 
 import rayfed_kd
-from cluster.ray_backend.placement import Node, bundles, plan_hosts
+from cluster.ray_backend.placement import bundles, plan_hosts
+from cluster.ray_backend.resources import Node
 from rayfed_kd.cli.main import commands
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe

@@ -1,0 +1,85 @@
+"""A job's way to a client actor and back, and why one was lost. Only references move here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from cluster.engine.calls import (
+    NO_STATE,
+    EvaluationCall,
+    Held,
+    PersonalCall,
+    StepFacts,
+    StepResult,
+)
+from cluster.ray_backend.handles import RayHandle, RowHandle, Rows
+from cluster.ray_backend.jobs import Job
+from cluster.ray_backend.packing import PackedCalls, unpack_facts
+from rayfed_kd.errors import RunError
+from rayfed_kd.protocol import Handle
+
+LOST = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.ObjectLostError,
+)
+
+
+async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
+    """What came of each job: a list of results, one a call, or an error. More than one job are steps.
+
+    Raises: what the call of a single job raised; what lost the actor.
+    """
+    # wrap_future throughout: awaiting a reference directly leaks in long loops (ray #45895).
+    calls = jobs[0].calls
+    if len(jobs) > 1:
+        several = actor.several.options(num_returns=2 + len(jobs))
+        packed, parts, *states = several.remote(PackedCalls.of([job.calls[0] for job in jobs]))
+        facts, rows = unpack_facts(await asyncio.wrap_future(packed.future())), Rows(RayHandle(parts))
+        return [
+            [_result(one, RowHandle(rows, place), RayHandle(state))] if isinstance(one, StepFacts) else one
+            for place, (one, state) in enumerate(zip(facts, states, strict=True))
+        ]
+    if len(calls) > 1:
+        packed, parts, states = actor.steps.remote(PackedCalls.of(calls))
+        facts = unpack_facts(await asyncio.wrap_future(packed.future()))
+        rows, state_rows = Rows(RayHandle(parts)), Rows(RayHandle(states))
+        return [
+            [
+                _result(one, RowHandle(rows, place), RowHandle(state_rows, place))
+                for place, one in enumerate(facts)
+            ]
+        ]
+    if isinstance(calls[0], EvaluationCall):
+        return [[await asyncio.wrap_future(actor.evaluate.remote(calls[0]).future())]]
+    if isinstance(calls[0], PersonalCall):
+        return [[await asyncio.wrap_future(actor.evaluate_personal.remote(calls[0]).future())]]
+    step_facts, parts, state = actor.step.remote(calls[0])
+    return [[_result(await asyncio.wrap_future(step_facts.future()), RayHandle(parts), RayHandle(state))]]
+
+
+def _result(facts: StepFacts, parts: Handle, state: Handle) -> StepResult:
+    """A client without a state needs no reference, and no checkpoint has to fetch that there is none."""
+    return StepResult(facts, parts, state if facts.keeps_state else Held(NO_STATE))
+
+
+def explained(error: Exception) -> Exception:
+    """What a user should read: a method's own error as it is."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, RunError) else error
+
+
+def cause_of_loss(error: Exception) -> str:
+    """Why a host was lost: out of memory, its machine, or its process."""
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return f"was killed when its machine ran out of memory: {error}"
+    if isinstance(error, ray.exceptions.ObjectLostError):
+        return f"needed data that was lost with a machine: {error}"
+    if "node" in str(error).lower() and "died" in str(error).lower():
+        return f"lost its machine: {error}"
+    return f"died: {error}"

@@ -1,0 +1,126 @@
+"""What machines have, what actors ask for, and whether the one holds the other. Plain arithmetic, no Ray."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rayfed_kd.recipe.schema import ResourceRecipe
+
+# An idle actor that has imported torch takes about 180 MB (Linux, Ray 2.60); with a model and data more.
+HOST_BYTES = 400 * 2**20
+NODE_ID = "ray.io/node-id"
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one machine of a cluster has.
+
+    Attributes:
+        resources: the cluster's own, by name.
+        labels: what `label_selector` asks about.
+        id: Ray's.
+        sees_folder: whether the run's folder lies there, so that the server may.
+    """
+
+    cpus: float
+    gpus: float
+    memory_bytes: float
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
+    sees_folder: bool = True
+
+    @property
+    def own(self) -> str:
+        """Its resources of the cluster's own, to follow CPUs and GPUs: ", 5 licence"."""
+        return _own(self.resources)
+
+    def divided(self, share: int) -> Node:
+        """One part in `share` of it, for one of so many runs at a time."""
+        own = {name: amount / share for name, amount in self.resources.items()}
+        return replace(
+            self,
+            cpus=self.cpus / share,
+            gpus=self.gpus / share,
+            memory_bytes=self.memory_bytes / share,
+            resources=own,
+        )
+
+    def admits(self, asked: ResourceRecipe) -> bool:
+        """Whether its labels are as the selector wants them."""
+        return all(selects(wanted, self.labels.get(label)) for label, wanted in asked.label_selector.items())
+
+
+def amounts(actor: ResourceRecipe) -> dict[str, float]:
+    """Ray's name of a resource -> how much an actor asks for; nothing that it asks nothing of."""
+    asked = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
+    return {name: amount for name, amount in asked.items() if amount > 0}
+
+
+def total(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sum of amounts, name by name."""
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, amount in part.items():
+            found[name] = found.get(name, 0.0) + amount
+    return found
+
+
+def selects(wanted: str, label: str | None) -> bool:
+    """Ray's label selectors: value, !value, in(a, b), !in(a, b). A label that is not there is no value."""
+    positive = not wanted.startswith("!")
+    body = wanted.removeprefix("!")
+    values = body[3:-1].replace(" ", "").split(",") if body.startswith("in(") else [body]
+    return (label in values) == positive
+
+
+class FreeResources:
+    """What is left of a machine, GPU by GPU: a fraction lies on one device."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self._own = node, dict(node.resources)
+        self._cpus, self._memory = node.cpus, max(node.memory_bytes, HOST_BYTES)
+        whole = math.floor(node.gpus)
+        self._gpus = [1.0] * whole + ([node.gpus - whole] if node.gpus > whole else [])
+
+    def take(self, asked: ResourceRecipe, memory: float) -> bool:
+        """Takes it if it is there."""
+        devices = math.ceil(asked.num_gpus)
+        share = min(asked.num_gpus, 1.0)
+        having = [place for place, left in enumerate(self._gpus) if left >= share - 1e-9]
+        fits = self._cpus >= asked.num_cpus - 1e-9 and self._memory >= memory and self.node.admits(asked)
+        has = all(self._own.get(name, 0.0) >= amount - 1e-9 for name, amount in asked.resources.items())
+        if not fits or not has or len(having) < devices:
+            return False
+        for name, amount in asked.resources.items():
+            self._own[name] -= amount
+        self._cpus, self._memory = self._cpus - asked.num_cpus, self._memory - memory
+        for place in having[:devices]:
+            self._gpus[place] -= share
+        return True
+
+
+def _own(resources: Mapping[str, float]) -> str:
+    return "".join(f", {amount:g} {name}" for name, amount in resources.items())
+
+
+def shown_request(resources: ResourceRecipe) -> str:
+    """What an actor asks for, for people: "1 CPU and 0.5 GPU"."""
+    labels = ", ".join(f"{label} {wanted}" for label, wanted in resources.label_selector.items())
+    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU{_own(resources.resources)}"
+    return f"{told} where {labels}" if labels else told
+
+
+def shown_machines(nodes: Sequence[Node]) -> str:
+    """The machines and what they have, for people; four of them at most."""
+    shown = [_shown_machine(node) for node in nodes]
+    return f"{len(nodes)} machine(s) ({'; '.join(shown[:4])}{'; ...' if len(shown) > 4 else ''})"
+
+
+def _shown_machine(node: Node) -> str:
+    labels = "".join(f", {label} {value}" for label, value in node.labels.items() if label != NODE_ID)
+    unseen = "" if node.sees_folder else ", does not see the run's folder"
+    has = f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.0f} GiB"
+    return f"{has}{node.own}{labels}{unseen}"

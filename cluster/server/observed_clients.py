@@ -1,0 +1,97 @@
+"""Clients asked without consequences: for people who look, and for questions from inside a server's loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from cluster.engine.calls import StepCall, StepResult
+from cluster.server.questions import EngineQuestions
+from cluster.server.replies import received
+from cluster.server.run_state import RunState
+from cluster.server.traffic import Traffic
+from rayfed_kd.protocol import DispatchFacts, Handle, Message, Number, Replies, Reply, Step, to_array
+from rayfed_kd.protocol.message_codec import PartSize
+
+
+class Published(NamedTuple):
+    """A message that every host can read: its parts by reference, its numbers, and the parts' sizes."""
+
+    handle: Handle
+    metadata: Mapping[str, Number]
+    sizes: Mapping[str, PartSize]
+
+
+class ObservedClients:
+    """A look at clients for people: states after it are thrown away, nothing is counted, no time goes by.
+
+    Args:
+        clients: ids, ascending.
+        round_index: the round that was.
+        run: the run's state.
+    """
+
+    def __init__(self, clients: Sequence[int], round_index: int, run: RunState) -> None:
+        self._clients, self._round, self._run = list(clients), round_index, run
+        self.traffic = Traffic()  # of a look nobody asks for it
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """Their ids, ascending."""
+        return self._clients
+
+    def broadcast(self, step: Step, message: Message) -> Replies:
+        """One message to all, published once."""
+        return self.scatter(step, dict.fromkeys(self._clients, message))
+
+    def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
+        """One message each."""
+        published = {id(message): self._publish(message) for message in messages.values()}
+        started = [
+            (client, self._observe(client, step, published[id(messages[client])])[1])
+            for client in sorted(messages)
+        ]
+        return Replies([received(client, future.result()) for client, future in started])
+
+    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
+        """Starts one client's step."""
+        _, future = self._observe(client, step, self._publish(message))
+        return lambda: received(client, future.result())
+
+    def questions(
+        self, step: Step, message: Message, *, answer: str, question: str | None = None
+    ) -> EngineQuestions:
+        """Starts `step` everywhere."""
+        published = self._publish(message)
+        started = {client: self._observe(client, step, published) for client in self._clients}
+        return EngineQuestions(started, (answer, question), self.traffic, lambda *counted: None, drop=False)
+
+    def _publish(self, message: Message) -> Published:
+        """The message's parts where every host can read them, as the codec makes them."""
+        started = time.perf_counter()
+        parts, sizes = self._run.down.encoded({name: to_array(part) for name, part in message.parts.items()})
+        handle = self._run.engine.publish(parts)
+        self.traffic.dispatch_s += time.perf_counter() - started
+        return Published(handle, message.metadata, sizes)
+
+    def _call(
+        self, client: int, step: Step, message: Published, number: int = 0, *, observing: bool = False
+    ) -> StepCall:
+        record = self._run.records[client]
+        return StepCall(
+            step=step.__name__,
+            facts=DispatchFacts(client, self._round, record.participations, record.exchange),
+            message=message.handle,
+            metadata=message.metadata,
+            state=record.state,
+            state_version=record.version,
+            number=number,
+            observing=observing,
+        )
+
+    def _observe(self, client: int, step: Step, message: Published) -> tuple[StepCall, Future[StepResult]]:
+        call = self._call(client, step, message, observing=True)
+        (future,) = self._run.engine.submit([call])
+        return call, future

@@ -1,0 +1,181 @@
+"""Where a prepared recipe runs: engines by name.
+
+An engine of your own is one class in one file, named as package.module:Class:
+
+    class Reversed(InProcess):
+        '''Runs what it is asked for in this process, as `local` does, on an engine of its own.'''
+
+        name = "reversed"
+
+        def engine(self, setting):
+            return MyEngine(setting)       # see cluster.engine.interface.Engine
+
+    rayfed_kd.run(recipe, engine="my_engine:Reversed")
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.preparation import Prepared, find_own_modules
+from rayfed_kd.experiment.result import OnEvent, Tell
+from rayfed_kd.recipe.registry import load_object, locate
+from rayfed_kd.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cluster.engine.interface import Engine
+    from cluster.ray_backend.placement import Plan
+    from rayfed_kd.setting.setting import Setting
+
+ENGINES: Mapping[str, str] = {
+    "local": "rayfed_kd.experiment.engines:InProcess",
+    "ray": "rayfed_kd.experiment.engines:OnRay",
+}
+Outcome = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+class Launcher(ABC):
+    """How one kind of engine runs a prepared recipe.
+
+    Class attributes:
+        name: as it stands in a run's environment.json.
+    """
+
+    name: ClassVar[str]
+
+    def session(self, recipe: Recipe) -> AbstractContextManager[Callable[[], None]]:
+        """What lasts as long as the run, entered before the recipe is prepared.
+
+        It gives a function that waits until the engine is there, so that both can go on at the same time.
+        """
+        return nullcontext(lambda: None)
+
+    def check(self, recipe: Recipe) -> None:  # noqa: B027 - an engine in this process has room
+        """Raises RecipeError if the engine has no room for the recipe; before there is a folder."""
+
+    @abstractmethod
+    def launch(
+        self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
+    ) -> Outcome:
+        """Runs it.
+
+        Args:
+            prepared: the recipe, checked.
+            folder: the run's.
+            on_event: called with what happened in each round.
+            tell: called with a line about what a user should know.
+            resume: go on from the newest checkpoint in the folder.
+        Returns: the summary, and the models that were evaluated last as arrays.
+        Raises: RunError; KeyboardInterrupt after the run was ended cleanly.
+        """
+
+
+class InProcess(Launcher):
+    """One host in the calling process, without Ray."""
+
+    name = "local"
+
+    def engine(self, setting: Setting) -> Engine:
+        """What runs the steps."""
+        from cluster.engine.host import Host
+        from cluster.engine.local import LocalEngine
+
+        return LocalEngine(Host(setting, keep_states=setting.recipe.partition.clients))
+
+    def launch(
+        self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
+    ) -> Outcome:
+        """Runs it in this thread, with the recipe's torch threads."""
+        import torch
+
+        from cluster.server.assembly import assemble
+
+        setting, threads = prepared.setting, torch.get_num_threads()
+        torch.set_num_threads(setting.recipe.placement.threads)
+        try:
+            engine = self.engine(setting)
+            assembled = assemble(setting, engine, folder, resume=resume, on_event=on_event, tell=tell)
+            summary = assembled.run()
+            if summary["status"] == "interrupted":
+                raise KeyboardInterrupt
+            return summary, assembled.models()
+        finally:
+            torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class OnRay(Launcher):
+    """Client actors and a server actor on Ray.
+
+    Attributes:
+        address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
+        share: one part in so many of the cluster is this run's.
+        stop: set by another thread, it ends the run as Ctrl-C does.
+        plan: the actors, where they are placed already; None: as the recipe's placement says.
+    """
+
+    name: ClassVar[str] = "ray"
+    address: str | None = None
+    share: int = 1
+    stop: threading.Event | None = None
+    plan: Plan | None = None
+
+    @contextmanager
+    def session(self, recipe: Recipe) -> Iterator[Callable[[], None]]:
+        """Ray, which starts in a thread."""
+        from cluster.ray_backend.session import RaySession
+
+        with RaySession(recipe, self.address) as session:
+            yield session.ready
+
+    def check(self, recipe: Recipe) -> None:
+        """Whether the recipe's actors have room on the cluster."""
+        from cluster.ray_backend.session import check_room
+
+        if self.plan is None:
+            check_room(recipe, self.share)
+
+    def launch(
+        self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
+    ) -> Outcome:
+        """Runs it on actors."""
+        from cluster.ray_backend.session import run_on_ray
+
+        return run_on_ray(
+            prepared.blueprint,
+            prepared.recipe,
+            str(folder),
+            on_event,
+            share=self.share,
+            plan=self.plan,
+            stop=self.stop,
+            resume=resume,
+            tell=tell,
+        )
+
+
+def make_launcher(engine: str, address: str | None = None) -> Launcher:
+    """The engine of that name.
+
+    Args:
+        engine: a registered name or package.module:Class.
+        address: of a Ray cluster.
+    Raises: RecipeError if there is no such engine.
+    """
+    if engine == "ray":
+        return OnRay(address)
+    location = locate(engine, ENGINES, "engine")
+    find_own_modules()
+    kind = load_object(location, "engine")
+    if not (isinstance(kind, type) and issubclass(kind, Launcher)):
+        raise RecipeError(f"engine: {location} is no subclass of rayfed_kd.experiment.engines.Launcher")
+    return kind()

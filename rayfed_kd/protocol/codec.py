@@ -1,0 +1,175 @@
+"""States as a plain structure and arrays: one form for the wire, for checkpoints and for counting bytes.
+
+    packed = pack(state)              # Packed(structure, arrays): lists, texts and numbers; numpy arrays
+    state = unpack(packed, device)    # the same classes, bit for bit
+
+A state is made of dataclasses, named tuples, mappings, tuples, lists, tensors, arrays and plain values. What
+is something else is refused where it is packed, which is after the step that made it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rayfed_kd.errors import RunError
+from rayfed_kd.protocol.messages import Array, Handle, PartRef, to_array, to_tensor
+
+Publish = Callable[[Mapping[str, Any]], Handle]
+Device = torch.device | str
+
+
+class Packed(NamedTuple):
+    """A state that can be sent and stored.
+
+    Attributes:
+        structure: the state as JSON has it: plain values as they are, everything else a list [kind, ...].
+            The kind of a dataclass or a named tuple is its class, as module:Name. Tensors and arrays are
+            named by their place in `arrays`.
+        arrays: the numbers, in the order in which the structure names them.
+    """
+
+    structure: Any
+    arrays: Sequence[Array]
+
+
+class UnstorableError(RunError):
+    """A state holds something that can be neither sent nor stored."""
+
+
+def pack(state: Any) -> Packed:
+    """The state's structure and arrays. Arrays of tensors on the CPU share their memory.
+
+    Raises: UnstorableError naming the place and the type of what cannot be packed.
+    """
+    arrays: list[Array] = []
+    return Packed(_structure(state, arrays, ()), arrays)
+
+
+def _structure(value: Any, arrays: list[Array], path: tuple[Any, ...]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.Tensor | np.ndarray | PartRef):
+        return _leaf(value, arrays)
+    kind: type = type(value)
+    if isinstance(value, Mapping):
+        pairs = [[_structure(k, arrays, path), _structure(v, arrays, (*path, k))] for k, v in value.items()]
+        return ["mapping", pairs]
+    if kind in (list, tuple):
+        return [kind.__name__, _structures(enumerate(value), arrays, path)]
+    fields = _field_names(kind)
+    if fields is not None:
+        contents = _structures(((name, getattr(value, name)) for name in fields), arrays, path)
+        return [_name(kind), dict(zip(fields, contents, strict=True))]
+    where = "".join(f".{step}" if isinstance(step, str) else f"[{step!r}]" for step in path)
+    raise UnstorableError(
+        f"the state{where} is a {kind.__name__}, which no checkpoint can hold; expected dataclasses and "
+        "named tuples that a module defines, mappings, sequences, tensors and plain values"
+    )
+
+
+def _leaf(value: Any, arrays: list[Array]) -> list[Any]:
+    place = len(arrays)
+    if isinstance(value, torch.Tensor):
+        arrays.append(to_array(value))
+        return ["tensor", place, value.device.type]
+    if isinstance(value, PartRef):
+        arrays.append(value.handle.resolve()[value.name])
+        return ["part", place, value.name]
+    arrays.append(value)
+    return ["array", place]
+
+
+def _structures(items: Iterable[tuple[Any, Any]], arrays: list[Array], path: tuple[Any, ...]) -> list[Any]:
+    return [_structure(value, arrays, (*path, name)) for name, value in items]
+
+
+def unpack(
+    packed: Packed | None, device: Device = "cpu", *, keep_cpu: bool = False, publish: Publish | None = None
+) -> Any:
+    """The state again. Tensors lie in torch's own memory.
+
+    Args:
+        packed: None: the state of a client that keeps nothing.
+        device: where its tensors go.
+        keep_cpu: tensors that lay on the CPU stay there, as a server's vectors do beside modules on a GPU.
+        publish: makes a slot's array readable for hosts again; a state without slots needs none.
+    Raises: RunError if this process has not loaded a class that the state names.
+    """
+    if packed is None:
+        return None
+    return _Unpacking(packed.arrays, device, keep_cpu, publish).value(packed.structure)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unpacking:
+    arrays: Sequence[Array]
+    device: Device
+    keep_cpu: bool
+    publish: Publish | None
+
+    def value(self, structure: Any) -> Any:
+        if not isinstance(structure, list):
+            return structure
+        kind, content, *rest = structure
+        if kind in ("tensor", "array", "part"):
+            return self._leaf(kind, self.arrays[content], *rest)
+        if kind == "mapping":
+            return {self.value(key): self.value(value) for key, value in content}
+        if kind in ("list", "tuple"):
+            items = [self.value(item) for item in content]
+            return items if kind == "list" else tuple(items)
+        return _class(kind)(**{name: self.value(value) for name, value in content.items()})
+
+    def _leaf(self, kind: str, array: Array, about: str = "") -> Any:
+        """`about`: a tensor's device, a part's name."""
+        if kind == "tensor":
+            return to_tensor(array, "cpu" if self.keep_cpu and about == "cpu" else self.device)
+        if kind == "part":
+            if self.publish is None:
+                raise RunError("this state has slots, which lie where the server publishes them")
+            return PartRef(self.publish({about: array}), about)
+        return array
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """What makes a dataclass or a named tuple again.
+
+    None for other classes, for one that its name does not lead back to, as what a function defines, and for
+    one whose constructor does not take all fields.
+    """
+    if _loaded(_name(kind)) is not kind:
+        return None
+    if issubclass(kind, tuple):
+        return getattr(kind, "_fields", None)
+    if not dataclasses.is_dataclass(kind):
+        return None
+    fields = dataclasses.fields(kind)
+    return tuple(f.name for f in fields) if all(f.init for f in fields) else None
+
+
+def _class(name: str) -> Any:
+    """A state's class by name, of a module that is loaded: nothing is imported or called for a file."""
+    kind = _loaded(name)
+    if not isinstance(kind, type) or _field_names(kind) is None:
+        raise RunError(f"a state holds a {name}, which this version does not have or has not loaded")
+    return kind
+
+
+def _loaded(name: str) -> Any:
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
