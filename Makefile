@@ -4,7 +4,7 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install lint test slow test-all benchmark clean
+.PHONY: quickstart install lint test slow test-all docs benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -33,6 +33,14 @@ slow: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
 
 test-all: test slow
+
+# The site, into site/; a broken link or reference is an error.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[docs]'
+	touch $@
 
 benchmark: $(VENV)/installed
 	$(BIN)/python tests/benchmarks/round.py

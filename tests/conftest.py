@@ -1,12 +1,15 @@
 """One Ray for all tests of a process. Tests that use it run on one worker, so that there is one Ray."""
 
 import os
+import secrets
 
 import pytest
 
-# Ray remembers the mode of the first; unset it would be `token` for a private Ray, while the command's own
-# private Rays, on loopback, have none.
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# Before Ray is imported: Ray keeps the mode and the token that it met first. The tests' Rays are as those
+# that the command starts: on loopback, with a token.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as in cluster/ray_backend/private_ray.py
 
 
 def pytest_collection_modifyitems(items):

@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.files import atomic_write
 
 FORMAT = 2  # of an entry: part of its key, so that entries of another format are never read
 CHUNK_BYTES = 1 << 22
@@ -270,9 +271,7 @@ def _contents(files: Sequence[Path], folder: Path) -> list[str]:
         missing = [(mark, file) for mark, file in zip(marks, files, strict=True) if mark not in known]
         if missing:
             known |= {mark: _hash(file) for mark, file in missing}
-            aside = memo.with_suffix(".part")
-            aside.write_text(json.dumps(known), encoding="utf8")
-            aside.replace(memo)
+            atomic_write(memo, json.dumps(known))
     return [known[mark] for mark in marks]
 
 

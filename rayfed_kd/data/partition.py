@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from rayfed_kd.data.schemes import Pool
 from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.files import written_aside
 from rayfed_kd.recipe.registry import load_object, locate, options_model
 from rayfed_kd.recipe.validation import validate
 
@@ -85,9 +86,8 @@ class Partition:
             {"client": rows.client.astype(np.int32), "split": split, "sample": rows.sample},
             metadata={"rayfed_kd": json.dumps({**rows.meta, "digest": rows.digest()})},
         )
-        aside = path.with_name(f".{path.name}.part")
-        pq.write_table(table, aside)
-        aside.replace(path)
+        with written_aside(path) as aside:
+            pq.write_table(table, aside)
 
     @classmethod
     def load(cls, path: Path, num_samples: int) -> Partition:

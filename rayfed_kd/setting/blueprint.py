@@ -14,14 +14,13 @@ from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS
-from rayfed_kd.protocol import Method
+from rayfed_kd.protocol import Devices, Method
 from rayfed_kd.recipe.registry import find_modules, load_object, locate, options_model
 from rayfed_kd.recipe.schema import Named, Recipe
-from rayfed_kd.recipe.timing import clock_options, schedule_options
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
-from rayfed_kd.setting.devices import Devices
 from rayfed_kd.setting.setting import Setting
+from rayfed_kd.setting.timing import clock_options, make_schedule
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def check_names(recipe: Recipe) -> None:
     for path, what, registered in (*named, ("partition", recipe.partition, SCHEMES)):
         function = load_object(locate(what.name, registered, f"{path}.name"), f"{path}.name")
         validate(options_model(function), what.options, path, what.name)
-    schedule_options(recipe)
+    make_schedule(recipe)
     clock_options(recipe)
     if recipe.data.augment not in AUGMENTATIONS:
         known = ", ".join(sorted(AUGMENTATIONS))

@@ -7,6 +7,7 @@ fields of manifests are held against a list of the documented ones.
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import socket
@@ -426,9 +427,9 @@ def test_image_copies_what_is_there_and_installs_torch_first_as_no_root() -> Non
     assert [line[1] for line in lines if line[0] == "USER"] == ["ray"]
 
 
-def test_readme_names_every_file_to_edit_and_no_other() -> None:
-    readme = (ROOT / "README.md").read_text()
-    named = set(re.findall(r"cluster/launch/([\w.]+\w)", readme))
+def test_the_page_on_clusters_names_every_file_to_edit_and_no_other() -> None:
+    page = (ROOT / "docs/guide/clusters.md").read_text()
+    named = set(re.findall(r"cluster/launch/([\w.]+\w)", page))
     assert named == {file.name for file in LAUNCH.iterdir()}
 
 
@@ -456,7 +457,9 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, 
     folder = tmp_path_factory.mktemp("h")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {
-        "RAY_AUTH_MODE": "disabled",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # it listens on loopback
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_JOB_STOP_WAIT_TIME_S": "120",
         "RAY_TMPDIR": str(folder),

@@ -14,8 +14,7 @@ from cluster.server.clock import DeviceClock, NoClock
 from cluster.server.event_queue import Flights, Order
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.setting.devices import Devices
+from rayfed_kd.protocol import Clock, ClockFacts, Devices, DispatchFacts
 
 RECIPE = {
     "method": {"name": "fedavg"},
@@ -84,7 +83,9 @@ def flights(work, *seconds_per_sample, up_mbit_s=None):
     devices = Devices(
         np.array(seconds_per_sample), up, np.full(clients, 1e12), np.zeros(clients), (None,) * clients
     )
-    return Flights(work, DeviceClock(devices), {"student": "weights"})
+    return Flights(
+        work, DeviceClock(None, ClockFacts(clients, seed=1, devices=devices)), {"student": "weights"}
+    )
 
 
 def test_replies_land_in_simulated_order_whatever_ends_first():
@@ -122,9 +123,30 @@ def test_upload_and_more_work_than_expected_change_the_order():
     assert [(air.next().order.client, air.now) for _ in range(2)] == [(1, 17.0), (0, 18.0)]
 
 
+class Late(Clock):
+    """Says that nothing arrives before second 5, and then that something did."""
+
+    def earliest(self, client, at, bytes_down, least_samples):
+        return 5.0
+
+    def arrival(self, client, at, bytes_down, samples, bytes_up):
+        return 4.0 if client else float("nan")
+
+
+@pytest.mark.parametrize(("client", "second"), [(0, "nan"), (1, "4.0")])
+def test_clock_whose_replies_arrive_before_their_earliest_second_is_refused(client, second):
+    """Their order would depend on what the server happened to ask first."""
+    work = Work()
+    air = Flights(work, Late(None, ClockFacts(2, seed=1)), {"student": "weights"})
+    air.start(order(1, client))
+    work.done(client)
+    with pytest.raises(RunError, match=rf"client {client} arrives at {second} s, and `earliest` gave 5.0 s"):
+        air.next()
+
+
 def test_replies_of_one_second_land_in_client_order_then_by_dispatch():
     work = Work()
-    air = Flights(work, NoClock(), {})
+    air = Flights(work, NoClock(None, ClockFacts(10, seed=1)), {})
     for number, client in enumerate([5, 2, 9], start=1):
         air.start(order(number, client))
     for client in (9, 5, 2):

@@ -20,7 +20,7 @@ from cluster.engine.host import Host
 from cluster.server.checkpoints import Checkpointer, Decoder, Snapshot, encode
 from cluster.server.client_records import ClientRecord
 from rayfed_kd.comparison.comparing import compare
-from rayfed_kd.comparison.planning import plan
+from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, RunError
@@ -277,7 +277,7 @@ def test_comparison_goes_on_in_the_middle_of_a_run(tmp_path, monkeypatch):
     study = Study.model_validate(
         {"base": str(base), "folder": str(tmp_path / "runs"), "runs": [{"label": "A"}]}
     )
-    interrupted(plan(study)[0].aside, monkeypatch, 6, "fedkf")
+    interrupted(plan_runs(study)[0].unfinished_folder, monkeypatch, 6, "fedkf")
     told = []
     found = compare(study, run=lambda p: run_each(p, local=True, address=None, jobs=None, tell=told.append))
     assert "A, seed 1: goes on in" in told[0]

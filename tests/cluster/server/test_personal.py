@@ -177,7 +177,7 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
         simulation._evaluator.start = afresh
 
     simulation, cached = simulated(before=count)
-    cohorts = [simulation.ground.schedule.drawn(range(5), 2, r) for r in (1, 2, 3, 4)]
+    cohorts = [simulation.ground.schedule.sample(range(5), 2, r) for r in (1, 2, 3, 4)]
     assert asked == [0, 1, 2, 3, 4, *(client for cohort in cohorts[1:] for client in sorted(cohort))]
     asked.clear()
     _, afresh = simulated(before=forget)

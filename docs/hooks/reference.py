@@ -1,0 +1,209 @@
+"""MkDocs hook: the tables of docs/reference/recipe.md, made of the models that check a recipe.
+
+`python docs/hooks/reference.py` prints them. An example of every key stands in examples.yaml beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from algorithms import METHODS
+from rayfed_kd.cli.listing import OptionRow, option_rows
+from rayfed_kd.data import SOURCES
+from rayfed_kd.data.partition import SCHEMES
+from rayfed_kd.models import CLASSIFIERS, GENERATORS
+from rayfed_kd.recipe.registry import load_object, options_model
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+
+ROOT = Path(__file__).parents[2]
+PAGE = "reference/recipe.md"
+EXAMPLES: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("examples.yaml").read_text("utf8"))
+
+# What a key that names a thing says of the options beside the name.
+OPTIONS_BELOW = {
+    "method": "[Methods](#methods)",
+    "model": "[Models](#models)",
+    "client_models.models": "[Models](#models)",
+    "data": "[Data](#data_1)",
+    "partition": "[Partitions](#partitions)",
+    "schedule": "[Schedules](#schedules)",
+    "clock": "[Clocks](#clocks)",
+}
+
+
+def recipe_rows() -> list[OptionRow]:
+    """Every key of a recipe's frame, in the schema's order; a section before its keys."""
+    return option_rows(Recipe)
+
+
+def keys() -> str:
+    """One table for each section of a recipe, and one for the keys that have no section."""
+    rows = recipe_rows()
+    sections = [row.option for row in rows if any(r.option.startswith(f"{row.option}.") for r in rows)]
+    parts = []
+    for section in (s for s in sections if "." not in s):
+        head = next(row for row in rows if row.option == section)
+        told = f"{head.meaning.rstrip('.')}."
+        if head.default:
+            told += f" The default is `{head.default}`: none."
+        inner = [row for row in rows if row.option.startswith(f"{section}.")]
+        parts += [f"### {section}", told, _table(_key_cells(inner))]
+    single = [row for row in rows if row.option.split(".")[0] not in sections]
+    parts += ["### Keys without a section", _table(_key_cells(single))]
+    return "\n\n".join(parts)
+
+
+def _key_cells(rows: Sequence[OptionRow]) -> Iterator[Sequence[str]]:
+    yield "key", "default", "takes", "meaning", "example"
+    for row in rows:
+        if row.option.endswith(".*"):
+            below = OPTIONS_BELOW[row.option.removesuffix(".*")]
+            yield f"`{row.option}`", "", "", f"the options of what is named: {below}", ""
+            continue
+        yield (
+            _code(row.option),
+            _code(row.default),
+            row.takes,
+            row.meaning,
+            _code(EXAMPLES["keys"][row.option]),
+        )
+
+
+def methods() -> str:
+    """Every method with its options and an example, from a recipe of the repository where there is one."""
+    recipes = _shipped()
+    parts = []
+    for name, location in METHODS.items():
+        method = load_object(location, "method")
+        if name in recipes:
+            path, section = recipes[name]
+            example = f"Example, from `{path}`: `method: {_flow(section)}`"
+        else:
+            example = f"Example: {_code(EXAMPLES['method'][name])}"
+        told = f"{method.summary}. {method.paper}" if method.paper else method.summary
+        parts += [f"### {name}", f"{told}.", _options(method.options_model()), example]
+    return "\n\n".join(parts)
+
+
+def _shipped() -> Mapping[str, tuple[Path, Mapping[str, Any]]]:
+    """Method -> the first recipe below configs/ that runs it, and what that has under `method`."""
+    recipes: dict[str, tuple[Path, Mapping[str, Any]]] = {}
+    for path in sorted(ROOT.glob("configs/*/*.yaml")):
+        section = yaml.safe_load(path.read_text("utf8")).get("method")
+        if section:
+            recipes.setdefault(section["name"], (path.relative_to(ROOT), section))
+    return recipes
+
+
+def models() -> str:
+    """Classifiers and generators."""
+    return "\n\n".join(
+        [
+            _things("model", CLASSIFIERS, options_model),
+            "The generators below stand under a method's `generator`.",
+            _things("generator", GENERATORS, options_model),
+        ]
+    )
+
+
+def data() -> str:
+    """Data sources."""
+    return _things("data", SOURCES, options_model)
+
+
+def partitions() -> str:
+    """Partition schemes."""
+    return _things("partition", SCHEMES, options_model)
+
+
+def schedules() -> str:
+    """Schedules."""
+    return _things("schedule", SCHEDULES, lambda model: model)
+
+
+def clocks() -> str:
+    """Clocks."""
+    return _things("clock", CLOCKS, lambda model: model)
+
+
+def _things(kind: str, registered: Mapping[str, Any], model_of: Callable[[Any], type[BaseModel]]) -> str:
+    parts = []
+    for name, entry in registered.items():
+        thing = load_object(entry, kind) if isinstance(entry, str) else entry
+        parts += [
+            f"### {name}",
+            first_paragraph(thing.__doc__),
+            _options(model_of(thing)),
+            f"Example: {_code(EXAMPLES[kind][name])}",
+        ]
+    return "\n\n".join(parts)
+
+
+def first_paragraph(docstring: str | None) -> str:
+    """A docstring's first paragraph as one line."""
+    return " ".join((docstring or "").strip().split("\n\n")[0].split())
+
+
+def _options(model: type[BaseModel]) -> str:
+    rows = option_rows(model)
+    if not rows:
+        return "It has no options."
+    cells = [(_code(row.option), _code(row.default), row.takes, row.meaning) for row in rows]
+    return _table([("option", "default", "takes", "meaning"), *cells])
+
+
+def _table(rows: Any) -> str:
+    heading, *body = rows
+    ruled = [heading, ["---"] * len(heading), *body]
+    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in ruled)
+
+
+def _cell(text: str) -> str:
+    """Text of a cell: a bar would end the cell, two dollars would be a formula, a star would be emphasis."""
+    if text.startswith("`"):
+        return text.replace("|", "\\|")
+    return re.sub(r"(?<!`)([|$*<])(?!`)", r"\\\1", text)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _flow(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "keys": keys,
+    "methods": methods,
+    "models": models,
+    "data": data,
+    "partitions": partitions,
+    "schedules": schedules,
+    "clocks": clocks,
+}
+
+
+def written(markdown: str) -> str:
+    """The page with every `<!-- generated: PART -->` replaced by that part.
+
+    Raises: KeyError if there is no such part.
+    """
+    return re.sub(r"<!-- generated: (\w+) -->", lambda match: PARTS[match[1]](), markdown)
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Called by MkDocs with each page's Markdown."""
+    return written(markdown) if page.file.src_uri == PAGE else markdown
+
+
+if __name__ == "__main__":
+    sys.stdout.write(written((ROOT / "docs" / PAGE).read_text("utf8")))

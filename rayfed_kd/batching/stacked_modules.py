@@ -1,0 +1,205 @@
+"""Flat modules of one architecture, stacked: row i is module i, and one call computes all rows.
+
+A module sees its own row of every parameter and buffer through `torch.vmap`, so its forward pass is the
+code that it has.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rayfed_kd.models.flat_module import FlatModule, view_as
+
+EVERY = frozenset(vars(nn.Module()))  # what every module has
+SIMPLE = (type(None), bool, int, float, complex, str, bytes)
+PLAIN = (*SIMPLE, list, tuple, set, frozenset, dict, Tensor, np.ndarray)
+
+
+class StackedModules:
+    """Copies of `modules`' vectors as rows, [n, num_elements]; the modules stay as they are.
+
+    Args:
+        modules: of one architecture, at least one.
+
+    Attributes:
+        storage: [n, num_elements], the rows.
+        gradients: [n, num_parameters], room for their gradients.
+        integers: modules' integer buffers, [n, ...] each.
+    """
+
+    def __init__(self, modules: Sequence[FlatModule]) -> None:
+        self._modules = list(modules)
+        first = modules[0]
+        self._parameters, self._buffers = _places(first.module)
+        self._norms = [m for m in first.module.modules() if type(m) is nn.GroupNorm]
+        self.storage = torch.stack([module.storage for module in modules])
+        self.gradients = torch.zeros(len(modules), first.num_parameters, device=first.storage.device)
+        self.integers = [
+            torch.stack(list(same)) for same in zip(*(module.integers for module in modules), strict=True)
+        ]
+
+    def parameters(self, rows: Tensor) -> list[Tensor]:
+        """`rows`, [m, num_parameters] or wider, seen as m modules' parameters: [m, ...] each, in order."""
+        views, start = [], 0
+        for owner, name in self._parameters:
+            shape = _shape(owner, name)
+            stop = start + shape.numel()
+            views.append(view_as(rows[:, start:stop], shape))
+            start = stop
+        return views
+
+    def buffers_of(self, rows: slice | Tensor) -> list[Tensor]:
+        """The buffers of the modules `rows`, [m, ...] each, in order."""
+        if not self._buffers:
+            return []
+        return self.buffers(self.storage[rows], [whole[rows] for whole in self.integers])
+
+    def buffers(self, rows: Tensor, integers: Sequence[Tensor]) -> list[Tensor]:
+        """`rows`, [m, num_elements], seen as m modules' buffers; integer ones are given."""
+        views, start, left = [], self.gradients.shape[1], iter(integers)
+        for owner, name in self._buffers:
+            shape = _shape(owner, name)
+            stop = start + shape.numel()
+            buffer = owner._buffers[name]
+            floating = buffer is not None and buffer.is_floating_point()
+            views.append(view_as(rows[:, start:stop], shape) if floating else next(left))
+            start = stop
+        return views
+
+    def keep_buffers(self, where: slice | Tensor, buffers: Sequence[Tensor]) -> None:
+        """Takes over the buffers of the rows `where`, as `buffers` gave them."""
+        start, left = self.gradients.shape[1], iter(self.integers)
+        for buffer in buffers:
+            stop = start + buffer[0].numel()
+            if buffer.is_floating_point():
+                self.storage[where, start:stop] = buffer.reshape(len(buffer), -1)
+            else:
+                next(left)[where] = buffer
+            start = stop
+
+    @contextmanager
+    def standing_in(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> Iterator[None]:
+        """Within, the first module computes with these instead of its own."""
+        own: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
+        try:
+            for (owner, name), tensor in zip(self._parameters, parameters, strict=True):
+                own.append((owner._parameters, name, owner._parameters[name]))  # type: ignore[arg-type]
+                owner._parameters[name] = tensor  # type: ignore[assignment]
+            for (owner, name), tensor in zip(self._buffers, buffers, strict=True):
+                own.append((owner._buffers, name, owner._buffers[name]))
+                owner._buffers[name] = tensor
+            for layer in self._norms:
+                layer.__dict__["forward"] = partial(_normalised, layer)
+            yield
+        finally:
+            for layer in self._norms:
+                layer.__dict__.pop("forward", None)
+            for held, name, kept in own:
+                held[name] = kept
+
+    def all_equal(self) -> bool:
+        """Whether all rows are equal, to the bit."""
+        return bool((self.storage[1:] == self.storage[:1]).all())
+
+    def hand_back(self) -> None:
+        """Copies every row into its module."""
+        for place, module in enumerate(self._modules):
+            module.storage.copy_(self.storage[place])
+            for own, stacked in zip(module.integers, self.integers, strict=True):
+                own.copy_(stacked[place])
+
+
+class PlainAttributes:
+    """What a flat module holds beside parameters, buffers and submodules, as it is now, if it is plain data.
+
+    One module computes for all of a stack, so these must be equal in all, and stay as they are.
+
+    Args:
+        module: whose.
+    """
+
+    def __init__(self, module: FlatModule) -> None:
+        self._module, self._plain = module, _attributes(module)
+        self._values = [
+            {name: _copied(value) for name, value in _own(part).items()} for part in module.submodules
+        ]
+
+    def same_in(self, other: FlatModule) -> bool:
+        """Whether another module holds the same."""
+        return self._plain == _attributes(other)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the module still holds what it held."""
+        return self.same_in(self._module)
+
+    def restore(self) -> None:
+        """Gives the module back what it held."""
+        for part, values in zip(self._module.submodules, self._values, strict=True):
+            for name in _own(part):
+                del part.__dict__[name]
+            part.__dict__.update(values)
+
+
+def _attributes(module: FlatModule) -> list[Any]:
+    return [{name: _plain(value) for name, value in _own(part).items()} for part in module.submodules]
+
+
+def _own(part: nn.Module) -> dict[str, Any]:
+    return {
+        name: value for name, value in vars(part).items() if name not in EVERY and isinstance(value, PLAIN)
+    }
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value that compares equal to others of the same content."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return tuple((key, _plain(inner)) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    return value if isinstance(value, PLAIN) else type(value)
+
+
+def _places(module: nn.Module) -> tuple[list[tuple[nn.Module, str]], list[tuple[nn.Module, str]]]:
+    """Who owns the module's parameters and buffers, and under which name, in a flat module's order."""
+    parameters, buffers, seen = [], [], set[int]()
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) in seen:
+                raise NotImplementedError("its model uses one parameter in two places")
+            seen.add(id(parameter))
+            parameters.append((owner, name))
+        buffers += [(owner, name) for name, buffer in owner._buffers.items() if buffer is not None]
+    return parameters, buffers
+
+
+def _normalised(layer: nn.GroupNorm, images: Tensor) -> Tensor:
+    """What a GroupNorm layer computes, of plain operations: torch's own fails on channels-last in vmap."""
+    grouped = images.reshape(len(images), layer.num_groups, -1)
+    variance, mean = torch.var_mean(grouped, dim=2, correction=0, keepdim=True)
+    scaled = ((grouped - mean) * (variance + layer.eps).rsqrt()).view(images.shape)
+    shape = (1, -1, *([1] * (images.dim() - 2)))
+    return scaled * layer.weight.view(shape) + layer.bias.view(shape) if layer.affine else scaled
+
+
+def _shape(owner: nn.Module, name: str) -> torch.Size:
+    tensor = owner._parameters.get(name)
+    return (owner._buffers[name] if tensor is None else tensor).shape  # type: ignore[union-attr]

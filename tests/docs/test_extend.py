@@ -1,0 +1,61 @@
+"""What the pages on your own method, model, data, partition and codec show runs as it stands there."""
+
+import re
+
+import pytest
+from pages import PAGES, code_blocks, run_quickstart
+from paths import ROOT
+
+import rayfed_kd
+
+SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
+FILES = {
+    "extend/method.md": "my_fedprox.py",
+    "extend/model.md": "my_models.py",
+    "extend/data.md": "my_data.py",
+    "extend/partition.md": "my_partitions.py",
+    "extend/codec.md": "my_half.py",
+}
+COMMAND = re.compile(r"^ {4}rayfed-kd run configs/quickstart\.yaml (\w+)='(.+?)'(?: --local)?$", re.MULTILINE)
+
+
+def own(page, folder):
+    """Writes the page's file into a folder; the override by which its command names what is in it."""
+    (shown,) = code_blocks(PAGES[page], "python")
+    name = FILES[page]
+    assert name in PAGES[page]
+    (folder / name).write_text(shown)
+    commands = [f"{key}={value}" for key, value in COMMAND.findall(PAGES[page])]
+    return [command for command in commands if f"{name.removesuffix('.py')}:" in command][-1]
+
+
+@pytest.mark.parametrize("page", FILES)
+def test_what_is_shown_runs_as_it_is_told(page, tmp_path):
+    done = run_quickstart(tmp_path, own(page, tmp_path), "--local", *SHORT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_own_method_runs_on_ray(tmp_path):
+    done = run_quickstart(tmp_path, own("extend/method.md", tmp_path), *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "global" in done.stdout
+
+
+def test_own_methods_wrong_option_gets_the_printed_answer(tmp_path):
+    own("extend/method.md", tmp_path)
+    done = run_quickstart(tmp_path, "method={name: my_fedprox:FedProx, mi: 1.0}", "--local")
+    assert done.returncode == 2
+    answer = done.stderr.replace(str(ROOT) + "/", "").strip()
+    assert answer in PAGES["extend/method.md"]
+
+
+def test_half_precision_halves_what_goes_up(tmp_path, monkeypatch):
+    method = own("extend/codec.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    runs = [
+        rayfed_kd.run(ROOT / "configs/quickstart.yaml", [m, f"results.folder=run{i}", *SHORT], local=True)
+        for i, m in enumerate((method, "method={name: fedavg}"))
+    ]
+    half, whole = ([row["bytes_up"] for row in run.tables["rounds"].to_pylist()] for run in runs)
+    metadata = 4 * 8  # a number a client, counted apart or not: far below a vector
+    assert abs(2 * half[0] - whole[0]) <= 2 * metadata < half[0]

@@ -1,0 +1,153 @@
+"""What the guide tells is so: files of studies, tables, the recipe's frame, the table of methods."""
+
+import re
+
+import pytest
+import yaml
+from pages import PAGES, code_blocks
+from paths import ROOT
+from rayfed_kd.tuning.spaces import space_of
+
+import rayfed_kd
+from algorithms import METHODS
+from rayfed_kd.cli.listing import public_data, schedules
+from rayfed_kd.comparison.studies import Quick, Study, StudyRun, StudyTable, studies_of
+from rayfed_kd.data import SOURCES
+from rayfed_kd.data.partition import SCHEMES
+from rayfed_kd.models import CLASSIFIERS, GENERATORS
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.registry import load_object
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+
+SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def test_the_study_file_is_planned_in_the_order_that_is_told(tmp_path):
+    page = PAGES["guide/comparing.md"]
+    shown = next(block for block in code_blocks(page, "yaml") if block.startswith("title:"))
+    file = tmp_path / "mine.yaml"
+    file.write_text(shown)
+    small = studies_of([str(file)], quick=True)
+    assert [study.folder for study in small] == ["runs/two-methods-quick/alpha-0.1"]
+    assert "5 rounds" in small[0].title
+    told = re.findall(r"^\d\. (.+)[,.]$", page, re.MULTILINE)
+    assert told == [
+        "the study's overrides",
+        "`quick`'s",
+        "the table's",
+        "the row's own",
+        "`quick`'s for that row",
+        "the table's for that row",
+        "the command line's",
+    ]
+    words = ("study", "quick", "table", "row", "quick row", "table row")
+    named = {word: [f"results.folder={word}"] for word in words}
+    study = Study(
+        folder="f",
+        base=str(ROOT / "configs/quickstart.yaml"),
+        overrides=named["study"],
+        runs=[StudyRun(label="a", overrides=named["row"])],
+        tables={"t": StudyTable(overrides=named["table"], runs={"a": named["table row"]})},
+        quick=Quick(title="q", overrides=named["quick"], runs={"a": named["quick row"]}),
+    )
+    (one,) = study.shortened().split()
+    order = [*one.overrides, *one.runs[0].overrides]
+    assert order == [change for word in words for change in named[word]]
+
+
+def test_the_study_file_of_the_first_hour_is_a_study(tmp_path):
+    (shown,) = code_blocks(PAGES["getting-started.md"], "yaml")
+    file = tmp_path / "mine.yaml"
+    file.write_text(shown)
+    (study,) = studies_of([str(file)])
+    assert [run.label for run in study.runs] == ["FedKF", "FedAvg"]
+
+
+def test_tables_are_read_as_it_is_told(tmp_path):
+    folder = tmp_path / "run"
+    rayfed_kd.run(ROOT / "configs/quickstart.yaml", [*SHORT, f"results.folder={folder}"], local=True)
+    names = {}
+    for page in ("guide/results-folder.md", "getting-started.md"):
+        for shown in code_blocks(PAGES[page], "python"):
+            exec(shown.replace("runs/NAME", str(folder)), names)
+    assert names["messages"].num_rows and names["clients"].num_rows and names["metrics"].num_rows
+
+
+def test_every_file_of_a_run_folder_is_told(tmp_path):
+    folder = tmp_path / "run"
+    changes = [*SHORT, f"results.folder={folder}", "clock.name=lognormal", "local.vectorise=auto"]
+    rayfed_kd.run(ROOT / "configs/quickstart.yaml", changes, local=True)
+    told = set(re.findall(r"^\| `([\w.]+)/?` \|", PAGES["guide/results-folder.md"], re.MULTILINE))
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} <= told
+
+
+def test_python_of_the_reference_runs(tmp_path, monkeypatch):
+    (shown,) = code_blocks(PAGES["reference/functions.md"], "python")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    assert '["rounds=3"])' in shown
+    exec(shown.replace('["rounds=3"])', f"{SHORT}, local=True)"), {})
+
+
+def test_the_space_that_is_told_is_one():
+    (shown,) = code_blocks(PAGES["guide/tuning.md"], "yaml")
+    space_of(yaml.safe_load(shown), "tuning.md")
+
+
+def test_the_frame_of_a_recipe_is_whole_and_loads():
+    shown = next(block for block in code_blocks(PAGES["guide/recipe.md"], "yaml") if "method:" in block)
+    assert set(yaml.safe_load(shown)) == set(Recipe.model_fields)
+    load_recipe(yaml.safe_load(shown))
+
+
+def test_every_method_and_registered_thing_is_documented():
+    for name in METHODS:
+        assert f"`{name}`" in PAGES["methods.md"]
+    for name in (*SOURCES, *SCHEMES, *CLASSIFIERS, *GENERATORS):
+        assert f"`{name}`" in PAGES["guide/recipe.md"], name
+    for name in (*SCHEDULES, *CLOCKS):
+        assert f"| `{name}` |" in PAGES["guide/schedules-and-clocks.md"], name
+
+
+def test_table_of_methods_says_what_the_methods_say():
+    """A row of several names says it once if it is the same for all."""
+    rows = re.findall(
+        r"^\| (`\w+`(?:, `\w+`)*) \|.*\| ([^|]+) \| ([^|]+) \|$", PAGES["methods.md"], re.MULTILINE
+    )
+    rows = [row for row in rows if set(re.findall(r"\w+", row[0])) <= set(METHODS)]
+    assert sorted(name for names, _, _ in rows for name in re.findall(r"\w+", names)) == sorted(METHODS)
+    for names, *cells in rows:
+        listed = {name: load_object(METHODS[name], "") for name in re.findall(r"\w+", names)}
+        for cell, fact in zip(cells, (public_data, schedules), strict=True):
+            facts = {name: fact(method) for name, method in listed.items()}
+            each = "; ".join(f"{name} {text}" for name, text in facts.items())
+            expected = next(iter(facts.values())) if len(set(facts.values())) == 1 else each
+            assert cell.replace("`", "") == expected, f"the row of {names}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_files_and_headings_that_exist(name):
+    """The same links as the site's, for those who read the files without it."""
+    here = ROOT / "docs" / name
+    for link in LINK.findall(PAGES[name]):
+        if link.startswith("https:"):
+            continue
+        path, _, heading = link.partition("#")
+        target = (here.parent / path) if path else here
+        assert target.is_file(), link
+        if heading and "reference/recipe.md" not in str(target):  # whose headings are made with the site
+            text = target.read_text(encoding="utf8")
+            headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+            anchors = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings]
+            assert heading in anchors, link
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("results.md", "performance.md")])
+def test_lines_are_short_enough_to_read(name):
+    """100 characters; tables, code and links apart. The papers' pages have 120 with their formulas."""
+    most = 130 if name.startswith("methods/") else 105
+    text = re.sub(r"^```.*?^```$", "", PAGES[name], flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "    ", "!["))]
+    assert [line for line in lines if len(line) > most] == []

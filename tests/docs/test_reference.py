@@ -1,0 +1,147 @@
+"""The recipe reference has every key and option, each with a meaning and an example that a recipe takes."""
+
+import importlib.util
+import re
+import sys
+
+import pytest
+import yaml
+from pages import PAGES
+from paths import ROOT
+
+from algorithms import METHODS
+from rayfed_kd.cli.listing import option_rows
+from rayfed_kd.data import SOURCES
+from rayfed_kd.data.partition import SCHEMES
+from rayfed_kd.models import CLASSIFIERS, GENERATORS
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.registry import load_object, options_model
+from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+from rayfed_kd.setting.blueprint import check_names, make_method
+
+QUICKSTART = ROOT / "configs/quickstart.yaml"
+CLOCK = "clock.name=lognormal"
+
+
+def hook(name):
+    """A hook of the site, loaded as MkDocs loads it."""
+    spec = importlib.util.spec_from_file_location(f"hook_{name}", ROOT / f"docs/hooks/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = hook("reference")
+EXAMPLES = reference.EXAMPLES
+WRITTEN = reference.written(PAGES["reference/recipe.md"])
+
+
+def options(model):
+    return {row.option for row in option_rows(model)}
+
+
+def part(name):
+    """The cells of the option, and of its meaning, of every row in a part of the reference."""
+    rows = re.findall(r"^\| `([^`]+)` \|(.*)\|$", reference.PARTS[name](), re.MULTILINE)
+    return [(option, [cell.strip() for cell in re.split(r"(?<!\\)\|", rest)]) for option, rest in rows]
+
+
+def test_every_part_is_on_the_page():
+    assert set(re.findall(r"<!-- generated: (\w+) -->", PAGES["reference/recipe.md"])) == set(reference.PARTS)
+    assert "<!-- generated" not in WRITTEN
+
+
+def test_every_key_of_the_frame_has_its_row():
+    listed = {option for option, _ in part("keys")}
+    listed |= set(re.findall(r"^### (\w+)$", reference.PARTS["keys"](), re.MULTILINE))
+    assert listed == {row.option for row in reference.recipe_rows()}
+
+
+@pytest.mark.parametrize("name", reference.PARTS)
+def test_every_row_says_what_the_key_means(name):
+    rows = part(name)
+    assert rows
+    assert [option for option, cells in rows if not cells[2]] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "registered", "model_of"),
+    [
+        ("methods", METHODS, lambda entry: load_object(entry, "").options_model()),
+        ("models", {**CLASSIFIERS, **GENERATORS}, lambda entry: options_model(load_object(entry, ""))),
+        ("data", SOURCES, lambda entry: options_model(load_object(entry, ""))),
+        ("partitions", SCHEMES, lambda entry: options_model(load_object(entry, ""))),
+        ("schedules", SCHEDULES, lambda entry: entry),
+        ("clocks", CLOCKS, lambda entry: entry),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_registered_thing_has_its_options(name, registered, model_of):
+    sections = dict(
+        re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", reference.PARTS[name](), re.DOTALL | re.MULTILINE)
+    )
+    assert set(sections) == set(registered)
+    for thing, entry in registered.items():
+        listed = set(re.findall(r"^\| `([^`]+)` \|", sections[thing], re.MULTILINE))
+        assert listed == options(model_of(entry)), thing
+        assert "Example" in sections[thing]
+
+
+def test_examples_are_of_things_that_exist():
+    assert set(EXAMPLES["keys"]) == {
+        row.option for row in reference.recipe_rows() if not row.option.endswith(".*")
+    }
+    known = {"model": CLASSIFIERS, "generator": GENERATORS, "data": SOURCES, "partition": SCHEMES}
+    for kind, registered in {**known, "schedule": SCHEDULES, "clock": CLOCKS}.items():
+        assert set(EXAMPLES[kind]) == set(registered)
+    assert set(EXAMPLES["method"]) <= set(METHODS)
+
+
+def taken(word, *words):
+    """The quickstart's recipe with an example, after all checks that need no data."""
+    recipe = load_recipe(QUICKSTART, [*words, word])
+    check_names(recipe)
+    return recipe
+
+
+@pytest.mark.parametrize("key", EXAMPLES["keys"])
+def test_example_of_a_key_is_taken_and_changes_the_recipe(key):
+    word, words = EXAMPLES["keys"][key], [CLOCK] if key.startswith("schedule") else []
+    path = word.partition("=")[0]
+    assert path == key or key.startswith(f"{path}."), "the example is of another key"
+    assert key.split(".")[-1] in word
+    assert taken(word, *words) != load_recipe(QUICKSTART, words)
+
+
+@pytest.mark.parametrize("kind", ["model", "data", "partition", "method"])
+def test_examples_of_things_are_taken(kind):
+    for name, word in EXAMPLES[kind].items():
+        assert getattr(taken(word), kind).name == name
+
+
+def test_examples_of_schedules_and_clocks_are_taken():
+    for name, word in EXAMPLES["schedule"].items():
+        assert taken(word, CLOCK).schedule.name == name
+    for name, word in EXAMPLES["clock"].items():
+        assert taken(word).clock.name == name
+
+
+def test_examples_of_generators_are_options_of_their_methods():
+    for name, word in EXAMPLES["generator"].items():
+        named = taken(word).method
+        assert make_method(METHODS[named.name], named).options.generator.name == name
+
+
+def test_a_formula_with_an_unknown_command_is_refused():
+    formulas = hook("formulas")
+    assert formulas.mathml(r"\hat{w}_k").startswith("<math")
+    with pytest.raises(ValueError, match="nosuchcommand"):
+        formulas.mathml(r"\nosuchcommand{w}")
+
+
+def test_pages_of_the_site_are_those_of_the_folder():
+    text = (ROOT / "mkdocs.yml").read_text()
+    listed = re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(PAGES)
+    assert yaml.safe_load(text)["theme"]["font"] is False  # nothing is fetched

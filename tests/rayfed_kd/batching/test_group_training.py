@@ -1,0 +1,473 @@
+"""Clients trained together learn what they learn alone, up to rounding; the rest is left alone."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from contexts import server_context
+from torch import nn
+
+from algorithms.fedavg import FedAvg
+from cluster.engine.calls import Held, StepCall, StepError
+from cluster.engine.host import Host
+from rayfed_kd.batching.batched_steps import steps_of_one_shape
+from rayfed_kd.data.batches import Drawn
+from rayfed_kd.errors import RunError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import DispatchFacts, Reply, to_array
+from rayfed_kd.toolbox.local_training import label_loss, train_batches, train_local_epochs
+from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.optimizers import Optimizer
+
+CLIENTS = 5
+CLOSE = 1e-5  # of weights that move by more than a thousand times as much
+
+
+def setting(method=None, **recipe):
+    torch.set_num_threads(1)
+    asked = {
+        "method": {"name": "fedavg"},
+        "model": {"name": "mlp", "hidden": 16},
+        "data": {"name": "digits", "fraction": 0.3},
+        "partition": {"name": "dirichlet", "alpha": 0.5, "clients": CLIENTS},
+        "local": {"epochs": 2, "batch_size": 16, "optimizer": {"lr": 0.1, "momentum": 0.5}},
+        "rounds": 1,
+        "sampling": {"fraction": 1.0},
+    }
+    own = method if isinstance(method, type) else None
+    found = prepare({**asked, **recipe, **({"method": method} if method and not own else {})}).setting
+    return found if own is None else replace(found, method=own())
+
+
+def calls(one):
+    """What goes down first, and the first round's steps."""
+    ctx = server_context(one)
+    message = one.method.dispatch(one.method.init_server(ctx), ctx)
+    parts = {name: to_array(part).copy() for name, part in message.parts.items()}
+    held = Held(parts)
+    return parts, [
+        StepCall("client_update", DispatchFacts(c, 1, 1), held, message.metadata, None, -1, c + 1)
+        for c in range(CLIENTS)
+    ]
+
+
+def both(one):
+    """What clients send and log, each alone and all together."""
+    _, asked = calls(one)
+    host = Host(one)
+    alone = [host.step(call) for call in asked]
+    facts, parts, _ = host.steps(asked)
+    return [(f, p) for f, p, _ in alone], list(zip(facts, parts, strict=True))
+
+
+def assert_learnt_the_same(one):
+    initial, _ = calls(one)
+    alone, together = both(one)
+    for (facts, parts), (theirs, sent) in zip(alone, together, strict=True):
+        assert theirs.alone == ""
+        moved = np.abs(parts["student"] - initial["student"]).max()
+        assert moved > 1000 * CLOSE
+        assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
+        assert theirs.samples == facts.samples
+        assert theirs.metadata == facts.metadata
+        assert theirs.logged.keys() == facts.logged.keys()
+        for name, (value, count) in facts.logged.items():
+            assert theirs.logged[name][1] == count
+            assert theirs.logged[name][0] == pytest.approx(value, abs=1e-4)
+
+
+def test_clients_of_unequal_sizes_with_small_last_batches():
+    one = setting()
+    assert len({size % 16 for size in one.partition.sizes.tolist()}) > 2
+    assert_learnt_the_same(one)
+
+
+def test_clients_of_equal_sizes():
+    one = setting(partition={"name": "iid", "clients": CLIENTS})
+    assert_learnt_the_same(one)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"lr": 0.1},
+        {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        {"name": "adam", "lr": 0.01, "weight_decay": 0.001},
+    ],
+)
+def test_every_optimiser_keeps_each_clients_moments_apart(optimizer):
+    assert_learnt_the_same(setting(local={"epochs": 2, "batch_size": 16, "optimizer": optimizer}))
+
+
+def test_convolutions():
+    assert_learnt_the_same(setting(model={"name": "lenet5"}))
+
+
+def test_augmented_images_are_each_clients_own():
+    one = setting(data={"name": "digits", "fraction": 0.3, "augment": "crop_flip"}, model={"name": "lenet5"})
+    assert_learnt_the_same(one)
+
+
+def test_group_normalisation():
+    one = setting(model={"name": "resnet8", "width": 4}, local={"epochs": 1, "batch_size": 32})
+    alone, together = both(one)
+    for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
+        assert theirs.alone == ""
+        assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
+
+
+def with_model(one, module):
+    one.__dict__["builders"] = {"model": lambda: copy.deepcopy(module)}
+    return one
+
+
+def test_batchnorms_statistics_and_counters_are_each_clients_own():
+    norms = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    one = with_model(setting(local={"epochs": 1, "batch_size": 32}), norms)
+    alone, together = both(one)
+    flat = one.workshop().lend("model", one.workshop().initial_vector("model"))
+    counters = []
+    for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
+        assert theirs.alone == ""
+        assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
+        flat.load(torch.from_numpy(sent["student"]))
+        counters.append(int(flat.integers[0]))
+    batches = [-(-size // 32) for size in one.partition.sizes.tolist()]
+    assert counters == batches
+    assert len(set(batches)) > 1
+
+
+def test_a_part_of_the_model_alone_is_trained_where_the_method_says_so():
+    one = setting({"name": "fedrep", "head_epochs": 1}, model={"name": "lenet5"})
+    alone, together = both(one)
+    for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
+        assert theirs.alone == ""
+        assert np.abs(sent["base"] - parts["base"]).max() < CLOSE
+
+
+def test_who_steps_together_has_batches_of_one_size_and_keeps_its_own_order():
+    # Sizes 4 4 2 | 4 2 | 3: first the two of size 4, then what is commonest of the next ones.
+    sizes = {0: (4, 4, 2), 1: (4, 2), 2: (3,)}
+    batches = [
+        iter([(Drawn(np.arange(n), np.full(n, 10 * lane + place), None), {}) for place, n in enumerate(own)])
+        for lane, own in sizes.items()
+    ]
+    seen = [
+        (places, [int(drawn.indices[0]) for drawn, _ in own]) for places, own in steps_of_one_shape(batches)
+    ]
+    assert seen == [([0, 1], [0, 10]), ([0], [1]), ([0, 1], [2, 11]), ([2], [20])]
+
+
+class OwnLoss(FedAvg):
+    """FedAvg with a loss that tests replace."""
+
+    def given(self, student, ctx):
+        return {}
+
+    def loss(self, models, batch, given):
+        return label_loss(models, batch, given)
+
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+        train_batches({"student": student}, self.loss, ctx, given=self.given(student, ctx))
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+
+class Noisy(OwnLoss):
+    def loss(self, models, batch, given):
+        images = batch["images"]
+        return label_loss(models, {**batch, "images": images + torch.rand(images.shape)}, given)
+
+
+class Peeking(OwnLoss):
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss if loss.value.item() > 1 else loss._replace(value=2 * loss.value)
+
+
+class Averaging(OwnLoss):
+    """Keeps a running mean of its images, in place."""
+
+    def given(self, student, ctx):
+        return {"mean": torch.zeros(1, 8, 8)}
+
+    def loss(self, models, batch, given):
+        mean = given["mean"]
+        mean.add_(0.1 * (batch["images"].mean(dim=0) - mean))
+        return label_loss(models, {**batch, "images": batch["images"] - mean}, given)
+
+
+class Shrinking(OwnLoss):
+    """Is given its own weights, which change at each step."""
+
+    def given(self, student, ctx):
+        return {"weights": student.trainable}
+
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=loss.value / (1 + given["weights"].square().sum()))
+
+
+class Marking(OwnLoss):
+    """Leaves a number of the client's own at its model."""
+
+    def given(self, student, ctx):
+        student.module.prior = float(1 + ctx.client)
+        return {}
+
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=models["student"].module.prior * loss.value)
+
+
+class Ageing(OwnLoss):
+    """Counts its steps at its model."""
+
+    def given(self, student, ctx):
+        student.module.age = 0
+        return {}
+
+    def loss(self, models, batch, given):
+        models["student"].module.age += 1
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=loss.value / models["student"].module.age)
+
+
+class AgeingNoisily(Ageing):
+    """The same, and fails under vmap after it has counted."""
+
+    def loss(self, models, batch, given):
+        loss = super().loss(models, batch, given)
+        return loss._replace(value=loss.value * loss.value.item() / loss.value.item())
+
+
+class Closure(OwnLoss):
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+        factor = 1 + ctx.client
+        train_local_epochs(student, lambda x, y: factor * cross_entropy(student(x), y), ctx)
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+
+class CapturingLoss(OwnLoss):
+    """The form that batches, but with a captured variable."""
+
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+        factor = 1 + ctx.client
+
+        def loss(models, batch, given):
+            found = label_loss(models, batch, given)
+            return found._replace(value=factor * found.value)
+
+        train_batches({"student": student}, loss, ctx)
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+
+class OwnLoop(FedAvg):
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+        optimizer = Optimizer(ctx.local.optimizer, student)
+        for images, labels in ctx.epoch(0):
+            optimizer.minimise(cross_entropy(student(images), labels))
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+
+CURRENT = {}
+
+
+def scaled(value):
+    return CURRENT["scale"] * value
+
+
+class Global(OwnLoss):
+    """Reads what lies outside of the step: by a function that lies outside, too, within an expression."""
+
+    def given(self, student, ctx):
+        CURRENT["scale"] = 1 + ctx.client
+        return {}
+
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=sum(scaled(loss.value) for _ in range(1)))
+
+
+class Holder:
+    scale = 0.0
+
+
+HOLDER = Holder()
+
+
+class AfterTraining(OwnLoss):
+    """The loss is pure, but what is sent comes from an object outside of the step."""
+
+    def client_update(self, client, message, ctx):
+        HOLDER.scale = 1.0 + ctx.client
+        _, reply = super().client_update(client, message, ctx)
+        return None, Reply(student=HOLDER.scale * reply["student"], samples=ctx.num_samples)
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        (Marking, "attribute of a model"),
+        (Ageing, "changes an attribute of a model"),
+        (AgeingNoisily, "turns a tensor into a number"),
+        (Global, "the global CURRENT, a dict"),
+        (AfterTraining, "the global HOLDER, a Holder"),
+        (Averaging, "in place"),
+        (Shrinking, "part of a model that it trains"),
+        (Closure, "closure"),
+        (CapturingLoss, "without captured variables"),
+        (OwnLoop, "a loop of its own"),
+        (Peeking, "item"),
+    ],
+)
+def test_what_cannot_be_batched_runs_alone_to_the_same_bits_and_says_why(method, reason):
+    alone, together = both(setting(method=method))
+    for (facts, parts), (theirs, sent) in zip(alone, together, strict=True):
+        assert reason in theirs.alone
+        assert np.array_equal(sent["student"], parts["student"])
+        assert theirs.logged == facts.logged
+        assert theirs.samples == facts.samples
+
+
+def test_a_loss_that_draws_random_numbers_is_told_to_draw_them_with_its_batch():
+    _, asked = calls(one := setting(method=Noisy))
+    assert all("draws random numbers" in fact.alone for fact in Host(one).steps(asked)[0])
+
+
+SCALE = 0.0
+
+
+class Rebinding(OwnLoss):
+    """Leaves a number in a module's variable: a number cannot be changed, but the variable can."""
+
+    def given(self, student, ctx):
+        global SCALE  # noqa: PLW0603 -- what is refused
+        SCALE = 1.0 + ctx.client
+        return {}
+
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=SCALE * loss.value)
+
+
+def test_a_step_that_rebinds_a_modules_variable_is_refused_in_a_group_and_runs_alone():
+    _, asked = calls(one := setting(method=Rebinding))
+    with pytest.raises(RunError, match="SCALE was changed while clients trained as a group"):
+        Host(one).steps(asked)
+    Host(one).step(asked[0])
+
+
+class DrawnNoise(OwnLoss):
+    """Noise that enters as part of the batch, from the client's own stream."""
+
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+
+        def further(drawn):
+            stream = ctx.stream("noise")
+            return {"noise": torch.rand(len(drawn.indices), *ctx.shape, generator=stream)}
+
+        train_batches({"student": student}, self.loss, ctx, further=further)
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+    def loss(self, models, batch, given):
+        return label_loss(models, {**batch, "images": batch["images"] + batch["noise"]}, given)
+
+
+class DrawnNoisePeeking(DrawnNoise):
+    def loss(self, models, batch, given):
+        loss = super().loss(models, batch, given)
+        return loss if loss.value.item() > 0 else loss._replace(logged={})
+
+
+def test_noise_of_a_batch_is_each_clients_own():
+    assert_learnt_the_same(setting(method=DrawnNoise))
+
+
+def test_random_streams_go_back_where_a_group_could_not_be_made():
+    alone, together = both(setting(method=DrawnNoisePeeking))
+    for (facts, parts), (theirs, sent) in zip(alone, together, strict=True):
+        assert "turns a tensor into a number" in theirs.alone
+        assert np.array_equal(sent["student"], parts["student"])
+        assert theirs.logged == facts.logged
+
+
+def test_dropout_is_drawn_client_by_client():
+    one = with_model(setting(), nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10)))
+    _, asked = calls(one)
+    facts, _, _ = Host(one).steps(asked)
+    assert all("draws random numbers" in fact.alone for fact in facts)
+
+
+class Failing(FedAvg):
+    def client_update(self, client, message, ctx):
+        if ctx.client == 3:
+            raise ValueError("seventeen")
+        return super().client_update(client, message, ctx)
+
+
+class FailingInTheLoss(OwnLoss):
+    def given(self, student, ctx):
+        return {"fails": torch.zeros(2 if ctx.client == 3 else 1)}
+
+    def loss(self, models, batch, given):
+        if len(given["fails"]) == 2:
+            raise ValueError("seventeen")
+        return label_loss(models, batch, given)
+
+
+@pytest.mark.parametrize("method", [Failing, FailingInTheLoss])
+def test_a_bug_names_its_client_and_the_host_goes_on(method):
+    one = setting(method=method)
+    _, asked = calls(one)
+    host = Host(one)
+    with pytest.raises(StepError, match=r"client 3, client_update failed:(?s:.*)seventeen"):
+        host.steps(asked)
+    facts, _, _ = host.steps(asked[:3])
+    assert [fact.alone for fact in facts] == [""] * 3
+
+
+def test_what_is_given_is_each_clients_own():
+    """Client 1's NaN is its own."""
+
+    class Weighed(OwnLoss):
+        def given(self, student, ctx):
+            return {"factor": torch.tensor(float("nan") if ctx.client == 1 else 1.0)}
+
+        def loss(self, models, batch, given):
+            loss = label_loss(models, batch, given)
+            return loss._replace(value=given["factor"] * loss.value)
+
+    facts, _, _ = Host(one := setting(method=Weighed)).steps(calls(one)[1])
+    assert [bool(fact.non_finite) for fact in facts] == [False, True, False, False, False]
+    assert [fact.alone for fact in facts] == [""] * CLIENTS
+
+
+def test_clients_who_are_given_other_shapes_are_other_programs():
+    class Shaped(OwnLoss):
+        def given(self, student, ctx):
+            return {"factor": torch.ones(2 if ctx.client == 1 else 1)}
+
+        def loss(self, models, batch, given):
+            loss = label_loss(models, batch, given)
+            return loss._replace(value=given["factor"].mean() * loss.value)
+
+    facts, _, _ = Host(one := setting(method=Shaped)).steps(calls(one)[1])
+    assert "no other client" in facts[1].alone
+    assert [fact.alone for fact in facts[2:]] == [""] * 3
+
+
+def test_the_group_decides_the_bits_and_nothing_else():
+    one = setting()
+    _, asked = calls(one)
+    first = Host(one).steps(asked)[1]
+    busy = Host(one, host=7)
+    busy.steps(asked[2:])
+    again = busy.steps(asked)[1]
+    assert all(np.array_equal(a["student"], b["student"]) for a, b in zip(first, again, strict=True))
