@@ -67,7 +67,7 @@ class _Lazy(Future[StepResult]):
 
 
 class WatchingCheckpointer(Checkpointer):
-    """Writes a checkpoint after every round but the last, and looks at the server's states."""
+    """Writes a checkpoint after the first round, and looks at the server's states after each."""
 
     before: tuple[Any, Any] | None = None
 

@@ -16,10 +16,12 @@ from rayfed_kd.protocol.codec import pack
 from rayfed_kd.testing.rules import ContractError
 
 
-def global_generators() -> tuple[bytes, str, Any]:
+def global_generators() -> tuple[bytes, Any, Any]:
     """The states of all global generators, comparable."""
-    numpy_state = np.random.get_state(legacy=False)
-    return torch.get_rng_state().numpy().tobytes(), repr(numpy_state), random.getstate()
+    found = np.random.get_state(legacy=False)
+    key, place = found["state"]["key"].tobytes(), found["state"]["pos"]
+    numpy_state = (key, place, found["has_gauss"], found["gauss"])
+    return torch.get_rng_state().numpy().tobytes(), numpy_state, random.getstate()
 
 
 def own_attributes(method: Method[Any, Any]) -> dict[str, Any]:

@@ -207,8 +207,8 @@ def tests_of(file: str) -> list[str]:
 class Copy:
     """A copy of the project in which mutants are tried."""
 
-    def __init__(self, folder: Path, limit_s: float) -> None:
-        self._folder, self._limit_s = folder / "project", limit_s
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "project"
         self._folder.mkdir()
         leave_out = shutil.ignore_patterns("__pycache__")
         for name in (*PACKAGES, "tests", "configs", "docs"):
@@ -217,7 +217,7 @@ class Copy:
         for name in ("pyproject.toml", "README.md", "Makefile", "constraints.txt"):
             shutil.copy(ROOT / name, self._folder / name)
 
-    def tried(self, tests: Sequence[str]) -> tuple[str, str, float]:
+    def tried(self, tests: Sequence[str], limit_s: float | None = None) -> tuple[str, str, float]:
         """Runs tests: "passed", "failed" or "hung"; the first failing one; seconds."""
         started = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
@@ -237,7 +237,7 @@ class Copy:
             start_new_session=True,
         )
         try:
-            said, _ = process.communicate(timeout=self._limit_s)
+            said, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.communicate()
@@ -246,13 +246,13 @@ class Copy:
         outcome = "passed" if process.returncode == 0 else "failed"
         return outcome, failed[1] if failed else _last_line(said), time.monotonic() - started
 
-    def judged(self, mutant: Mutant, tests: Sequence[str]) -> Verdict:
+    def judged(self, mutant: Mutant, tests: Sequence[str], limit_s: float) -> Verdict:
         """Puts the mutant in, runs the tests, takes it out."""
         path = self._folder / mutant.file
         original = path.read_text(encoding="utf8")
         path.write_text(mutant.source, encoding="utf8")
         try:
-            outcome, found_by, seconds = self.tried(tests)
+            outcome, found_by, seconds = self.tried(tests, limit_s)
         finally:
             path.write_text(original, encoding="utf8")
         word = {"passed": "survived", "failed": "killed", "hung": "hung"}[outcome]
@@ -269,9 +269,11 @@ def chosen(files: Sequence[str], count: int, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def run(files: Sequence[str], count: int, seed: int, results: Path, limit_s: float) -> dict[str, Verdict]:
+def run(files: Sequence[str], count: int, seed: int, results: Path, patience: float) -> dict[str, Verdict]:
     """Tries what is not in `results` yet.
 
+    Args:
+        patience: a mutant's tests may take so many times as long as without it, and half a minute.
     Raises: SystemExit if a file's tests fail without a mutant.
     """
     found = {}
@@ -279,17 +281,17 @@ def run(files: Sequence[str], count: int, seed: int, results: Path, limit_s: flo
         found = {entry["mutant"]: Verdict(**entry) for entry in json.loads(results.read_text())}
     wanted = chosen(files, count, seed)
     with tempfile.TemporaryDirectory() as folder:
-        project, sound = Copy(Path(folder), limit_s), set[str]()
+        project, limits_s = Copy(Path(folder)), dict[str, float]()
         for mutant in wanted:
             if mutant.key in found:
                 continue
             tests = tests_of(mutant.file)
-            if mutant.file not in sound:
-                outcome, failed, _ = project.tried(tests)
+            if mutant.file not in limits_s:
+                outcome, failed, seconds = project.tried(tests)
                 if outcome != "passed":
                     raise SystemExit(f"{mutant.file}: its tests {outcome} without a mutant: {failed}")
-                sound.add(mutant.file)
-            verdict = found[mutant.key] = project.judged(mutant, tests)
+                limits_s[mutant.file] = 30 + patience * seconds
+            verdict = found[mutant.key] = project.judged(mutant, tests, limits_s[mutant.file])
             sys.stdout.write(f"{verdict.outcome:8} {verdict.seconds:6.1f} s  {mutant.key}\n")
             sys.stdout.flush()
             aside = results.with_name(f".{results.name}")
@@ -304,10 +306,10 @@ def main() -> None:
     parser.add_argument("files", nargs="+", help="source files below the project's root")
     parser.add_argument("--count", type=int, default=20, help="how many mutants (20)")
     parser.add_argument("--seed", type=int, default=1, help="which ones (1)")
-    parser.add_argument("--limit", type=float, default=120, help="seconds of a mutant's tests (120)")
+    parser.add_argument("--patience", type=float, default=3, help="times the tests' own duration (3)")
     parser.add_argument("--results", type=Path, default=Path("mutants.json"), help="where results lie")
     options = parser.parse_args()
-    verdicts = run(options.files, options.count, options.seed, options.results, options.limit)
+    verdicts = run(options.files, options.count, options.seed, options.results, options.patience)
     survivors = [verdict for verdict in verdicts.values() if verdict.outcome == "survived"]
     killed = len(verdicts) - len(survivors)
     sys.stdout.write(f"\n{killed} of {len(verdicts)} killed ({killed / max(1, len(verdicts)):.0%})\n")

@@ -195,11 +195,22 @@ def test_unknown_command_is_exit_code_two():
     assert command("runn").returncode == 2
 
 
-def start(recipe, *words, command="run"):
-    """In a process group of its own, as a terminal starts a command."""
-    words = [sys.executable, "-m", "rayfed_kd", command, str(recipe), *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(words, **pipes, text=True, start_new_session=True)
+@pytest.fixture
+def start():
+    """Starts a command in a process group of its own, as a terminal does; a test that fails leaves none."""
+    started = []
+
+    def start(recipe, *words, command="run"):
+        words = [sys.executable, "-m", "rayfed_kd", command, str(recipe), *words]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(words, **pipes, text=True, start_new_session=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def wait_for_rounds(folder, count, process):
@@ -208,11 +219,12 @@ def wait_for_rounds(folder, count, process):
         if (folder / "tables").is_dir() and read_table(folder / "tables", "rounds").num_rows >= count:
             return
         time.sleep(0.1)
+    process.kill()
     raise AssertionError(f"no {count} rounds: {process.communicate()}")
 
 
 @pytest.mark.parametrize("words", [["--local"], []], ids=["local", "ray"])
-def test_ctrl_c_leaves_readable_tables_and_no_actor(words, tmp_path):
+def test_ctrl_c_leaves_readable_tables_and_no_actor(words, start, tmp_path):
     process = start(write_recipe(tmp_path, rounds=100_000), *words)
     wait_for_rounds(tmp_path / "run", 2, process)
     below = psutil.Process(process.pid).children(recursive=True)
@@ -228,7 +240,7 @@ def test_ctrl_c_leaves_readable_tables_and_no_actor(words, tmp_path):
     assert alive == []
 
 
-def test_ctrl_c_in_a_comparison_tells_that_the_comparison_goes_on(tmp_path):
+def test_ctrl_c_in_a_comparison_tells_that_the_comparison_goes_on(start, tmp_path):
     recipe = {**SMALL, "rounds": 100_000}
     (tmp_path / "long.yaml").write_text(yaml.safe_dump(recipe))
     folder = tmp_path / "compared"
@@ -269,7 +281,7 @@ def test_failed_run_of_a_comparison_tells_that_the_comparison_goes_on(tmp_path):
         raise RunError("lost")
 
 
-def test_sigterm_ends_as_cleanly(tmp_path):
+def test_sigterm_ends_as_cleanly(start, tmp_path):
     process = start(write_recipe(tmp_path, rounds=100_000), "--local")
     wait_for_rounds(tmp_path / "run", 1, process)
     process.terminate()
@@ -278,7 +290,7 @@ def test_sigterm_ends_as_cleanly(tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "interrupted"
 
 
-def test_killed_run_leaves_readable_tables(tmp_path):
+def test_killed_run_leaves_readable_tables(start, tmp_path):
     process = start(write_recipe(tmp_path, rounds=100_000), "--local")
     wait_for_rounds(tmp_path / "run", 3, process)
     process.kill()
@@ -318,7 +330,7 @@ def test_address_where_no_ray_answers_is_told_at_once(tmp_path):
     assert time.perf_counter() - started < 30
 
 
-def test_bad_recipe_does_not_leave_ray_behind(tmp_path):
+def test_bad_recipe_does_not_leave_ray_behind(start, tmp_path):
     """Ray starts while the recipe is checked; a fault ends it, too. floor(n_c / 5) of ten classes: 355."""
     process = start(write_recipe(tmp_path), "partition.clients=100000")
     _, errors = process.communicate(timeout=60)
