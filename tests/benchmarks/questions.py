@@ -20,6 +20,9 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
+from cluster import private_ray  # noqa: F401  before Ray
+
+# isort: split
 import click
 import ray
 import torch

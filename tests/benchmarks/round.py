@@ -26,6 +26,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cluster import private_ray  # noqa: F401  before Ray
+
+# isort: split
 import numpy as np
 import psutil
 import ray

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ray.exceptions import AuthenticationError
 
 from cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
 from cluster.ray_backend.session import RaySession, _probe
@@ -124,7 +125,12 @@ def refusing(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "fault", [RuntimeError("Version mismatch: the cluster has Ray: 2.1"), ConnectionError("no")]
+    "fault",
+    [
+        RuntimeError("Version mismatch: the cluster has Ray: 2.1"),
+        ConnectionError("no"),
+        AuthenticationError("no token was found"),
+    ],
 )
 def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, refusing):
     """As `ray.init` says it for another Ray or Python version, or a token that is missing."""
@@ -132,6 +138,14 @@ def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, refusing):
     recipe = load_recipe(RECIPE)
     with RaySession(recipe, "far:6379") as session, pytest.raises(RecipeError, match="--address far:6379: "):
         session.ready()
+
+
+def test_refused_driver_is_told_of_tokens(refusing):
+    """Ray's own message for a token that is missing or another's is that it cannot connect."""
+    refusing(ConnectionError("Failed to connect to Ray cluster"))
+    with RaySession(load_recipe(RECIPE), "far:6379") as session, pytest.raises(RecipeError) as caught:
+        session.ready()
+    assert all(name in str(caught.value) for name in ("RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN_PATH"))
 
 
 @pytest.mark.parametrize(("given", "asked"), [(None, "far:6379"), ("near:6379", "near:6379")])
