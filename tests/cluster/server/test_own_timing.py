@@ -68,7 +68,7 @@ def own(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small_ray():
-    """A private Ray of this test's own: its workers must find the file by the run's import paths alone."""
+    """A private Ray with three logical cores: actors are counted, not measured."""
     ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
