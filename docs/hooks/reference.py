@@ -1,6 +1,6 @@
 """MkDocs hook: the tables of docs/reference/recipe.md, made of the models that check a recipe.
 
-`python docs/hooks/reference.py` prints them. An example of every key stands in examples.yaml beside this file.
+`python docs/hooks/reference.py` prints them. Examples of the keys stand in examples.yaml beside this file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,15 @@ OPTIONS_BELOW = {
 
 def recipe_rows() -> list[OptionRow]:
     """Every key of a recipe's frame, in the schema's order; a section before its keys."""
-    return option_rows(Recipe)
+    return rows_of(Recipe)
+
+
+def rows_of(model: type[BaseModel]) -> list[OptionRow]:
+    """Every option of a model; a choice by name needs no description of its own."""
+    return [
+        row._replace(meaning=row.meaning or "which one") if row.option.split(".")[-1] == "name" else row
+        for row in option_rows(model)
+    ]
 
 
 def keys() -> str:
@@ -153,7 +161,7 @@ def first_paragraph(docstring: str | None) -> str:
 
 
 def _options(model: type[BaseModel]) -> str:
-    rows = option_rows(model)
+    rows = rows_of(model)
     if not rows:
         return "It has no options."
     cells = [(_code(row.option), _code(row.default), row.takes, row.meaning) for row in rows]
