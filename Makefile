@@ -4,7 +4,7 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install test slow docs benchmark clean
+.PHONY: quickstart install lint test slow test-all docs benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -18,15 +18,21 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[test]'
 	touch $@
 
-test: $(VENV)/installed
+lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
+# Tests on Ray are one group: one Ray, on one of the two workers.
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+
+# One after another: whole runs on Ray fill two cores, and some tests start three machines.
 slow: $(VENV)/installed
-	$(BIN)/pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
+
+test-all: test slow
 
 # The site, into site/; a broken link or reference is an error.
 docs: $(VENV)/installed-docs

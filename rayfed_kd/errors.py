@@ -67,5 +67,5 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate most like `name`, or None if none is close."""
     import difflib
 
-    found = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    return matches[0] if matches else None

@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from cluster.ray_backend import private_ray  # noqa: F401  before Ray
+
+# isort: split
 import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.ray_backend.placement import Node
-from rayfed_kd.data.cache import is_whole, located, packed, unpack
+from rayfed_kd.data.cache import is_whole, locate_entry, pack_entry, unpack_entry
 from rayfed_kd.errors import DataError, RayfedError, RunError
 from rayfed_kd.protocol import Array
 from rayfed_kd.recipe.registry import load_object
@@ -105,7 +108,7 @@ def look(blueprint: Blueprint, folder: str) -> Seen:
         instruction_set=torch.backends.cpu.get_cpu_capability(),
         method=method,
         data=is_whole(entry),
-        cached=is_whole(located(Path(entry.name))),
+        cached=is_whole(locate_entry(Path(entry.name))),
         folder=(Path(folder) / "config.yaml").is_file(),
     )
 
@@ -125,7 +128,7 @@ def _with_data(blueprint: Blueprint, nodes: Sequence[Node], seen: Sequence[Seen]
     if places is None:
         return blueprint
     if places:
-        files = packed(entry)
+        files = pack_entry(entry)
         missing = [nodes[place] for place in places]
         _on_each(missing, install, entry.name, list(files), *map(ray.put, files.values()))
     return replace(blueprint, dataset_folder=entry.name)
@@ -213,7 +216,7 @@ def install(name: str, files: Sequence[str], *contents: Array) -> None:
 
     Raises: DataError
     """
-    unpack(located(Path(name)), dict(zip(files, contents, strict=True)))
+    unpack_entry(locate_entry(Path(name)), dict(zip(files, contents, strict=True)))
 
 
 def _on_each(nodes: Sequence[Node], work: Callable[..., Any], *given: Any) -> list[Any]:

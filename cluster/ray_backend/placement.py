@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.server.schedules import make_schedule
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe, ResourceRecipe
+from rayfed_kd.setting.timing import make_schedule
 
 # An idle actor that has imported torch takes about 180 MB (Linux, Ray 2.60); with a model and data more.
 HOST_BYTES = 400 * 2**20
@@ -200,7 +200,7 @@ def _plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
     memory = sum(node.memory_bytes for node in nodes)
     if clients <= room and clients * HOST_BYTES <= memory / 2:
         return Plan(clients, True, 1, client, server)
-    at_work = make_schedule(recipe).at_work
+    at_work = make_schedule(recipe).concurrency
     return Plan(min(room, at_work, max(1, int(memory / 2 / HOST_BYTES))), False, 1, client, server)
 
 
@@ -231,7 +231,7 @@ def _plan_classes(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
     memory = sum(node.memory_bytes for node in nodes)
     if _fits(nodes, server, kinds, all_own) and clients * HOST_BYTES <= memory / 2:
         return _plan(recipe, groups, all_own, 1)
-    counts, most = alone, max(len(groups), make_schedule(recipe).at_work)
+    counts, most = alone, max(len(groups), make_schedule(recipe).concurrency)
     while sum(counts) < most:
         order = sorted(range(len(counts)), key=lambda i: -all_own[i] / counts[i])
         larger = [[n + (i == c) for i, n in enumerate(counts)] for c in order if counts[c] < all_own[c]]

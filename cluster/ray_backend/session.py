@@ -13,6 +13,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from cluster.ray_backend.private_ray import private_environment  # before Ray
+
+# isort: split
 import psutil
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -29,6 +32,10 @@ from rayfed_kd.setting.blueprint import Blueprint
 POLL_S = 0.1
 STOP_S = 60.0
 CONNECT_S = 10.0
+TOKEN_HINT = (
+    "a cluster with tokens wants RAY_AUTH_MODE=token and its token, in RAY_AUTH_TOKEN, in the file named by "
+    "RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
+)
 NOTICE_S, ROOM_S = 10.0, 600.0  # of waiting for room on a busy cluster
 
 Event = Mapping[str, Any]
@@ -101,15 +108,17 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
         _probe(address)
         try:
             ray.init(address=address, **quiet)
-        except (RuntimeError, ConnectionError, ValueError) as error:
-            # Another Ray or Python version, no token, a cluster that just ends.
+        except ConnectionError as error:  # a cluster that just ends, or asks for a token: Ray does not say
+            raise RecipeError(f"--address {address}: {error}; {TOKEN_HINT}") from None
+        except (RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
+            # Another Ray or Python version, RAY_AUTH_MODE=token without a token.
             raise RecipeError(f"--address {address}: {error}") from None
         return
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # private, on loopback, gone with this process
     # The server sleeps while clients train: its share comes on top of the machine's cores.
     cores = psutil.cpu_count() or 1
     cpus = cores + min(runs, cores) * math.ceil(recipe.placement.server.num_cpus)
-    ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+    with private_environment():
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
 
 
 def _probe(address: str) -> None:

@@ -17,10 +17,21 @@ from cluster.server.grouping import Grouping
 from cluster.server.ledger import travelling
 from cluster.server.questions import EngineQuestions
 from cluster.server.replies import _reply
-from cluster.server.schedules import Schedule
+from cluster.server.schedules import check_sample
 from cluster.server.traffic import Counters, Traffic
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import DispatchFacts, Handle, Message, Replies, Reply, Step, to_array
+from rayfed_kd.protocol import (
+    DispatchFacts,
+    Handle,
+    Message,
+    Progress,
+    Replies,
+    Reply,
+    Schedule,
+    Step,
+    UpdateRule,
+    to_array,
+)
 from rayfed_kd.setting.setting import Setting
 
 if TYPE_CHECKING:
@@ -42,6 +53,7 @@ class Ground:
         setting: method, data, partition.
         engine: runs the steps.
         schedule: whom to ask, and when there is enough.
+        rule: how replies become the server's new vector.
         flights: what is under way, and the time.
         records: what is known of every client.
         counters: draws and dispatches so far.
@@ -52,6 +64,7 @@ class Ground:
     setting: Setting
     engine: Engine
     schedule: Schedule
+    rule: UpdateRule
     flights: Flights
     records: Records
     counters: Counters
@@ -83,7 +96,7 @@ class EngineCohort:
         self._schedule, self._flights, self._records = ground.schedule, ground.flights, ground.records
         self._landed: dict[int, Landing] = {}
         self.traffic = Traffic()
-        self._clients = self._drawn(starting=True)
+        self._clients = self._drawn(self._progress(starting=True))
 
     @property
     def clients(self) -> Sequence[int]:
@@ -103,7 +116,7 @@ class EngineCohort:
     def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
         """One message each; the clients named, none if there is none."""
         if not messages:
-            return Replies([], self._schedule.rule)
+            return Replies([], self._ground.rule)
         self._dispatch(step, {client: self._publish(messages[client]) for client in sorted(messages)})
         return self._exchange(sorted(messages), None)
 
@@ -146,16 +159,23 @@ class EngineCohort:
             poisoning=self._ground.poisoning,
         )
 
-    def _drawn(self, starting: bool = False) -> list[int]:
-        """Clients that the schedule wants asked now; each begins a participation."""
-        wanted = self._schedule.wanted(len(self._flights), starting)
+    def _progress(self, replies: int = 0, starting: bool = False, past_deadline: bool = False) -> Progress:
+        return Progress(self._round, replies, len(self._flights), starting, past_deadline)
+
+    def _drawn(self, progress: Progress) -> list[int]:
+        """Clients that the schedule wants asked now; each begins a participation.
+
+        Raises: RunError if the schedule samples others than those that are available.
+        """
+        wanted = self._schedule.clients_to_ask(progress)
         if not wanted:
             return []
         free = self._flights.available(range(self._ground.setting.recipe.partition.clients))
         if not free:
             return []
         self._ground.counters.draws += 1
-        drawn = list(self._schedule.drawn(free, wanted, self._ground.counters.draws))
+        drawn = list(self._schedule.sample(free, wanted, self._ground.counters.draws))
+        check_sample(drawn, free, wanted)
         for client in drawn:
             record = self._records[client]
             begun = replace(record, participations=record.participations + 1, exchange=0)
@@ -170,14 +190,18 @@ class EngineCohort:
             ask: asks one more; None: nobody else can be.
         """
         schedule, flights = self._schedule, self._flights
-        deadline = flights.now + schedule.deadline_s
+        deadline = flights.now + schedule.deadline_s(self._round)
         replies: list[Reply] = []
         error: BadReplyError | None = None
-        while not schedule.ended(len(replies), len(flights), late=flights.now >= deadline):
+        # Without anybody at work nothing can arrive: the update ends with the replies that it has.
+        while len(flights):
+            progress = self._progress(len(replies), past_deadline=flights.now >= deadline)
+            if schedule.is_complete(progress):
+                break
             # What lands in this very second comes before anybody new is asked.
             landing = flights.next(until=flights.now)
             if landing is None:
-                for client in self._drawn() if ask else ():
+                for client in self._drawn(progress) if ask else ():
                     ask(client)  # type: ignore[misc]
                 landing = flights.next(until=deadline if flights.now < deadline else math.inf)
             if landing is None:
@@ -194,14 +218,14 @@ class EngineCohort:
                 self.traffic.dropped += 1
             else:
                 replies.append(reply)
-        if schedule.drop_late:
+        if schedule.drops_late:
             self.traffic.dropped += flights.give_up()
         if not replies:
             raise RunError(f"{error or 'All were too late.'} No reply of round {self._round} is left.")
         self.traffic.staleness += [reply.staleness for reply in replies]
         if self._ground.poisoning is not None:
             replies = self._ground.poisoning.replies(replies)
-        found = Replies(replies, schedule.rule)
+        found = Replies(replies, self._ground.rule)
         silent = set(asked) - set(found.clients)
         self._clients = sorted({*self._clients, *found.clients} - silent)
         self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
@@ -222,7 +246,7 @@ class EngineCohort:
         return orders
 
     def _order(self, client: int, step: Step, sent: _Sent) -> Order:
-        if client not in self._clients and not self._schedule.refill:
+        if client not in self._clients and not self._schedule.asynchronous:
             raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
         record, setting = self._records[client], self._ground.setting
         self._ground.counters.dispatches += 1
@@ -253,8 +277,8 @@ class EngineCohort:
         call, facts = order.call, result.facts
         self._count(call, "up", facts.shapes, len(facts.metadata))
         self._check(order, facts)
-        staleness, most = self._round - call.facts.round, self._schedule.max_staleness
-        if most is not None and staleness > most:
+        staleness = self._round - call.facts.round
+        if self._schedule.is_too_late(staleness):
             return None
         if self._faults.durable:
             result = self._ground.engine.kept(result)

@@ -18,9 +18,11 @@ from typing import NamedTuple
 
 from cluster.engine.calls import StepCall, StepResult
 from cluster.engine.interface import Engine, Pending, submit_group
-from cluster.server.clock import Clock
 from cluster.server.ledger import travelling
-from rayfed_kd.protocol import Declaration
+from rayfed_kd.errors import RunError
+from rayfed_kd.protocol import Clock, Declaration
+
+ROUNDING = 1e-9  # of a second's value: an arrival and its lower bound are added up in different orders
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Flights:
         while self._events and self._events[0].at <= until:
             event = self._events[0]
             result = self._waited(event.coming)
-            at = event.at if event.exact else self._landing(self._clock, event.order, result)
+            at = event.at if event.exact else self._landing(self._clock, event, result)
             if at == event.at:  # then it is still the first
                 heapq.heappop(self._events)
                 self.now = max(self.now, at)
@@ -158,10 +160,17 @@ class Flights:
             self.now = max(self.now, until)
         return None
 
-    def _landing(self, clock: Clock, order: Order, result: StepResult) -> float:
+    def _landing(self, clock: Clock, event: _Event, result: StepResult) -> float:
+        order = event.order
         samples = max(result.facts.samples, order.least_samples)
         bytes_up = travelling(self._up, result.facts.shapes)
-        return clock.landing(order.client, order.at, order.bytes_down, samples, bytes_up)
+        at = clock.arrival(order.client, order.at, order.bytes_down, samples, bytes_up)
+        if not at >= event.at - ROUNDING * max(1.0, event.at):  # also where it is no number
+            raise RunError(
+                f"clock: the reply of client {order.client} arrives at {at} s, and `earliest` gave "
+                f"{event.at} s as the least; expected a later arrival"
+            )
+        return at
 
     def give_up(self) -> int:
         """Forgets what is under way; gives how many dispatches that were."""

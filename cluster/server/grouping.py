@@ -19,9 +19,7 @@ import yaml
 from cluster.engine.calls import StepCall, StepFacts, StepResult
 from cluster.engine.interface import Engine, submit_group
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import write_text
-from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.timing import AsynchronousOptions, schedule_options
+from rayfed_kd.files import atomic_write
 from rayfed_kd.setting.setting import Setting
 
 MOST, FEW = 64, 16  # clients in a group that `auto` tries, and by themselves on each host
@@ -70,7 +68,7 @@ class Grouping:
         self._path = None if folder is None else folder / FILE
         self._decided: dict[str, Decision] = {}
         self._said: set[str] = set()
-        reason = _obstacle(setting.recipe)
+        reason = _obstacle(setting)
         self._hindered = reason is not None
         if reason is not None and setting.recipe.local.vectorise != "off":
             tell(f"local.vectorise: each client by itself: {reason}")
@@ -153,23 +151,25 @@ class Grouping:
         if self._path is not None:
             found = {step: asdict(decision) for step, decision in self._decided.items()}
             text = "# What local.vectorise: auto measured and decided; a resumed run goes by it.\n"
-            write_text(self._path, text + yaml.safe_dump(found, sort_keys=False))
+            atomic_write(self._path, text + yaml.safe_dump(found, sort_keys=False))
 
 
-def check_grouping(recipe: Recipe) -> None:
+def check_grouping(setting: Setting) -> None:
     """Raises RecipeError if `local.vectorise` is a number and its groups cannot be."""
-    asked, reason = recipe.local.vectorise, _obstacle(recipe)
+    asked, reason = setting.recipe.local.vectorise, _obstacle(setting)
     if reason is not None and asked not in ("off", "auto"):
         raise RecipeError(f"local.vectorise = {asked}: {reason}; expected off or auto")
 
 
-def _obstacle(recipe: Recipe) -> str | None:
+def _obstacle(setting: Setting) -> str | None:
     """Why clients cannot be grouped under this schedule or placement; None if they can."""
-    name, placement = recipe.schedule.name, recipe.placement
-    if isinstance(schedule_options(recipe), AsynchronousOptions):
+    name, placement = setting.recipe.schedule.name, setting.recipe.placement
+    if setting.schedule.asynchronous:
         return f"schedule.name = {name!r} asks clients one at a time"
-    if recipe.schedule.options.get("late") == "next_round":
-        return "schedule.late = 'next_round' asks late clients again by themselves after a crash"
+    if not setting.schedule.drops_late:
+        return (
+            f"schedule.name = {name!r} keeps late replies, whose clients are asked again alone after a crash"
+        )
     if placement.clients_per_actor == 1:
         return "placement.clients_per_actor = 1: a client's own actor runs nobody else"
     if placement.overrides:

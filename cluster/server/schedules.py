@@ -1,167 +1,226 @@
-"""Schedules: who is dispatched when, and which replies form an update. Pure decisions, no engine.
-
-Every schedule is the same rule with other numbers; a synchronous round is the case in which everybody asked
-must have answered.
-"""
+"""The registered schedules. `rayfed_kd.protocol.schedule` says what a schedule is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
 
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.protocol import Method, UpdateRule
-from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.timing import (
-    SCHEDULES,
-    AsynchronousOptions,
-    BufferedOptions,
-    FedAsyncOptions,
-    QuorumOptions,
-    cohort_size,
-    schedule_options,
+from pydantic import Field
+
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.protocol import (
+    Normalisation,
+    Progress,
+    Schedule,
+    ScheduleFacts,
+    ScheduleOptions,
+    UpdateRule,
 )
-from rayfed_kd.seeds import numpy_stream
-from rayfed_kd.setting.devices import Devices
+from rayfed_kd.recipe.schema import Named
+from rayfed_kd.recipe.staleness import Constant, Polynomial, Staleness
+
+ROUNDING = 1e-9  # a share of a cohort that floats put a little above a whole number is that number
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """When a server asks whom, and when it has enough.
+class Synchronous(Schedule):
+    """Each round waits for its whole cohort."""
 
-    Attributes:
-        at_work: clients asked at the start of an update; with `refill`, clients at work at any time.
-        refill: a client that answered is replaced at once; otherwise nobody is asked until the next update.
-        enough: replies that end an update; it also ends when nobody is at work any more.
-        least: replies that end it once the deadline is over.
-        deadline_s: seconds after its start; infinite: there is none.
-        drop_late: who is still at work when it ends is given up.
-        max_staleness: older replies are dropped; None: none is.
-        rule: how replies become the server's new vector.
-        seed: the run's.
-    """
+    needs_clock: ClassVar[bool] = False
 
-    at_work: int
-    seed: int
-    refill: bool = False
-    enough: int | None = None
-    least: int = 1
-    deadline_s: float = math.inf
-    drop_late: bool = False
-    max_staleness: int | None = None
-    rule: UpdateRule = field(default_factory=UpdateRule)
-
-    def wanted(self, flying: int, starting: bool) -> int:
-        """How many clients to ask now, with `flying` at work; `starting`: an update begins."""
-        if self.refill:
-            return max(0, self.at_work - flying)
-        return self.at_work if starting else 0
-
-    def ended(self, replies: int, flying: int, late: bool) -> bool:
-        """Whether an update has what it needs; `late`: its deadline is over."""
-        enough = self.enough is not None and replies >= self.enough
-        return enough or (late and replies >= self.least) or flying == 0
-
-    def drawn(self, free: Sequence[int], count: int, draw: int) -> Sequence[int]:
-        """`count` of the clients that are free, uniform without replacement, ascending.
-
-        Args:
-            free: ascending.
-            draw: which draw of the run this is, from 1: with the seed it decides.
-        """
-        stream = numpy_stream(self.seed, "cohort", draw)
-        chosen = stream.choice(len(free), min(count, len(free)), replace=False)
-        return sorted(free[place] for place in chosen.tolist())
+    def is_complete(self, progress: Progress) -> bool:
+        return progress.at_work == 0
 
 
-def make_schedule(recipe: Recipe, borders: Mapping[int, int] | None = None) -> Schedule:
-    """The schedule that a recipe names.
+class LateOptions(ScheduleOptions):
+    """Options of the schedules under which a reply may be late."""
 
-    Args:
-        borders: for its rule: length of a vector -> how many of its first elements are parameters.
+    staleness: Staleness = Field(Constant(), description="weight of a reply by how late it is")
+    normalisation: Normalisation = Field("samples", description="what the replies' weights are divided by")
+    update: Literal["model", "difference"] = Field(
+        "difference", description="a late reply counts by what it changed, or as the model it is"
+    )
 
-    Raises: RecipeError
-    """
-    options, cohort, seed = schedule_options(recipe), cohort_size(recipe), recipe.seed
-    borders = borders or {}
-    if isinstance(options, QuorumOptions):
-        least = math.ceil(options.min_fraction * cohort - 1e-9)
-        return Schedule(
-            at_work=min(recipe.partition.clients, math.ceil(cohort * (1 + options.over_selection) - 1e-9)),
-            seed=seed,
-            enough=least if options.deadline_s is None else cohort,
-            least=least,
-            deadline_s=math.inf if options.deadline_s is None else options.deadline_s,
-            drop_late=options.late == "drop",
-            rule=UpdateRule(
-                options.staleness,
-                options.normalisation,
-                difference=options.update == "difference",
-                borders=borders,
-            ),
-        )
-    if isinstance(options, FedAsyncOptions):
-        return Schedule(
-            at_work=options.concurrency or cohort,
-            seed=seed,
-            refill=True,
-            enough=1,
-            max_staleness=options.max_staleness,
-            rule=UpdateRule(options.staleness, "none", difference=False, server_lr=options.mixing),
-        )
-    if isinstance(options, BufferedOptions):
-        rule = UpdateRule(
-            options.staleness,
-            options.normalisation,
-            difference=options.update == "difference",
-            server_lr=options.server_lr,
-            borders=borders,
-        )
-        return Schedule(
-            at_work=options.concurrency or cohort,
-            seed=seed,
-            refill=True,
-            enough=options.buffer,
-            max_staleness=options.max_staleness,
-            rule=rule,
-        )
-    return Schedule(at_work=cohort, seed=seed)
+    def update_rule(self, server_lr: float = 1.0) -> UpdateRule:
+        """How these options make replies the new vector."""
+        difference = self.update == "difference"
+        return UpdateRule(self.staleness, self.normalisation, difference, server_lr)
 
 
-def check_exchanges(recipe: Recipe, method: Method) -> None:  # type: ignore[type-arg]
-    """Whether the method's exchanges fit the schedule: asked first, as no clock or option would help.
+class QuorumOptions(LateOptions):
+    """A round ends when enough of its cohort answered."""
 
-    Raises: RecipeError
-    """
-    kind, asked = SCHEDULES.get(recipe.schedule.name), recipe.schedule
-    if kind is None or method.asynchronous:
-        return
-    if issubclass(kind, AsynchronousOptions):
-        raise RecipeError(
-            f"schedule.name = {asked.name!r}: {recipe.method.name}'s rounds have several exchanges; expected "
-            "sync or quorum"
-        )
-    if issubclass(kind, QuorumOptions) and asked.options.get("late") == "next_round":
-        raise RecipeError(
-            f"schedule.late = 'next_round': {recipe.method.name}'s rounds have several exchanges, a late "
-            "reply fits none of the next one's; expected drop"
-        )
+    min_fraction: float = Field(0.8, gt=0, le=1, description="share of the cohort that must answer")
+    deadline_s: float | None = Field(
+        None,
+        gt=0,
+        description="simulated seconds until which all may answer; null: until enough did",
+    )
+    late: Literal["drop", "next_round"] = Field(
+        "drop", description="what a late client's reply is: given up, or part of the round that it comes in"
+    )
+    over_selection: float = Field(0.0, ge=0, description="clients asked beyond the cohort, as a share of it")
 
 
-def check_schedule(recipe: Recipe, method: Method, devices: Devices | None, sizes: Sequence[int]) -> None:  # type: ignore[type-arg]
-    """Refuses what can be known to fail before the first round, beside `check_exchanges`.
+class Quorum(Schedule):
+    """A round ends when enough of its cohort answered, or after a deadline."""
 
-    Args:
-        sizes: [K] training samples.
-    Raises: RecipeError if nobody can meet the schedule's deadline.
-    """
-    options = schedule_options(recipe)
-    if isinstance(options, QuorumOptions) and options.deadline_s is not None and devices is not None:
-        work = [method.least_samples(size, recipe.local) for size in sizes]
-        seconds = [devices.busy_s(client, 0, samples, 0) for client, samples in enumerate(work)]
-        if min(seconds) > options.deadline_s:
+    options: QuorumOptions
+
+    @classmethod
+    def check_exchanges(cls, schedule: Named, method: str) -> None:
+        if schedule.options.get("late") == "next_round":
             raise RecipeError(
-                f"schedule.deadline_s = {options.deadline_s:g}: nobody can meet it, the fastest client needs "
-                f"{min(seconds):.1f} s for its local epochs alone"
+                f"schedule.late = 'next_round': {method}'s rounds have several exchanges, a late "
+                "reply fits none of the next one's; expected drop"
             )
+
+    def check(self, least_seconds: Sequence[float]) -> None:
+        deadline_s = self.options.deadline_s
+        if deadline_s is not None and min(least_seconds) > deadline_s:
+            raise RecipeError(
+                f"schedule.deadline_s = {deadline_s:g}: nobody can meet it, the fastest client needs "
+                f"{min(least_seconds):.1f} s for its local epochs alone"
+            )
+
+    @property
+    def concurrency(self) -> int:
+        wanted = math.ceil(self.facts.cohort * (1 + self.options.over_selection) - ROUNDING)
+        return min(self.facts.clients, wanted)
+
+    def is_complete(self, progress: Progress) -> bool:
+        least = math.ceil(self.options.min_fraction * self.facts.cohort - ROUNDING)
+        if self.options.deadline_s is None or progress.past_deadline:
+            return progress.replies >= least
+        return progress.replies >= self.facts.cohort
+
+    def deadline_s(self, round_index: int) -> float:
+        return math.inf if self.options.deadline_s is None else self.options.deadline_s
+
+    @property
+    def drops_late(self) -> bool:
+        return self.options.late == "drop"
+
+    @property
+    def rule(self) -> UpdateRule:
+        return self.options.update_rule()
+
+
+class AsynchronousOptions(LateOptions):
+    """No rounds: who answered is replaced at once."""
+
+    concurrency: int | None = Field(
+        None, ge=1, description="clients at work at a time, instead of `sampling`; null: as many as that says"
+    )
+    max_staleness: int | None = Field(None, ge=0, description="older replies are dropped; null: none is")
+
+
+class Asynchronous(Schedule):
+    """Base of the schedules without rounds: a client that replied is replaced at once."""
+
+    asynchronous: ClassVar[bool] = True
+    options: AsynchronousOptions
+
+    def __init__(self, options: Any, facts: ScheduleFacts) -> None:
+        super().__init__(options, facts)
+        if self.concurrency > facts.clients:
+            raise RecipeError(
+                f"schedule.concurrency = {self.concurrency}: more than partition.clients = {facts.clients}"
+            )
+
+    @property
+    def concurrency(self) -> int:
+        return self.options.concurrency or self.facts.cohort
+
+    def is_too_late(self, staleness: int) -> bool:
+        most = self.options.max_staleness
+        return most is not None and staleness > most
+
+
+class BufferedOptions(AsynchronousOptions):
+    """The server's model changes whenever a buffer of replies is full."""
+
+    buffer: int = Field(10, ge=1, description="replies that form an update")
+    server_lr: float = Field(1.0, gt=0, description="server learning rate")
+
+
+class Buffered(Asynchronous):
+    """The server's model changes whenever a buffer of replies is full."""
+
+    options: BufferedOptions
+
+    def __init__(self, options: Any, facts: ScheduleFacts) -> None:
+        super().__init__(options, facts)
+        if self.options.buffer > self.concurrency:
+            raise RecipeError(
+                f"schedule.buffer = {self.options.buffer}: larger than the {self.concurrency} clients at "
+                "work at a time (schedule.concurrency, else sampling)"
+            )
+
+    def is_complete(self, progress: Progress) -> bool:
+        return progress.replies >= self.options.buffer
+
+    @property
+    def rule(self) -> UpdateRule:
+        return self.options.update_rule(self.options.server_lr)
+
+
+class FedBuffOptions(BufferedOptions):
+    """`buffered` as published."""
+
+    staleness: Staleness = Field(Polynomial(a=0.5), description="FedBuff's 1/sqrt(1 + tau)")
+    normalisation: Normalisation = Field("count", description="FedBuff divides by the buffer's size")
+
+
+class FedBuff(Buffered):
+    """`buffered` as published: Nguyen et al. 2022, arXiv 2106.06639, Algorithm 1.
+
+    w <- w + eta_g / K sum_i s(tau_i) (w_i - w_sent_i), s(tau) = (1 + tau)^-1/2, K = 10
+    """
+
+    options: FedBuffOptions
+
+
+class FedAsyncOptions(AsynchronousOptions):
+    """Every reply changes the model."""
+
+    mixing: float = Field(0.6, gt=0, le=1, description="weight of a fresh reply's model, alpha")
+    staleness: Staleness = Field(Polynomial(a=0.5), description="FedAsync's s(tau)")
+    normalisation: Literal["none"] = Field("none", description="one reply, one update")
+    update: Literal["model"] = Field("model", description="models are mixed")
+
+
+class FedAsync(Asynchronous):
+    """Every reply changes the model: Xie, Koyejo, Gupta 2019, arXiv 1903.03934, Algorithm 1.
+
+    w <- (1 - alpha s(tau)) w + alpha s(tau) w_i, s(tau) = (tau + 1)^-a, a = 0.5, alpha = 0.6
+    """
+
+    options: FedAsyncOptions
+
+    def is_complete(self, progress: Progress) -> bool:
+        return progress.replies >= 1
+
+    @property
+    def rule(self) -> UpdateRule:
+        return self.options.update_rule(self.options.mixing)
+
+
+def check_sample(sampled: Sequence[int], available: Sequence[int], count: int) -> None:
+    """Whether a schedule, perhaps somebody's own, sampled as `Schedule.sample` promises.
+
+    Raises: RunError if not.
+    """
+    places = [
+        bisect_left(available, client) for client in sampled
+    ]  # no set: there may be millions of clients
+    found = [
+        place < len(available) and available[place] == c for place, c in zip(places, sampled, strict=True)
+    ]
+    if len(sampled) > count or not all(found) or any(one >= other for one, other in pairwise(sampled)):
+        raise RunError(
+            f"schedule: it sampled clients {list(sampled)}; expected at most {count} of the {len(available)} "
+            "that are available, ascending, each once"
+        )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -14,14 +14,12 @@ import torch
 from cluster.engine.interface import Engine
 from cluster.server.checkpoints import Checkpointer, Snapshot
 from cluster.server.client_records import Records
-from cluster.server.clock import Clock, DeviceClock, NoClock
 from cluster.server.cohort import EngineCohort, Ground, Onlookers
 from cluster.server.evaluation import Evaluation, Evaluator
 from cluster.server.event_queue import Flights
 from cluster.server.grouping import Grouping
 from cluster.server.poisoning import Poisoning
 from cluster.server.round_tables import Rows, _host_rows, _round_row
-from cluster.server.schedules import make_schedule
 from cluster.server.traffic import Counters, Traffic
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.protocol import Evaluable, ServerContext, Shown
@@ -139,16 +137,15 @@ class Simulation:
             self._workshop.take_back()
             start = Snapshot(0, server, {}, 0.0)
         self._started -= start.wall_s
-        clock: Clock | None = NoClock() if setting.devices is None else DeviceClock(setting.devices)
-        if setting.recipe.clock.name == "real":
-            clock = None
+        clock = None if setting.clock.measured else setting.clock
         flights = Flights(self.engine, clock, setting.method.up, start.now)
         for order in start.flying:
             flights.start(order)
         self.ground = Ground(
             setting=setting,
             engine=self.engine,
-            schedule=make_schedule(setting.recipe, setting.borders),
+            schedule=setting.schedule,
+            rule=replace(setting.schedule.rule, borders=setting.borders),
             flights=flights,
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),

@@ -19,8 +19,10 @@ from rayfed_kd.cli.listing import OptionRow, option_rows
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
+from rayfed_kd.protocol import StalenessRule
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 
 ROOT = Path(__file__).parents[2]
@@ -45,11 +47,24 @@ def recipe_rows() -> list[OptionRow]:
 
 
 def rows_of(model: type[BaseModel]) -> list[OptionRow]:
-    """Every option of a model; a choice by name needs no description of its own."""
-    return [
-        row._replace(meaning=row.meaning or "which one") if row.option.split(".")[-1] == "name" else row
-        for row in option_rows(model)
-    ]
+    """Every option of a model; a choice by name needs no text, a staleness rule has its name as default."""
+    rules = {
+        name: field.default
+        for name, field in model.model_fields.items()
+        if isinstance(field.default, StalenessRule)
+    }
+    rows = []
+    for row in option_rows(model):
+        if row.option in rules:
+            row = row._replace(default=f"{{name: {_rule_name(rules[row.option])}}}")  # noqa: PLW2901
+        elif row.option.split(".")[-1] == "name" and not row.meaning:
+            row = row._replace(meaning="which one")  # noqa: PLW2901
+        rows.append(row)
+    return rows
+
+
+def _rule_name(rule: StalenessRule) -> str:
+    return next(name for name, location in STALENESS_RULES.items() if type(rule) is load_object(location, ""))
 
 
 def keys() -> str:
@@ -134,18 +149,23 @@ def partitions() -> str:
 
 def schedules() -> str:
     """Schedules."""
-    return _things("schedule", SCHEDULES, lambda model: model)
+    return _things("schedule", SCHEDULES, lambda schedule: schedule.options_model())
+
+
+def staleness() -> str:
+    """Staleness rules: their fields are their options."""
+    return _things("staleness", STALENESS_RULES, lambda rule: rule)
 
 
 def clocks() -> str:
     """Clocks."""
-    return _things("clock", CLOCKS, lambda model: model)
+    return _things("clock", CLOCKS, lambda clock: clock.options_model())
 
 
-def _things(kind: str, registered: Mapping[str, Any], model_of: Callable[[Any], type[BaseModel]]) -> str:
+def _things(kind: str, registered: Mapping[str, str], model_of: Callable[[Any], type[BaseModel]]) -> str:
     parts = []
-    for name, entry in registered.items():
-        thing = load_object(entry, kind) if isinstance(entry, str) else entry
+    for name, location in registered.items():
+        thing = load_object(location, kind)
         parts += [
             f"### {name}",
             first_paragraph(thing.__doc__),
@@ -196,6 +216,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "data": data,
     "partitions": partitions,
     "schedules": schedules,
+    "staleness": staleness,
     "clocks": clocks,
 }
 

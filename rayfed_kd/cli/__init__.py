@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: one module per group of commands, and what some of them print."""

@@ -1,4 +1,4 @@
-"""What `rayfed-kd doctor` prints: Ray, torch, torchvision, data."""
+"""What `rayfed-kd doctor` prints: versions, torch, torchvision, data, and the machines that Ray sees."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from rayfed_kd.results.folder import environment
 
 
 def report_lines(address: str | None) -> Iterator[str]:
-    """The report, a line at a time: what is slow comes late."""
-    found = environment("none")
-    yield f"python        {platform.python_version()} on {found['system']}"
-    yield f"packages      {', '.join(f'{name} {version}' for name, version in found['packages'].items())}"
+    """The report, line by line; what takes long comes last.
+
+    Args:
+        address: HOST:PORT of a Ray cluster; None: RAY_ADDRESS, else a private Ray is started.
+    """
+    facts = environment("none")
+    yield f"python        {platform.python_version()} on {facts['system']}"
+    yield f"packages      {', '.join(f'{name} {version}' for name, version in facts['packages'].items())}"
     yield from _torch_lines()
     yield from _data_lines()
     yield from _ray_lines(address or os.environ.get("RAY_ADDRESS"))
@@ -51,6 +55,7 @@ def _ray_lines(address: str | None) -> Iterator[str]:
     from rayfed_kd.experiment.running import ray_machines
 
     machines = ray_machines(address)
+    # With one machine there is no network to measure: the object is read where it was put.
     out = "out of another's" if len(machines) > 1 else "out of it"
     for index, machine in enumerate(machines):
         node = machine.node

@@ -1,4 +1,7 @@
-"""What `rayfed-kd methods` and `rayfed-kd models` print."""
+"""What `rayfed-kd methods` and `rayfed-kd models` print.
+
+All facts are derived from the methods themselves, so a method of a user's own is listed like any other.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from rayfed_kd.protocol import Declaration, Method, Simulated
 from rayfed_kd.recipe.registry import load_object, locate, options_model
 from rayfed_kd.recipe.validation import model_in
 
-WIDTH = 100
+WIDTH = 100  # columns of files and pipes
 PUBLIC = {"none": "none", "samples": "unlabelled", "labels": "labelled"}
 ALL_SCHEDULES, ROUNDS_ONLY = "all", "sync, quorum"
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -37,7 +40,14 @@ AnyMethod = type[Method[Any, Any]]
 
 
 class OptionRow(NamedTuple):
-    """What is shown of an option; all text."""
+    """What is shown of an option, all as text.
+
+    Attributes:
+        option: its name, those of a part as part.option.
+        default: its default, or `required`.
+        takes: which values it takes.
+        meaning: its description.
+    """
 
     option: str
     default: str
@@ -46,12 +56,20 @@ class OptionRow(NamedTuple):
 
 
 def page_width(console: Console) -> Console:
-    """The console itself on a terminal; one of 100 columns for files and pipes."""
+    """The console itself on a terminal; one of 100 columns for a file or pipe.
+
+    Args:
+        console: where to print.
+    """
     return console if console.is_terminal else Console(width=WIDTH, file=console.file, highlight=False)
 
 
 def methods_overview(methods: Mapping[str, str]) -> Table:
-    """All methods, from name -> location, for a page of 100 columns."""
+    """All methods with paper, messages, states, public data and schedules, 100 columns wide.
+
+    Args:
+        methods: name -> location, as package.module:Object.
+    """
     overview = Table.grid()
     for name, location in methods.items():
         method: AnyMethod = load_object(location, "method.name")
@@ -62,7 +80,7 @@ def methods_overview(methods: Mapping[str, str]) -> Table:
         columns.add_row(
             "",
             Text(method.paper, style="dim"),
-            Text(f"down: {_travels(method.down)}\nup: {_travels(method.up)}"),
+            Text(f"down: {_parts_by_kind(method.down)}\nup: {_parts_by_kind(method.up)}"),
             Text(f"server: {method.server_keeps}\nclient: {method.client_keeps}"),
             Text(f"public data: {public_data(method)}\nschedules: {schedules(method)}"),
         )
@@ -72,9 +90,16 @@ def methods_overview(methods: Mapping[str, str]) -> Table:
 
 
 def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
-    """One method: the same facts, whether clients may have models of their own, and every option.
+    """One method: the overview's facts, whether clients may have models of their own, and every option.
 
-    Raises: RecipeError if there is no such method.
+    Args:
+        name: a name of `methods`, or package.module:Object.
+        methods: name -> location.
+
+    Returns: the parts to print, in order.
+
+    Raises:
+        RecipeError: there is no such method; it names the nearest.
     """
     location = locate(name, methods, "method")
     method: AnyMethod = load_object(location, "method")
@@ -82,8 +107,8 @@ def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
     for fact, text in {
         "paper": method.paper,
         "code": location,
-        "down": _travels(method.down),
-        "up": _travels(method.up),
+        "down": _parts_by_kind(method.down),
+        "up": _parts_by_kind(method.up),
         "server keeps": method.server_keeps,
         "client keeps": method.client_keeps,
         "public data": public_data(method),
@@ -112,18 +137,27 @@ def _options_table(model: type[BaseModel]) -> Text | Table:
 
 
 def public_data(method: AnyMethod) -> str:
-    """What it needs of `partition.public` by default, and which single choices of its options change that."""
-    return _by_options(method, lambda made: PUBLIC[made.public_needed])
+    """What the method needs of `partition.public`: none, unlabelled or labelled.
+
+    Returns: what it needs by default, and with every single choice of an option that changes it.
+    """
+    return _fact_by_options(method, lambda configured: PUBLIC[configured.public_needed])
 
 
 def schedules(method: AnyMethod) -> str:
-    """Which schedules it runs under by default, and which single choices of its options change that."""
-    return _by_options(method, lambda made: ALL_SCHEDULES if made.asynchronous else ROUNDS_ONLY)
+    """The schedules that the method runs under.
+
+    Returns: those by default, and with every single choice of an option that changes them.
+    """
+    return _fact_by_options(
+        method, lambda configured: ALL_SCHEDULES if configured.asynchronous else ROUNDS_ONLY
+    )
 
 
-def _by_options(method: AnyMethod, fact: Callable[[Method[Any, Any]], str]) -> str:
-    """A fact about a method, asked of the method itself, with every choice of one option that changes it."""
+def _fact_by_options(method: AnyMethod, fact: Callable[[Method[Any, Any]], str]) -> str:
+    """A fact that the method itself tells, and what it tells with other choices of one option."""
     model = method.options_model()
+    # `model_construct` does not validate: required options need no value to answer these questions.
     usual = fact(method(model.model_construct()))
     changing = {
         f"{name}: {shown}": other
@@ -135,7 +169,7 @@ def _by_options(method: AnyMethod, fact: Callable[[Method[Any, Any]], str]) -> s
 
 
 def _choices(field: FieldInfo) -> Iterator[tuple[str, Any]]:
-    """Choices of an option as a recipe has them: every word, a number's least, a part with its defaults."""
+    """Choices of an option, as text and value: every word, a number's least, a part with its defaults."""
     part = model_in(field.annotation)
     if get_origin(field.annotation) is Literal:
         yield from ((str(choice), choice) for choice in get_args(field.annotation))
@@ -146,16 +180,16 @@ def _choices(field: FieldInfo) -> Iterator[tuple[str, Any]]:
 
 
 def model_lines() -> Iterator[str]:
-    """One block per classifier and generator."""
+    """The lines about each classifier and generator: its name, what it is, and its options."""
     for kind, registered in (("classifier", CLASSIFIERS), ("generator", GENERATORS)):
         for name, location in registered.items():
             make = load_object(location, "model.name")
             first = (make.__doc__ or "").strip().splitlines()
             yield f"{name} ({kind}): {first[0] if first else ''}"
-            yield from _options(options_model(make))
+            yield from _model_option_lines(options_model(make))
 
 
-def _travels(declared: Declaration) -> str:
+def _parts_by_kind(declared: Declaration) -> str:
     kinds: dict[str, list[str]] = {}
     for name, kind in declared.items():
         shown = f"{kind.kind}, simulation only" if isinstance(kind, Simulated) else kind
@@ -163,7 +197,7 @@ def _travels(declared: Declaration) -> str:
     return ", ".join(f"{', '.join(names)} ({kind})" for kind, names in kinds.items()) or "nothing"
 
 
-def _options(model: type[BaseModel]) -> Iterator[str]:
+def _model_option_lines(model: type[BaseModel]) -> Iterator[str]:
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         shown = default.model_dump() if isinstance(default, BaseModel) else default
@@ -171,37 +205,43 @@ def _options(model: type[BaseModel]) -> Iterator[str]:
 
 
 def option_rows(model: type[BaseModel]) -> list[OptionRow]:
-    """Every option, those of a part after the part; a part's own row has no default unless it may be null."""
+    """Every option of a model of options; those of a part come after the part.
+
+    Args:
+        model: a method's options.
+
+    Returns: a row per option. A part's own row has no default unless it may be null.
+    """
     schema = model.model_json_schema()
-    return list(_option_rows(model, schema, schema.get("$defs", {})))
+    return list(_walk_options(model, schema, schema.get("$defs", {})))
 
 
-def _option_rows(
+def _walk_options(
     model: type[BaseModel], schema: Mapping[str, Any], parts: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[OptionRow]:
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        asked = schema["properties"][name]
         inner = model_in(field.annotation)
-        shown = "" if inner is field.annotation else _shown(default)
-        told = field.description or (inner.__doc__ if inner else None) or ""
-        yield OptionRow(f"{prefix}{name}", shown, _takes(asked, parts), told.strip().split("\n")[0])
+        default_text = "" if inner is field.annotation else _default_text(default)
+        meaning = (field.description or (inner.__doc__ if inner else None) or "").strip().split("\n")[0]
+        values = _values_text(schema["properties"][name], parts)
+        yield OptionRow(f"{prefix}{name}", default_text, values, meaning)
         if inner is not None:
-            yield from _option_rows(inner, parts[inner.__name__], parts, f"{prefix}{name}.")
+            yield from _walk_options(inner, parts[inner.__name__], parts, f"{prefix}{name}.")
     if model.model_config.get("extra") == "allow":
         yield OptionRow(f"{prefix}*", "", "", "the options of what is named: `rayfed-kd models`")
 
 
-def _shown(default: Any) -> str:
+def _default_text(default: Any) -> str:
     if default is PydanticUndefined:
         return "required"
     return default if isinstance(default, str) else json.dumps(default)
 
 
-def _takes(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
-    """What an option takes, from its JSON schema."""
+def _values_text(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    """The values that an option takes, from its JSON schema."""
     if "anyOf" in schema:
-        return " or ".join(_takes(kind, parts) for kind in schema["anyOf"])
+        return " or ".join(_values_text(kind, parts) for kind in schema["anyOf"])
     if "$ref" in schema:
         return "keys"
     if "enum" in schema:
@@ -209,6 +249,6 @@ def _takes(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     if "const" in schema:
         return str(schema["const"])
     if schema.get("type") == "array":
-        return f"list of {_takes(schema['items'], parts)}"
+        return f"list of {_values_text(schema['items'], parts)}"
     bounds = [f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema]
     return f"{TYPES[schema['type']]} {', '.join(bounds)}".strip()

@@ -1,41 +1,43 @@
-"""Comparisons: the runs of a study, one table, the paper's numbers beside."""
+"""Comparisons: run what is missing of a study, and read the numbers of all its runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from rayfed_kd.comparison.planning import Planned, _checked, _notes, plan
+from rayfed_kd.comparison.checking import resolve_recipes
+from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.curves import read_curves
+from rayfed_kd.comparison.planning import PlannedRun, plan_runs
+from rayfed_kd.comparison.row_notes import row_notes
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import naming
-
-if TYPE_CHECKING:
-    from rayfed_kd.comparison.table import Comparison
 
 
 def compare(
     study: Study,
     *,
-    run: Callable[[Sequence[Planned]], None],
+    run: Callable[[Sequence[PlannedRun]], None],
     tell: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
-    """Runs what is missing of a study and compares.
+    """Run what is missing of a study, and compare all its runs.
 
     Args:
-        study: what to run.
-        run: runs those given, and renames each run's folder from `aside` when it is finished.
-        tell: called with a line about what is there already.
-    Raises: RecipeError if the study or one of its recipes is bad, before the first run; RunError.
+        study: one table's study.
+        run: runs the runs that it is given and, when one is finished, renames its folder from
+            `unfinished_folder`; `rayfed_kd.comparison.runs.run_each` is one.
+        tell: called with a line that says how many runs are finished already.
+
+    Raises:
+        RecipeError: the study or one of its recipes is bad; raised before the first run.
+        RunError: a run failed.
     """
     with naming(study.source or None):
-        planned = plan(study)
-        recipes = _checked(study, planned)
+        planned = plan_runs(study)
+        recipes = resolve_recipes(study, planned)
     missing = [one for one in planned if not one.done]
     if len(missing) < len(planned):
-        tell(f"{len(planned) - len(missing)} of {len(planned)} runs are there in {study.folder}")
+        tell(f"{len(planned) - len(missing)} of {len(planned)} runs are finished in {study.folder}")
     if missing:
         run(missing)
-    from rayfed_kd.comparison.table import Comparison
-
-    rows = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
-    return Comparison.read(study, planned, _notes(study, rows))
+    recipes_by_label = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
+    return Comparison(study, read_curves(planned), row_notes(study, recipes_by_label))

@@ -18,97 +18,102 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 
 if TYPE_CHECKING:
-    from rayfed_kd.comparison.planning import Planned
+    from rayfed_kd.comparison.planning import PlannedRun
 
 
+# Seconds between two lines about a run: several runs write to the same screen.
 PROGRESS_S = 60.0
 
 
 def run_each(
-    planned: Sequence[Planned], *, local: bool, address: str | None, jobs: int | None, tell: Tell
+    planned: Sequence[PlannedRun], *, local: bool, address: str | None, jobs: int | None, tell: Tell
 ) -> None:
-    """Runs a comparison's runs: one after another in this process, or `jobs` at a time on one Ray.
+    """Run a comparison's runs; each run's folder is renamed when the run is finished.
 
     Args:
-        planned: every one's folder is renamed when it is finished.
-        local: in this process, without Ray.
-        address: of a Ray cluster.
+        planned: the runs; one that was cut off goes on from its last checkpoint.
+        local: run one after another in this process, without Ray.
+        address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
         jobs: how many at a time on Ray; None: as many as have room for a client actor each.
-        tell: called with a line when a run starts and ends.
-    Raises: RecipeError or DataError before the first run; RunError naming the run that failed.
+        tell: called with a line when a run starts, about once a minute while it runs, and when it ends.
+
+    Raises:
+        RecipeError, DataError: a row cannot be run; raised before the first run.
+        RunError: a run failed; it names the run.
     """
-    rows = {plan.label: plan for plan in planned}  # a row's seeds differ in nothing that can fail
-    for plan in rows.values():
-        with plan.naming():
-            prepare(plan.source, plan.overrides)
+    first_seeds = {run.label: run for run in planned}  # a row's seeds differ in nothing that can fail
+    for run in first_seeds.values():
+        with run.naming():
+            prepare(run.source, run.overrides)
     if local:
-        for plan in planned:
-            _run_planned(plan, tell, _run_local)
+        for run in planned:
+            _run_planned(run, tell, _run_local)
         return
     from cluster.ray_backend.session import RaySession, run_together
 
-    def on_ray(plan: Planned, share: int, stop: threading.Event) -> None:
-        _run_planned(plan, tell, partial(run_prepared_on_ray, share=share, stop=stop))
+    def run_on_ray(run: PlannedRun, share: int, stop: threading.Event) -> None:
+        _run_planned(run, tell, partial(run_prepared_on_ray, share=share, stop=stop))
 
-    first = load_recipe(planned[0].source, planned[0].overrides)
-    with RaySession(first, address, jobs or len(planned)) as session:
+    recipe = load_recipe(planned[0].source, planned[0].overrides)
+    with RaySession(recipe, address, jobs or len(planned)) as session:
         session.ready()
-        run_together([partial(on_ray, plan) for plan in planned], first, jobs)
+        run_together([partial(run_on_ray, run) for run in planned], recipe, jobs)
 
 
-def _now_and_then(tell: Tell) -> OnEvent:
-    """Tells where a long run is, once in `PROGRESS_S` at most; of its last round its end tells."""
+def _progress_teller(tell: Tell) -> OnEvent:
+    """A listener to rounds that tells of one every `PROGRESS_S` at most, and never of the last round."""
     from rayfed_kd.results.console import round_line
 
-    told_at = time.monotonic()
+    last_line_at = time.monotonic()
 
     def on_event(event: Event) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= PROGRESS_S and event["round"] < event["rounds"]:
-            told_at = time.monotonic()
+        nonlocal last_line_at
+        if time.monotonic() - last_line_at >= PROGRESS_S and event["round"] < event["rounds"]:
+            last_line_at = time.monotonic()
             tell(round_line(event))
 
     return on_event
 
 
-def _run_planned(plan: Planned, tell_all: Tell, work: Callable[..., Result]) -> None:
-    """`work` is `_run_local` or `run_prepared_on_ray`."""
-    name = f"{plan.label}, seed {plan.seed}"
+def _run_planned(run: PlannedRun, tell_all: Tell, work: Callable[..., Result]) -> None:
+    """Run one run with `work`, which is `_run_local` or `run_prepared_on_ray`."""
+    name = f"{run.label}, seed {run.seed}"
 
-    def tell(line: str) -> None:  # several may run at a time
+    def tell(line: str) -> None:  # several may run at a time: each line names its run
         tell_all(f"{name}: {line}")
 
     started = time.perf_counter()
-    recipe = load_recipe(plan.source, [*plan.overrides, f"results.folder={plan.aside}"])
-    begun = _begun(plan.aside, recipe)
-    tell(f"{'goes on' if begun else 'starts'} in {plan.aside}")
+    recipe = load_recipe(run.source, [*run.overrides, f"results.folder={run.unfinished_folder}"])
+    resumed = _is_resumable(run.unfinished_folder, recipe)
+    if not resumed and run.unfinished_folder.exists():
+        shutil.rmtree(run.unfinished_folder)  # of another recipe, or cut off before its first file
+    tell(f"{'goes on' if resumed else 'starts'} in {run.unfinished_folder}")
     try:
-        with plan.naming():
-            result = work(make_ready(recipe), _now_and_then(tell), resume=begun, tell=tell)
+        with run.naming():
+            result = work(make_ready(recipe), _progress_teller(tell), resume=resumed, tell=tell)
     except RunError as error:
         raise RunError(f"{name}: {error}") from error
-    plan.aside.rename(plan.folder)
+    run.unfinished_folder.rename(run.folder)
     seconds = f"{result.summary['wall_s']:.1f} s in rounds"
-    if not begun:  # the rounds' seconds are those of all its parts
+    if not resumed:  # a resumed run's seconds in rounds are of all its parts, its other seconds are not known
         seconds = f"{time.perf_counter() - started:.1f} s in all, {seconds}"
-    tell(f"{_headline(result)}; {seconds}")
+    tell(f"{_last_accuracies(result)}; {seconds}")
 
 
-def _begun(folder: Path, recipe: Recipe) -> bool:
-    """Whether the same run was begun there and cut off; what another recipe left there is removed."""
-    config, asked = folder / "config.yaml", recipe.model_dump(exclude={"results"})
-    if config.is_file() and load_recipe(config).model_dump(exclude={"results"}) == asked:
-        return True
-    if folder.exists():
-        shutil.rmtree(folder)
-    return False
+def _is_resumable(folder: Path, recipe: Recipe) -> bool:
+    """Whether a run of the same recipe began in the folder and was cut off."""
+    config = folder / "config.yaml"
+    if not config.is_file():
+        return False
+    excluded = {"results"}
+    return load_recipe(config).model_dump(exclude=excluded) == recipe.model_dump(exclude=excluded)
 
 
-def _headline(result: Result) -> str:
+def _last_accuracies(result: Result) -> str:
     values = [
-        f"{model} {metric} {found['last'][metric]:.4f}"
-        for model, found in result.summary["models"].items()
+        f"{model} {metric} {numbers['last'][metric]:.4f}"
+        for model, numbers in result.summary["models"].items()
         for metric in ("amp", "server_accuracy")
-        if found["last"][metric] is not None
+        if numbers["last"][metric] is not None
     ]
     return ", ".join(values)

@@ -11,12 +11,19 @@ from torch.nn import functional as F
 
 from rayfed_kd.errors import RecipeError
 
-PAD = 4
+PAD = 4  # pixels at each edge, as in the released code of FedKF and MOON
 DEGREES = 15.0
 
 
 def augment(images: Tensor, name: str, stream: torch.Generator) -> Tensor:
-    """`images` [batch, c, h, w] uint8, augmented as AUGMENTATIONS[name] says; same shape and dtype."""
+    """Augment a batch as `data.augment` of a recipe says.
+
+    Args:
+        images: [batch, c, h, w] uint8.
+        name: a key of AUGMENTATIONS.
+        stream: every draw comes from it, so that the same stream gives the same batch.
+    Returns: the same shape and dtype.
+    """
     return AUGMENTATIONS[name](images, stream)
 
 
@@ -62,7 +69,14 @@ def _unchanged(images: Tensor, stream: torch.Generator) -> Tensor:
 
 
 def random_crop(images: Tensor, stream: torch.Generator, mode: str = "constant") -> Tensor:
-    """Each image padded by 4 (zeros, or "reflect") and cut back at its own random place."""
+    """Pad each image by PAD pixels and crop it back at a random place of its own.
+
+    Args:
+        images: [batch, c, h, w].
+        stream: draws one place an image.
+        mode: "constant" pads with zeros, "reflect" mirrors the image at its edges.
+    Returns: the same shape and dtype.
+    """
     batch, _, height, width = images.shape
     padded = F.pad(images.float(), (PAD, PAD, PAD, PAD), mode=mode).to(images.dtype)
     places = torch.randint(0, 2 * PAD + 1, (2, batch), generator=stream, device=images.device)
@@ -75,17 +89,20 @@ def random_crop(images: Tensor, stream: torch.Generator, mode: str = "constant")
 
 
 def random_flip(images: Tensor, stream: torch.Generator) -> Tensor:
-    """Each image mirrored left to right with probability one half."""
+    """Mirror each image, [batch, c, h, w], left to right with probability one half."""
     flipped = torch.rand(len(images), generator=stream, device=images.device) < 0.5
     return torch.where(flipped[:, None, None, None], images.flip(3), images)
 
 
 def random_rotation(images: Tensor, stream: torch.Generator) -> Tensor:
-    """Each image turned by its own angle of -15 to 15 degrees, nearest pixel, zeros outside."""
+    """Turn each image, [batch, c, h, w], by an angle of its own, uniform from -DEGREES to DEGREES.
+
+    Pixels are taken from the nearest place, zeros from outside of the image.
+    """
     draws = torch.rand(len(images), generator=stream, device=images.device)
     angle = (2 * draws - 1) * (DEGREES * math.pi / 180)
     height, width = images.shape[2:]
-    ratio = height / width
+    ratio = height / width  # affine_grid counts both sides from -1 to 1, also of an oblong image
     zero = torch.zeros_like(angle)
     first = torch.stack([angle.cos(), -angle.sin() * ratio, zero], dim=1)
     second = torch.stack([angle.sin() / ratio, angle.cos(), zero], dim=1)

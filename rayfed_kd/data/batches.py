@@ -44,7 +44,14 @@ class DeviceData:
         self._test = None if dataset.test is None else self._to_device(dataset.test)
 
     def gather(self, indices: Tensor, split: str = "train") -> Batch:
-        """The samples at `indices`, [n] int64, not normalised."""
+        """Samples as they are stored, not normalised.
+
+        Args:
+            indices: [n] int64, on this device.
+            split: "train", or "test" for the official test set.
+        Returns: images [n, ...] and labels [n] int64.
+        Raises: ValueError if there is no official test set.
+        """
         images, labels = self._train if split == "train" else self._official()
         return Batch(images[indices], labels[indices])
 
@@ -140,13 +147,24 @@ class Public:
         return torch.arange(len(self), device=self._data.device)
 
     def epoch(self, index: int, batch_size: int, ids: Tensor | None = None) -> Iterator[PublicBatch]:
-        """One pass over all, or over `ids`, in this epoch's own order; the last batch may be small."""
+        """One pass over the public samples in an order that is drawn for this epoch.
+
+        Args:
+            index: the epoch; the same index gives the same order to every client and to the server.
+            batch_size: the last batch may be smaller.
+            ids: [n] int64, which samples; None: all.
+        """
         among = self.ids if ids is None else ids
         order = torch.from_numpy(self._order(index).permutation(len(among))).to(self._data.device)
         yield from self._batches(among[order], batch_size)
 
     def in_order(self, ids: Tensor | None = None, batch_size: int = 256) -> Iterator[PublicBatch]:
-        """One pass over all by id, or over `ids` as they are."""
+        """One pass over the public samples in ascending order of their ids.
+
+        Args:
+            ids: [n] int64, which samples, in the order wanted; None: all.
+            batch_size: the last batch may be smaller.
+        """
         yield from self._batches(self.ids if ids is None else ids, batch_size)
 
     def _batches(self, ids: Tensor, batch_size: int) -> Iterator[PublicBatch]:
@@ -169,5 +187,6 @@ class Drawn(NamedTuple):
     augmented: Callable[[Tensor], Tensor]
 
 
-def _as_they_are(images: Tensor) -> Tensor:
+def unaugmented(images: Tensor) -> Tensor:
+    """The augmentation `none`: the images as they are stored."""
     return images

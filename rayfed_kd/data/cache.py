@@ -21,10 +21,11 @@ from filelock import FileLock
 
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.files import atomic_write
 
-FORMAT = 2
+FORMAT = 2  # of an entry: part of its key, so that entries of another format are never read
 CHUNK_BYTES = 1 << 22
-MANY_FILES = 1000
+MANY_FILES = 1000  # beyond it files go by path, size and time, not by content
 ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 
 
@@ -36,9 +37,14 @@ def cache_folder() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "rayfed-kd"
 
 
-def cached(name: str, source: Source, fraction: float) -> Dataset:
-    """The source's data set from the cache, decoded into it if it is not there or damaged.
+def load_cached(name: str, source: Source, fraction: float) -> Dataset:
+    """Load a source's data set from the cache; decode it first if it is not there or damaged.
 
+    Args:
+        name: the source's name in the recipe, a part of the entry's name.
+        source: what to decode.
+        fraction: share of each class's training samples to keep, above 0 and at most 1.
+    Returns: the data set, memory-mapped.
     Raises: DataError if it cannot be decoded or the cache not be written, RecipeError for a bad fraction.
     """
     if not 0 < fraction <= 1:
@@ -51,25 +57,30 @@ def cached(name: str, source: Source, fraction: float) -> Dataset:
             raw = _reduced(source.decode(), fraction)
             _check(name, raw)
             _write(entry, name, raw)
-    return opened(entry)
+    return open_entry(entry)
 
 
-def packed(entry: Path) -> dict[str, Array]:
-    """An entry's files as bytes, to send to another machine."""
+def pack_entry(entry: Path) -> dict[str, Array]:
+    """Read an entry's files to send them to another machine: name -> content, [bytes] uint8."""
     files = sorted(file for file in entry.iterdir() if file.is_file())
     return {file.name: np.fromfile(file, np.uint8) for file in files}
 
 
-def unpack(entry: Path, files: Mapping[str, Array]) -> None:
-    """Writes an entry that was sent, if it is not there; two processes that do so at once write it once.
+def unpack_entry(entry: Path, files: Mapping[str, Array]) -> None:
+    """Write an entry that another machine sent, unless it is there already.
 
+    A lock makes two processes that do so at once write it once.
+
+    Args:
+        entry: where it is to lie.
+        files: name -> content, [bytes] uint8, as `pack_entry` gives them.
     Raises: DataError if the disk does not take it.
     """
     folder = _writable(entry.parent)
     with FileLock(folder / f".{entry.name.rpartition('-')[2]}.lock"):
         if is_whole(entry):
             return
-        with _made_aside(entry) as aside:
+        with _new_entry(entry) as aside:
             for name, content in files.items():
                 content.tofile(aside / name)
 
@@ -88,8 +99,8 @@ def _writable(folder: Path) -> Path:
     return folder
 
 
-def opened(entry: Path) -> Dataset:
-    """Maps an entry.
+def open_entry(entry: Path) -> Dataset:
+    """Memory-map an entry as a data set.
 
     Raises: DataError if it is not whole.
     """
@@ -98,7 +109,7 @@ def opened(entry: Path) -> Dataset:
     meta = json.loads((entry / "meta.json").read_text(encoding="utf8"))
 
     def mapped(file: str) -> Array | None:
-        # Copy-on-write: torch wants writable memory, the file stays as it is.
+        # torch wants writable memory. Copy-on-write pages give it without a copy; the file stays as it is.
         return np.load(entry / file, mmap_mode="c") if file in meta["files"] else None
 
     def split(part: str) -> Split | None:
@@ -119,7 +130,7 @@ def opened(entry: Path) -> Dataset:
     )
 
 
-def located(entry: Path) -> Path:
+def locate_entry(entry: Path) -> Path:
     """An entry's place: as it is if it names one, else in this machine's own cache folder."""
     return entry if entry.is_absolute() else cache_folder() / entry
 
@@ -144,7 +155,7 @@ def _write(entry: Path, name: str, raw: RawDataset) -> None:
         arrays |= {"test-images.npy": raw.test.images, "test-labels.npy": raw.test.labels}
     if raw.writers is not None:
         arrays["writers.npy"] = raw.writers
-    with _made_aside(entry) as aside:
+    with _new_entry(entry) as aside:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
@@ -153,7 +164,7 @@ def _write(entry: Path, name: str, raw: RawDataset) -> None:
 
 
 @contextmanager
-def _made_aside(entry: Path) -> Iterator[Path]:
+def _new_entry(entry: Path) -> Iterator[Path]:
     """An empty folder to write the entry into, which takes its place at the end; its lock is held.
 
     Raises: DataError if the disk does not take it.
@@ -174,9 +185,9 @@ def _made_aside(entry: Path) -> Iterator[Path]:
 def _reduced(raw: RawDataset, fraction: float) -> RawDataset:
     if fraction >= 1:
         return raw
-    kept = class_fraction(raw.train.labels, fraction)
-    writers = None if raw.writers is None else raw.writers[kept]
-    train = Split(raw.train.images[kept], raw.train.labels[kept])
+    chosen = class_fraction(raw.train.labels, fraction)
+    writers = None if raw.writers is None else raw.writers[chosen]
+    train = Split(raw.train.images[chosen], raw.train.labels[chosen])
     return RawDataset(train, raw.test, raw.class_names, raw.mean, raw.std, writers)
 
 
@@ -260,9 +271,7 @@ def _contents(files: Sequence[Path], folder: Path) -> list[str]:
         missing = [(mark, file) for mark, file in zip(marks, files, strict=True) if mark not in known]
         if missing:
             known |= {mark: _hash(file) for mark, file in missing}
-            aside = memo.with_suffix(".part")
-            aside.write_text(json.dumps(known), encoding="utf8")
-            aside.replace(memo)
+            atomic_write(memo, json.dumps(known))
     return [known[mark] for mark in marks]
 
 
@@ -275,10 +284,10 @@ def _marks(files: Sequence[Path]) -> list[str]:
     marks = []
     for file in files:
         try:
-            found = file.stat()
+            status = file.stat()
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error})") from None
-        marks.append(f"{folders[file.parent] / file.name}|{found.st_size}|{found.st_mtime_ns}")
+        marks.append(f"{folders[file.parent] / file.name}|{status.st_size}|{status.st_mtime_ns}")
     return marks
 
 

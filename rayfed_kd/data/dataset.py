@@ -94,10 +94,17 @@ class Dataset:
 
 
 def class_fraction(labels: Array, fraction: float) -> Array:
-    """Ascending indices of floor(fraction n_c) samples of each class, at least one; whatever the seed."""
+    """Choose a share of each class's samples, the same for every seed of a run.
+
+    Args:
+        labels: [n] int64.
+        fraction: above 0 and at most 1.
+    Returns: ascending indices, [m] int64: floor(fraction n_c) of each class of n_c samples, at least one.
+    """
     stream = numpy_stream(0, "data fraction")
-    kept = []
+    chosen = []
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        kept.append(stream.permutation(members)[: max(1, int(fraction * len(members) + 1e-9))])
-    return np.sort(np.concatenate(kept))
+        # 1e-9: 0.1 * 30 is 2.9999999999999996 in floats, and 3 samples are meant.
+        chosen.append(stream.permutation(members)[: max(1, int(fraction * len(members) + 1e-9))])
+    return np.sort(np.concatenate(chosen))

@@ -43,7 +43,12 @@ def synthetic(
     signal: Annotated[float, Field(ge=0, description="how far classes lie apart; 0: pure noise")] = 1.0,
     data_seed: Annotated[int, Field(ge=0, description="seed of the data, apart from the run's")] = 0,
 ) -> Source:
-    """Made-up data: a random pattern per class, times `signal`, plus noise of deviation 1."""
+    """Made-up data: one random pattern per class, times `signal`, plus noise of deviation 1.
+
+    The options stand in the signature with their meaning; `folder` is not read.
+
+    Raises: RecipeError if `shape` has two sides.
+    """
     if len(shape) == 2:
         raise RecipeError(f"{shape} is neither (c, h, w) of images nor (d,) of features", path="data.shape")
 
@@ -55,7 +60,9 @@ def synthetic(
             labels = (np.arange(count) % classes).astype(np.int64)
             values = patterns[labels] + stream.standard_normal((count, *shape), dtype=np.float32)
             if len(shape) == 3:
-                values = np.clip(np.round(128 + 40 * values), 0, 255).astype(np.uint8)
+                values = np.clip(
+                    np.round(128 + 40 * values), 0, 255
+                )  # three deviations fit into 8 bits.astype(np.uint8)
             return Split(values, labels)
 
         train = split(samples)

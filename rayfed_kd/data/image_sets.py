@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
-from rayfed_kd.data.parquet import IMAGE_COLUMNS, decode_images, decoded
+from rayfed_kd.data.parquet import IMAGE_COLUMNS, decode_files, decode_images
 from rayfed_kd.data.torchvision_import import import_torchvision
 from rayfed_kd.errors import DataError
 
@@ -67,7 +67,7 @@ class ImageSet:
     def _parquet(self, root: Path, train: list[Path], test: list[Path]) -> Source:
         def decode() -> RawDataset:
             assert self.label_column is not None
-            (training, tested), names = decoded((train, test), IMAGE_COLUMNS, (self.label_column,))
+            (training, tested), names = decode_files((train, test), IMAGE_COLUMNS, (self.label_column,))
             self._check(root, training, names)
             return RawDataset(training, tested, self.class_names, *self.statistics)
 
@@ -116,41 +116,41 @@ def _split(images: Any, labels: Any) -> Split:
     return Split(pixels.astype(np.uint8), np.asarray(labels).astype(np.int64))
 
 
-def _mnist_like(name: str, **extra: Any) -> Callable[[Path, bool], Split]:
+def _reader_of_mnist(name: str, **extra: Any) -> Callable[[Path, bool], Split]:
     def read(root: Path, train: bool) -> Split:
         from torchvision import datasets
 
-        found = getattr(datasets, name)(root, train=train, download=False, **extra)
-        return _split(found.data.numpy(), found.targets.numpy())
+        images = getattr(datasets, name)(root, train=train, download=False, **extra)
+        return _split(images.data.numpy(), images.targets.numpy())
 
     return read
 
 
-def _emnist_letters(root: Path, train: bool) -> Split:
+def _read_emnist_letters(root: Path, train: bool) -> Split:
     """EMNIST lies on its side, and its letters count from 1."""
-    split = _mnist_like("EMNIST", split="letters")(root, train)
+    split = _reader_of_mnist("EMNIST", split="letters")(root, train)
     upright: Array = np.ascontiguousarray(split.images.transpose(0, 1, 3, 2))
     return Split(upright, split.labels - 1)
 
 
-def _cifar(name: str) -> Callable[[Path, bool], Split]:
+def _reader_of_cifar(name: str) -> Callable[[Path, bool], Split]:
     def read(root: Path, train: bool) -> Split:
         from torchvision import datasets
 
-        found = getattr(datasets, name)(root, train=train, download=False)
-        return _split(found.data, found.targets)
+        images = getattr(datasets, name)(root, train=train, download=False)
+        return _split(images.data, images.targets)
 
     return read
 
 
-def _svhn(root: Path, train: bool) -> Split:
+def _read_svhn(root: Path, train: bool) -> Split:
     try:
         from torchvision import datasets
 
-        found = datasets.SVHN(root, split="train" if train else "test", download=False)
+        images = datasets.SVHN(root, split="train" if train else "test", download=False)
     except ModuleNotFoundError:
         raise DataError("data svhn: its .mat files are read through scipy: pip install scipy") from None
-    return _split(np.moveaxis(found.data, 1, 3), found.labels)
+    return _split(np.moveaxis(images.data, 1, 3), images.labels)
 
 
 FASHION = (
@@ -190,14 +190,14 @@ CINIC_STATISTICS: Statistics = ((0.47890, 0.47228, 0.43047), (0.24206, 0.23828, 
 def mnist(folder: Path) -> Source:
     """MNIST, 1x28x28, 10 digits (LeCun et al. 1998)."""
     statistics: Statistics = ((0.1307,), (0.3081,))
-    read = _mnist_like("MNIST")
+    read = _reader_of_mnist("MNIST")
     return ImageSet("mnist", ("MNIST/raw/*",), read, GREY28, DIGITS, statistics).source(folder)
 
 
 def fashion_mnist(folder: Path) -> Source:
     """Fashion-MNIST, 1x28x28, 10 kinds of clothing (Xiao et al. 2017)."""
     statistics: Statistics = ((0.2860,), (0.3530,))
-    read = _mnist_like("FashionMNIST")
+    read = _reader_of_mnist("FashionMNIST")
     kinds = ImageSet("fashion_mnist", ("FashionMNIST/raw/*",), read, GREY28, FASHION, statistics)
     return kinds.source(folder)
 
@@ -210,7 +210,7 @@ def emnist_letters(folder: Path) -> Source:
     statistics: Statistics = ((0.1739,), (0.3170,))
     names = tuple("abcdefghijklmnopqrstuvwxyz")
     patterns = ("EMNIST/raw/emnist-letters-*",)
-    letters = ImageSet("emnist_letters", patterns, _emnist_letters, GREY28, names, statistics, None)
+    letters = ImageSet("emnist_letters", patterns, _read_emnist_letters, GREY28, names, statistics, None)
     return letters.source(folder)
 
 
@@ -218,20 +218,20 @@ def svhn(folder: Path) -> Source:
     """SVHN, 3x32x32, 10 digits (Netzer et al. 2011); its .mat files need scipy."""
     statistics: Statistics = ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
     patterns = ("train_32x32.mat", "test_32x32.mat")
-    return ImageSet("svhn", patterns, _svhn, COLOUR32, DIGITS, statistics).source(folder)
+    return ImageSet("svhn", patterns, _read_svhn, COLOUR32, DIGITS, statistics).source(folder)
 
 
 def cifar10(folder: Path) -> Source:
     """CIFAR-10, 3x32x32 (Krizhevsky 2009)."""
     patterns = ("cifar-10-batches-py/*",)
-    set10 = ImageSet("cifar10", patterns, _cifar("CIFAR10"), COLOUR32, CIFAR10, CIFAR10_STATISTICS)
+    set10 = ImageSet("cifar10", patterns, _reader_of_cifar("CIFAR10"), COLOUR32, CIFAR10, CIFAR10_STATISTICS)
     return set10.source(folder)
 
 
 def cifar100(folder: Path) -> Source:
     """CIFAR-100, 3x32x32, fine labels (Krizhevsky 2009)."""
     statistics: Statistics = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-    patterns, read = ("cifar-100-python/*",), _cifar("CIFAR100")
+    patterns, read = ("cifar-100-python/*",), _reader_of_cifar("CIFAR100")
     set100 = ImageSet("cifar100", patterns, read, COLOUR32, CIFAR100, statistics, "fine_label")
     return set100.source(folder)
 
@@ -251,7 +251,7 @@ def cinic10(folder: Path) -> Source:
     parts = {
         part: [sorted((root / part / name).glob("*.png")) for name in CIFAR10] for part in ("train", "test")
     }
-    empty = [f"{part}/{CIFAR10[i]}" for part, found in parts.items() for i in range(10) if not found[i]]
+    empty = [f"{part}/{CIFAR10[i]}" for part, files in parts.items() for i in range(10) if not files[i]]
     if empty:
         raise DataError(f"data cinic10 in {root}: no *.png in {', '.join(empty[:3])} ({len(empty)} folders)")
 

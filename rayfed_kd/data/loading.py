@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.data import SOURCES
-from rayfed_kd.data.cache import cached, opened
+from rayfed_kd.data.cache import load_cached, open_entry
 from rayfed_kd.data.dataset import Dataset, Source
 from rayfed_kd.recipe.registry import load_object, locate, options_model
 from rayfed_kd.recipe.validation import validate
@@ -46,9 +46,9 @@ def load_dataset(
     Raises: RecipeError, DataError
     """
     source = find_source(name, folder, options or {})
-    return cached(name, source, fraction)
+    return load_cached(name, source, fraction)
 
 
 def open_dataset(folder: Path) -> Dataset:
     """A finished cache entry, mapped again in this process; milliseconds."""
-    return opened(folder)
+    return open_entry(folder)

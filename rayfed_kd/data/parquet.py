@@ -38,20 +38,20 @@ def parquet(
     image_column: Annotated[str | None, Field(description="null: image or img")] = None,
     label_column: Annotated[str | None, Field(description="null: label, labels or fine_label")] = None,
 ) -> Source:
-    """Any Parquet files in the Hugging Face image layout.
+    """Any Parquet files in the Hugging Face image layout; the options stand in the signature.
 
     Without files of the default test pattern there is no official test set; a pattern that was asked for
     must name some.
     """
-    train_files = found(folder, train, "data.train")
+    train_files = files_of(folder, train, "data.train")
     test_files = sorted(folder.glob(TEST)) if test == TEST else []
     if test not in (None, TEST):
-        test_files = found(folder, test, "data.test")
+        test_files = files_of(folder, test, "data.test")
     image_columns = IMAGE_COLUMNS if image_column is None else (image_column,)
     label_columns = LABEL_COLUMNS if label_column is None else (label_column,)
 
     def decode() -> RawDataset:
-        splits, names = decoded((train_files, test_files), image_columns, label_columns)
+        splits, names = decode_files((train_files, test_files), image_columns, label_columns)
         if names is None:
             top = max(int(split.labels.max()) for split in splits if split is not None)
             names = tuple(str(label) for label in range(top + 1))
@@ -61,9 +61,14 @@ def parquet(
     return Source((*train_files, *test_files), settings, decode)
 
 
-def found(folder: Path, pattern: str, option: str) -> list[Path]:
-    """The files that `pattern` names, below `folder` if it is relative.
+def files_of(folder: Path, pattern: str, option: str) -> list[Path]:
+    """Find the files that a pattern names.
 
+    Args:
+        folder: where a relative pattern starts.
+        pattern: a path or a glob; an absolute one stands for itself.
+        option: the recipe's key, for the message.
+    Returns: at least one file, ascending.
     Raises: DataError if there is none.
     """
     path = folder / pattern  # an absolute pattern stands for itself
@@ -79,7 +84,7 @@ def found(folder: Path, pattern: str, option: str) -> list[Path]:
     return files
 
 
-def decoded(
+def decode_files(
     files: tuple[Sequence[Path], Sequence[Path]], image_columns: Sequence[str], label_columns: Sequence[str]
 ) -> tuple[tuple[Split, Split | None], tuple[str, ...] | None]:
     """Images and labels of the training and the test files, and the class names in the schema, if any.
@@ -122,22 +127,22 @@ def _table(
     """The names of the image and label column, and a table of these two."""
     try:
         with pq.ParquetFile(file) as stored:
-            there = stored.schema_arrow.names
-            image = _column(file, there, image_columns, "data.image_column")
-            label = _column(file, there, label_columns, "data.label_column")
+            columns = stored.schema_arrow.names
+            image = _column(file, columns, image_columns, "data.image_column")
+            label = _column(file, columns, label_columns, "data.label_column")
             return image, label, stored.read(columns=[image, label])
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: not readable as Parquet ({error})") from None
 
 
-def _column(file: Path, there: Sequence[str], wanted: Sequence[str], option: str) -> str:
-    for name in wanted:
-        if name in there:
+def _column(file: Path, columns: Sequence[str], expected: Sequence[str], option: str) -> str:
+    for name in expected:
+        if name in columns:
             return name
-    near = nearest(wanted[0], there)
+    near = nearest(expected[0], columns)
     hint = f" Did you mean {near}?" if near else ""
     raise DataError(
-        f"{file}: the columns are {', '.join(there)}; expected {' or '.join(wanted)} "
+        f"{file}: the columns are {', '.join(columns)}; expected {' or '.join(expected)} "
         f"(data.name: parquet takes any other by {option}).{hint}"
     )
 
@@ -194,8 +199,12 @@ def decode_images(encoded: Sequence[bytes | Path | None], origin: str) -> list[A
 
 
 def decode_image(encoded: bytes | Path | None, where: str) -> Array:
-    """[c, h, w] uint8 of an encoded image: one channel for grey ones, else three.
+    """Decode an image.
 
+    Args:
+        encoded: its bytes, or its file.
+        where: file and row, for messages about bytes.
+    Returns: [c, h, w] uint8; one channel for grey images, else three.
     Raises: DataError, naming the file or `where`, if it is no image of eight bits.
     """
     if encoded is None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from rayfed_kd.data.schemes import Pool
 from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.files import written_aside
 from rayfed_kd.recipe.registry import load_object, locate, options_model
 from rayfed_kd.recipe.validation import validate
 
@@ -61,7 +62,13 @@ class Partition:
         return np.array([len(part) for part in self.train], dtype=np.int64)
 
     def counts(self, labels: Array, classes: int) -> Array:
-        """[K, classes] int64, training and test samples by class."""
+        """Count every client's samples of each class, training and test together.
+
+        Args:
+            labels: [n] int64, of all training samples of the data set.
+            classes: number of classes.
+        Returns: [K, classes] int64.
+        """
         parts = [np.concatenate(pair) for pair in zip(self.train, self.test, strict=True)]
         return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
@@ -79,16 +86,18 @@ class Partition:
             {"client": rows.client.astype(np.int32), "split": split, "sample": rows.sample},
             metadata={"rayfed_kd": json.dumps({**rows.meta, "digest": rows.digest()})},
         )
-        aside = path.with_name(f".{path.name}.part")
-        pq.write_table(table, aside)
-        aside.replace(path)
+        with written_aside(path) as aside:
+            pq.write_table(table, aside)
 
     @classmethod
     def load(cls, path: Path, num_samples: int) -> Partition:
-        """Reads what `save` wrote, or any Parquet file with its columns.
+        """Read what `save` wrote, or any Parquet file with its columns.
 
         Without `save`'s metadata the clients are those that have samples, and must be 0 to K - 1.
 
+        Args:
+            path: of the file.
+            num_samples: training samples of the data set; a partition of another data set is refused.
         Raises: DataError naming the file and the fault.
         """
         if not path.is_file():
@@ -123,7 +132,14 @@ class Partition:
 
 
 def draw_public(total: int, count: int, stream: np.random.Generator) -> tuple[Array, Array]:
-    """`count` of `total` samples, uniform, in the order drawn; and the rest, ascending."""
+    """Draw the public set.
+
+    Args:
+        total: number of training samples.
+        count: number of public samples.
+        stream: decides which.
+    Returns: the public samples' indices in the order drawn, and the others', ascending.
+    """
     order = stream.permutation(total)
     return order[:count], np.sort(order[count:])
 

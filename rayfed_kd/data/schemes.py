@@ -1,7 +1,9 @@
 """Partition schemes: which client holds which samples. All seeded, disjoint, and finished for any input.
 
-A constraint that cannot be met is an error with both numbers, never an endless redraw. Proportions are
-drawn through log-gammas: numpy's own Dirichlet gives NaN at very small alpha.
+Every scheme is a function (pool, clients, stream, *, options...) that returns one ascending index array per
+client; a scheme of your own has the same form. A constraint that cannot be met is an error with both numbers,
+never an endless redraw. Proportions are drawn through log-gammas: numpy's own Dirichlet gives NaN at very
+small alpha.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from rayfed_kd.errors import RecipeError
 Array = np.ndarray[Any, Any]
 Alpha = Annotated[float, Field(gt=0, lt=float("inf"), description="Dirichlet concentration")]
 MinSize = Annotated[int, Field(ge=0, description="samples that every client gets at least")]
-REDRAWS = 100
+REDRAWS = 100  # enough for any split that is likely; after them samples are moved instead
 SMALLEST_ALPHA = 1e-300  # below it log(U) / alpha overflows; the draws are one-hot long before
 
 
@@ -37,7 +39,13 @@ class Pool:
 
 
 def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator) -> Array:
-    """Rows ~ Dir(alpha, ..., alpha): [rows, parts] float64, each row of sum 1, for any alpha > 0.
+    """Draw rows ~ Dir(alpha, ..., alpha), for any alpha > 0.
+
+    Args:
+        alpha: concentration; small values give rows that are almost one-hot.
+        size: (rows, parts).
+        stream: decides.
+    Returns: [rows, parts] float64; each row sums to 1.
 
     log Gamma(a) = log Gamma(a + 1) + log(U) / a keeps what underflows as a plain gamma draw.
     """
@@ -49,7 +57,7 @@ def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator
 
 
 def iid(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array]:
-    """All samples shuffled, equal shares up to one."""
+    """Shuffle all samples and deal equal shares: sizes differ by one at most."""
     return [np.sort(part) for part in np.array_split(stream.permutation(len(pool.labels)), clients)]
 
 
@@ -173,7 +181,7 @@ def classes(
 def quantity(
     pool: Pool, clients: int, stream: np.random.Generator, *, alpha: Alpha, min_size: MinSize = 1
 ) -> list[Array]:
-    """Sizes ~ Dir(alpha), labels iid."""
+    """Draw the clients' sizes ~ Dir(alpha); labels are iid. `min_size` as in `dirichlet`."""
     order = stream.permutation(len(pool.labels))
     counts = apportioned(proportions(alpha, (1, clients), stream)[0], len(order))
     parts = [np.sort(part) for part in np.split(order, np.cumsum(counts)[:-1])]
@@ -195,7 +203,13 @@ def natural(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array
 
 
 def apportioned(share: Array, total: int) -> Array:
-    """`total` split into whole numbers by `share` (sum 1): rounded cumulative sums, so none is lost."""
+    """Split a number into whole parts by shares. Cumulative sums are rounded, so nothing is lost.
+
+    Args:
+        share: [parts] float64 of sum 1.
+        total: what is split.
+    Returns: [parts] int64 of sum `total`.
+    """
     ends = np.round(np.cumsum(share) * total).astype(np.int64)
     ends[-1] = total
     counts: Array = np.diff(np.minimum(ends, total), prepend=0)
@@ -246,12 +260,12 @@ def _mended(parts: list[Array], min_size: int) -> list[Array]:
     largest = [(-len(part), client) for client, part in enumerate(parts) if len(part) > min_size]
     heapq.heapify(largest)
     for client in needy:
-        given = [parts[client]]
+        pieces = [parts[client]]
         for _ in range(min_size - len(parts[client])):
             size, giver = heapq.heappop(largest)
-            given.append(parts[giver][-1:])
+            pieces.append(parts[giver][-1:])
             parts[giver] = parts[giver][:-1]
             if -size - 1 > min_size:
                 heapq.heappush(largest, (size + 1, giver))
-        parts[client] = np.sort(np.concatenate(given))
+        parts[client] = np.sort(np.concatenate(pieces))
     return parts

@@ -59,9 +59,9 @@ def make_ready(recipe: Recipe) -> Prepared:
     location = method_location(recipe)
     own = find_own_modules()
     from cluster.server.grouping import check_grouping
-    from cluster.server.schedules import check_exchanges, check_schedule
     from rayfed_kd.setting.blueprint import Blueprint, check_names, make_method
-    from rayfed_kd.setting.loading import load_data, load_devices, load_partition
+    from rayfed_kd.setting.loading import load_data, load_partition
+    from rayfed_kd.setting.timing import check_exchanges, load_devices
 
     method = make_method(location, recipe.method)
     check_exchanges(recipe, method)
@@ -79,8 +79,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     )
     setting = blueprint.build()
     setting.check()
-    check_grouping(recipe)
-    check_schedule(recipe, method, devices, partition.sizes.tolist())
+    check_grouping(setting)
     return Prepared(recipe, blueprint, setting)
 
 

@@ -60,13 +60,24 @@ class Classifier(nn.Module):
         return dict(zip(names, [*starts[1:], len(stages)], strict=True))
 
     def up_to(self, stage: int, images: Tensor) -> Tensor:
-        """The output of the first `stage` stages."""
+        """Run the first `stage` stages only.
+
+        Args:
+            stage: 0 gives the images themselves.
+            images: [batch, ...].
+        """
         for module in self.stages[:stage]:
             images = module(images)
         return images
 
     def from_(self, stage: int, hidden: Tensor) -> Tensor:
-        """Logits, [batch, classes], from the output of the first `stage` stages."""
+        """Run the stages behind the first `stage`.
+
+        Args:
+            stage: as in `up_to`.
+            hidden: what `up_to` gave.
+        Returns: logits, [batch, classes].
+        """
         for module in self.stages[stage:]:
             hidden = module(hidden)
         return hidden
@@ -80,18 +91,18 @@ def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
         shape: of one input.
     Raises: RecipeError if no stage gives maps of more than one place.
     """
-    found, training = None, classifier.training
+    last, training = None, classifier.training
     hidden = torch.zeros(1, *shape, device=next(classifier.parameters()).device)
     classifier.eval()
     with torch.no_grad():
         for stage, module in enumerate(classifier.stages, start=1):
             hidden = module(hidden)
             if hidden.dim() == 4 and hidden[0, 0].numel() > 1:
-                found = (stage, tuple(hidden.shape[1:]))
+                last = (stage, tuple(hidden.shape[1:]))
     classifier.train(training)
-    if found is None:
+    if last is None:
         raise RecipeError("this classifier has no stage that gives feature maps", path="model.name")
-    return found
+    return last
 
 
 def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> Shape:
@@ -168,7 +179,12 @@ class ConditionalGenerator(nn.Module):
 
 
 def linear(shape: Shape, classes: int) -> nn.Linear:
-    """One layer from features, [batch, *shape], to [batch, classes]: a second head beside a classifier's."""
+    """Make a second head beside a classifier's: one linear layer.
+
+    Args:
+        shape: of one sample's features, (feature_size,).
+        classes: number of outputs.
+    """
     return nn.Linear(shape[0], classes)
 
 
@@ -194,9 +210,15 @@ def pooled_relu() -> tuple[nn.Module, nn.Module]:
 
 
 def image_shape(shape: Shape, model: str, smallest: int, path: str = "model.name") -> tuple[int, int, int]:
-    """`shape` as (channels, height, width), if each side has at least `smallest` pixels.
+    """Check that a model can take images of this shape.
 
-    Raises: RecipeError
+    Args:
+        shape: of one sample.
+        model: its name, for the message.
+        smallest: pixels that each side needs at least.
+        path: where in the recipe the model stands.
+    Returns: (channels, height, width).
+    Raises: RecipeError if these are no images, or too small ones.
     """
     if len(shape) != 3:
         raise RecipeError(f"{model} takes images (channels, height, width), this data has {shape}", path=path)

@@ -139,6 +139,7 @@ class FlatModule:
             raise ValueError(f"vector has shape {list(vector.shape)}, expected [{self.num_elements}]")
         with torch.no_grad():
             self.storage.copy_(vector)
+            # Counters come as floats; a mean of several clients' counters is no whole number.
             for buffer, place in self._integers:
                 buffer.copy_(place.round())
 
@@ -168,22 +169,22 @@ class FlatModule:
         owners = list(self.module.modules())
         parameters = [(owner, p.data) for owner in owners for p in owner.parameters(recurse=False)]
         buffers = [(owner, b) for owner in owners for b in owner.buffers(recurse=False)]
-        found, start = [], 0
+        spans, start = [], 0
         for owner, tensor in [*parameters, *buffers]:
-            found.append((owner, start, start + tensor.numel()))
+            spans.append((owner, start, start + tensor.numel()))
             start += tensor.numel()
-        return found
+        return spans
 
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
         """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
         layers = [layer for layer in self.module.modules() if isinstance(layer, _BatchNorm)]
-        kept = [(layer, layer.momentum) for layer in layers]
+        momenta = [(layer, layer.momentum) for layer in layers]
         counters = [buffer.clone() for buffer, _ in self._integers]
         for layer in layers:
-            layer.momentum = 0.0
+            layer.momentum = 0.0  # running = 1 * running + 0 * batch: exactly what it was
         yield
-        for layer, momentum in kept:
+        for layer, momentum in momenta:
             layer.momentum = momentum
         for (buffer, _), counter in zip(self._integers, counters, strict=True):
             buffer.copy_(counter)
@@ -218,7 +219,13 @@ class FlatModule:
 
 
 def view_as(flat: Tensor, shape: torch.Size) -> Tensor:
-    """`flat`, [..., numel], seen as [..., *shape]; 4-D weights in channels-last order."""
+    """See a stretch of a vector as one tensor, without a copy.
+
+    Args:
+        flat: [..., numel].
+        shape: of the tensor; a 4-D weight lies in the vector in channels-last order.
+    Returns: a view, [..., *shape].
+    """
     if len(shape) == 4:
         out, into, height, width = shape
         return flat.view(*flat.shape[:-1], out, height, width, into).movedim(-1, -3)

@@ -24,7 +24,14 @@ def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor
 
 
 def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """sum_k w_k v_k, added in the given order; [P] float64."""
+    """Add weighted vectors in the given order: sum_k w_k v_k.
+
+    Args:
+        vectors: each [P]; may be a lazy sequence, only one is held at a time.
+        weights: one each.
+    Returns: [P] float64, on the first vector's device.
+    Raises: ValueError if there is no vector, or there are not as many weights.
+    """
     if len(vectors) != len(weights) or len(weights) == 0:
         raise ValueError(f"{len(vectors)} vectors and {len(weights)} weights: expected as many, at least one")
     first = vectors[0]
@@ -36,16 +43,21 @@ def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def read_vector(path: str | Path, length: int, key: str) -> Tensor:
-    """A model's vector from a .npy file, [length] float32.
+    """Read a model's vector from a .npy file.
 
+    Args:
+        path: of the file; nothing in it is unpickled.
+        length: of the vector.
+        key: the recipe's key that names the file.
+    Returns: [length] float32, on the CPU.
     Raises: RecipeError at `key` if the file cannot be read or holds anything else.
     """
     try:
-        found = np.load(path, allow_pickle=False)
+        vector = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise RecipeError(f"{path} cannot be read ({type(error).__name__})", path=key) from None
-    if found.dtype != np.float32 or found.shape != (length,):
+    if vector.dtype != np.float32 or vector.shape != (length,):
         raise RecipeError(
-            f"{path} holds {found.dtype} {list(found.shape)}, expected float32 [{length}]", path=key
+            f"{path} holds {vector.dtype} {list(vector.shape)}, expected float32 [{length}]", path=key
         )
-    return torch.from_numpy(found)
+    return torch.from_numpy(vector)

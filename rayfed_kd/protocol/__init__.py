@@ -8,6 +8,7 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.vectors import read_vector, weighted_mean, weighted_sum
+from rayfed_kd.protocol.clock import Clock, ClockFacts, ClockOptions
 from rayfed_kd.protocol.contexts import (
     ClientContext,
     ClientData,
@@ -17,6 +18,7 @@ from rayfed_kd.protocol.contexts import (
     ServerContext,
     ServerFacts,
 )
+from rayfed_kd.protocol.devices import Devices, Windows
 from rayfed_kd.protocol.evaluated import (
     PERSONAL,
     Completing,
@@ -51,9 +53,11 @@ from rayfed_kd.protocol.method import (
     Questions,
     Step,
 )
+from rayfed_kd.protocol.schedule import Progress, Schedule, ScheduleFacts, ScheduleOptions
 from rayfed_kd.protocol.shown import ClassValues, Distribution, Samples, Shown
-from rayfed_kd.protocol.staleness import Lateness, UpdateRule
+from rayfed_kd.protocol.staleness import Lateness, Normalisation, UpdateRule
 from rayfed_kd.recipe.schema import LocalRecipe, OptimizerRecipe
+from rayfed_kd.recipe.staleness import Staleness, StalenessRule
 
 __all__ = [
     "KINDS",
@@ -66,10 +70,14 @@ __all__ = [
     "Classifier",
     "ClientContext",
     "ClientData",
+    "Clock",
+    "ClockFacts",
+    "ClockOptions",
     "Cohort",
     "Completing",
     "Context",
     "Declaration",
+    "Devices",
     "DispatchFacts",
     "Distribution",
     "Evaluable",
@@ -83,12 +91,14 @@ __all__ = [
     "Message",
     "Method",
     "MethodOptions",
+    "Normalisation",
     "Number",
     "OneExchange",
     "OptimizerRecipe",
     "Package",
     "PartRef",
     "Personal",
+    "Progress",
     "PublicBatch",
     "Questions",
     "RecipeError",
@@ -96,12 +106,18 @@ __all__ = [
     "Reply",
     "RunError",
     "Samples",
+    "Schedule",
+    "ScheduleFacts",
+    "ScheduleOptions",
     "ServerContext",
     "ServerFacts",
     "Shown",
     "Simulated",
+    "Staleness",
+    "StalenessRule",
     "Step",
     "UpdateRule",
+    "Windows",
     "last_maps",
     "layer_shape",
     "read_vector",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.data.augment import augment
-from rayfed_kd.data.batches import Batch, DeviceData, Drawn, Public, _as_they_are
+from rayfed_kd.data.batches import Batch, DeviceData, Drawn, Public, unaugmented
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import Workshop
@@ -185,7 +185,7 @@ class ClientContext(Context):
         """That pass's augmentation; its draws go on from batch to batch."""
         name = self._client_data.augment
         if name == "none":
-            return _as_they_are
+            return unaugmented
         flips = torch_stream(self._seed, "augment", *self._scope, index, device=self.device)
         return lambda images: augment(images, name, flips)
 
@@ -193,7 +193,7 @@ class ClientContext(Context):
         """Batches of one size, of any clients: images [n, batch, ...], normalised, labels [n, batch]."""
         indices = torch.stack([one.indices for one in drawn])
         images, labels = self._data.gather(indices.flatten())
-        if drawn[0].augmented is not _as_they_are:
+        if drawn[0].augmented is not unaugmented:
             parts = torch.split(images, len(drawn[0].indices))
             images = torch.cat([one.augmented(part) for one, part in zip(drawn, parts, strict=True)])
         images = self._data.normalise(images)

@@ -1,6 +1,7 @@
-"""Replies that come late: how much they weigh, and how replies become the server's new vector.
+"""How replies, fresh or late, become the server's new vector.
 
 A reply's staleness tau is the number of server updates between the message that it answers and its use.
+How much a reply weighs by its staleness is a rule of its own: `rayfed_kd.recipe.staleness`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from rayfed_kd.models.vectors import weighted_sum
-from rayfed_kd.recipe.staleness import Staleness
+from rayfed_kd.recipe.staleness import Constant, StalenessRule
+
+Normalisation = Literal["none", "count", "weight_sum", "samples"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class UpdateRule:
         borders: length of a vector -> how many of its first elements are parameters; others have no buffers.
     """
 
-    staleness: Staleness = field(default_factory=Staleness)
-    normalisation: Literal["none", "count", "weight_sum", "samples"] = "samples"
+    staleness: StalenessRule = field(default_factory=Constant)
+    normalisation: Normalisation = "samples"
     difference: bool = True
     server_lr: float = 1.0
     borders: Mapping[int, int] = field(default_factory=dict)

@@ -78,9 +78,13 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
-    """Nested mappings with `key.path=value` set.
+    """Apply one override.
 
-    Raises: RecipeError
+    Args:
+        raw: a recipe as nested mappings; it stays as it is.
+        override: `key.path=value`, the value in YAML.
+    Returns: nested mappings with the value set.
+    Raises: RecipeError if the override has no such form, or passes through a key that holds a value.
     """
     key, equals, text = override.partition("=")
     if not equals or not key:

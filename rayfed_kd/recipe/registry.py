@@ -10,11 +10,14 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
 from rayfed_kd.errors import RecipeError, nearest
+
+Base = TypeVar("Base")
+Options = TypeVar("Options", bound=BaseModel)
 
 
 def locate(name: str, registered: Mapping[str, str], path: str) -> str:
@@ -43,8 +46,11 @@ def find_modules(folders: Sequence[str]) -> None:
 
 
 def load_object(location: str, path: str) -> Any:
-    """The object at `package.module:Object`.
+    """Import the object at a location.
 
+    Args:
+        location: `package.module:Object`.
+        path: where in the recipe it stands, for the message.
     Raises: RecipeError if the module or the object cannot be imported.
     """
     module_name, _, attribute = location.partition(":")
@@ -61,6 +67,48 @@ def load_object(location: str, path: str) -> Any:
             f"{path}: module {module_name!r} has no {attribute!r}.", hint=nearest(attribute, vars(module))
         )
     return getattr(module, attribute)
+
+
+def load_class(name: str, registered: Mapping[str, str], base: type[Base], path: str) -> type[Base]:
+    """The subclass of `base` behind a registered name or a location.
+
+    Args:
+        name: as the recipe has it.
+        registered: name -> location.
+        base: the class that an author derives from.
+        path: where in the recipe the name stands, for the message.
+    Raises: RecipeError if there is no such class, it is no subclass of `base`, or a method is not defined.
+    """
+    if ":" not in name and name not in registered:
+        known = ", ".join(registered)
+        raise RecipeError(
+            f"{path} = {name!r}: expected one of {known}, or package.module:Object.",
+            hint=nearest(name, registered),
+        )
+    location = locate(name, registered, path)
+    loaded = load_object(location, path)
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        raise RecipeError(f"{path}: {location} is no subclass of {base.__module__}.{base.__qualname__}")
+    undefined = ", ".join(f"{method}()" for method in sorted(getattr(loaded, "__abstractmethods__", ())))
+    if undefined:
+        raise RecipeError(f"{path}: {location} must define {undefined}: see {base.__module__}")
+    return loaded
+
+
+def annotated_options(owner: type, base: type[Options]) -> type[Options]:
+    """The model of a class's options: what its attribute `options` is annotated with, else `base`.
+
+    Raises: RecipeError if that is no subclass of `base`, which refuses options that it does not know.
+    """
+    annotated = get_type_hints(owner)["options"]
+    if annotated is Any:
+        return base
+    if not (isinstance(annotated, type) and issubclass(annotated, base)):
+        raise RecipeError(
+            f"{owner.__name__}.options is annotated with {annotated!r}; expected a subclass of "
+            f"{base.__module__}.{base.__qualname__}"
+        )
+    return annotated
 
 
 def options_model(function: Callable[..., Any]) -> type[BaseModel]:

@@ -1,58 +1,144 @@
-"""What a recipe may say about how much late replies weigh."""
+"""Staleness rules: how much a late reply weighs. Each rule is one class; its fields are its options."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from numbers import Real
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-DEFAULTS: dict[str, dict[str, float]] = {
-    "constant": {},
-    "polynomial": {"a": 0.5},
-    "hinge": {"a": 10.0, "b": 4.0},
-    "threshold": {"b": 10.0},
-    "exponential": {"a": 0.1},
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.registry import load_class
+from rayfed_kd.recipe.schema import Named
+from rayfed_kd.recipe.validation import validate
+
+STALENESS_RULES = {
+    "constant": "rayfed_kd.recipe.staleness:Constant",
+    "polynomial": "rayfed_kd.recipe.staleness:Polynomial",
+    "hinge": "rayfed_kd.recipe.staleness:Hinge",
+    "threshold": "rayfed_kd.recipe.staleness:Threshold",
+    "exponential": "rayfed_kd.recipe.staleness:Exponential",
 }
+PATH = "schedule.staleness"
 
 
-class Staleness(BaseModel):
-    """s(tau), 1 for a fresh reply (Xie et al. 2019, arXiv 1903.03934, section 5.2, for the first three).
+class StalenessRule(BaseModel, ABC):
+    """The weight of a reply by its staleness, s(tau). The fields of a subclass are its options in a recipe.
 
-    constant     1
-    polynomial   (tau + 1)^-a
-    hinge        1 up to tau = b, then 1 / (a (tau - b) + 1)
-    threshold    1 up to tau = b, then 0
-    exponential  exp(-a tau)
+    The staleness tau of a reply is the number of server updates between the message that it answers and
+    its use. A recipe names a rule under `schedule.staleness`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    name: Literal["constant", "polynomial", "hinge", "threshold", "exponential"] = "constant"
-    a: float | None = Field(None, gt=0, description="how steeply the weight falls; null: the name's default")
-    b: float | None = Field(None, ge=0, description="up to which staleness it is 1; null: the name's default")
 
-    @model_validator(mode="after")
-    def _only_its_own(self) -> Staleness:
+    @abstractmethod
+    def weight(self, tau: int) -> float:
+        """s(tau): what the reply's aggregation weight is multiplied by.
+
+        Args:
+            tau: 0 for a fresh reply, at most `rounds` - 1.
+
+        Returns: a finite number of at least 0; 1 for a fresh reply, by custom.
+        """
+
+
+class _Published(StalenessRule):
+    """The rules of this file. A recipe may have `a: null` and `b: null` under each: the rule's default."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_parameters_of_other_rules(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        chosen = {name: value for name, value in raw.items() if value is not None}
         for name in ("a", "b"):
-            if getattr(self, name) is not None and name not in DEFAULTS[self.name]:
-                takes = " and ".join(DEFAULTS[self.name]) or "neither a nor b"
-                raise ValueError(f"{name} = {getattr(self, name):g}: {self.name} takes {takes}")
-        return self
+            if name in chosen and name not in cls.model_fields:
+                takes = " and ".join(cls.model_fields) or "neither a nor b"
+                value = chosen[name]
+                shown = f"{value:g}" if isinstance(value, float) else repr(value)
+                raise ValueError(f"{name} = {shown}: {cls.__name__.lower()} takes {takes}")
+        return chosen
+
+
+class Constant(_Published):
+    """s(tau) = 1: a late reply weighs as much as a fresh one."""
 
     def weight(self, tau: int) -> float:
-        """s(tau)."""
-        a, b = (_chosen(getattr(self, name), DEFAULTS[self.name].get(name, 0.0)) for name in ("a", "b"))
-        match self.name:
-            case "polynomial":
-                return float((tau + 1) ** -a)
-            case "hinge":
-                return 1.0 if tau <= b else 1 / (a * (tau - b) + 1)
-            case "threshold":
-                return 1.0 if tau <= b else 0.0
-            case "exponential":
-                return math.exp(-a * tau)
         return 1.0
 
 
-def _chosen(given: float | None, default: float) -> float:
-    return default if given is None else given
+class Polynomial(_Published):
+    """s(tau) = (tau + 1)^-a (Xie et al. 2019, arXiv 1903.03934, section 5.2)."""
+
+    a: float = Field(0.5, gt=0, description="how steeply the weight falls")
+
+    def weight(self, tau: int) -> float:
+        return float((tau + 1) ** -self.a)
+
+
+class Hinge(_Published):
+    """s(tau) = 1 up to tau = b, then 1 / (a (tau - b) + 1) (Xie et al. 2019, section 5.2)."""
+
+    a: float = Field(10.0, gt=0, description="how steeply the weight falls")
+    b: float = Field(4.0, ge=0, description="up to which staleness the weight is 1")
+
+    def weight(self, tau: int) -> float:
+        return 1.0 if tau <= self.b else 1 / (self.a * (tau - self.b) + 1)
+
+
+class Threshold(_Published):
+    """s(tau) = 1 up to tau = b, then 0."""
+
+    b: float = Field(10.0, ge=0, description="up to which staleness the weight is 1")
+
+    def weight(self, tau: int) -> float:
+        return 1.0 if tau <= self.b else 0.0
+
+
+class Exponential(_Published):
+    """s(tau) = exp(-a tau)."""
+
+    a: float = Field(0.1, gt=0, description="how steeply the weight falls")
+
+    def weight(self, tau: int) -> float:
+        return math.exp(-self.a * tau)
+
+
+class _NamedRule(Named):
+    name: str = Field("constant", description="a registered staleness rule or package.module:Object")
+
+
+def read_staleness(raw: Any) -> Any:
+    """The staleness rule that a recipe's `schedule.staleness` describes; a rule stays as it is.
+
+    Raises: RecipeError if the name is unknown, the object is no staleness rule, or an option is bad.
+    """
+    if isinstance(raw, StalenessRule):
+        return raw
+    named = validate(_NamedRule, raw, PATH)
+    rule = load_class(named.name, STALENESS_RULES, StalenessRule, f"{PATH}.name")  # type: ignore[type-abstract]
+    return validate(rule, named.options, PATH, named.name)
+
+
+def check_weights(rule: StalenessRule, rounds: int) -> None:
+    """Refuse a rule that gives a reply a weight which no mean can have.
+
+    Args:
+        rounds: of the run; every staleness that a reply of it can have is tried.
+
+    Raises: RecipeError naming the staleness and the weight.
+    """
+    for tau in range(rounds):
+        weight = rule.weight(tau)
+        if not isinstance(weight, Real) or not math.isfinite(weight) or weight < 0:
+            raise RecipeError(
+                f"{PATH}: {type(rule).__name__} weighs a reply of staleness {tau} by {weight!r}; expected a "
+                "finite number of at least 0"
+            )
+
+
+# What a field of a schedule's options is annotated with, so that a recipe's mapping becomes the rule.
+Staleness = Annotated[StalenessRule, BeforeValidator(read_staleness)]

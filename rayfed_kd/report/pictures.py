@@ -1,8 +1,8 @@
-"""A report's pictures: SVG whose ink and colours are the page's, so that they follow light and dark.
+"""A report's pictures: SVG in the page's own colours, so that they follow its light and dark themes.
 
-Drawn in stand-in colours, which are then exchanged for `currentColor` and the page's variables --s0 to --s6.
-Text stays text. A panel is as wide as a phone, so that it is legible there and three stand side by side on a
-desk.
+matplotlib draws in stand-in colours, which are then replaced by `currentColor` and the page's variables --s0
+to --s6. Text stays text. A panel is as wide as a phone: it is legible there, and three stand side by side on
+a desktop screen.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rayfed_kd.results.partition_figures import bubble_figure
 
 Array = np.ndarray[Any, Any]
 
-INK = "#010203"  # stands for the page's
+INK = "#010203"  # stands for the page's text colour; no palette has it
 SERIES = (*(colour.lower() for colour in COLOURS[:6]), INK)
 DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
-PANEL = (4.6, 2.9)
-FEW = 30
-MOST_LETTERS = 50
+PANEL = (4.6, 2.9)  # inches
+FEW = 30  # points; a line of fewer has a dot at each
+MOST_LETTERS = 50  # of a bar's name; longer ones are cut
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
@@ -65,17 +65,26 @@ class Picture:
 
     @property
     def wide(self) -> bool:
-        """Whether it is to be scrolled rather than made small."""
+        """Whether a narrow screen should scroll the picture rather than shrink it."""
         return self.width > 1.3 * 72 * PANEL[0]
 
     def content(self, name: str) -> Markup:
-        """The drawing for a page, with ids that no other picture of the page has."""
+        """The drawing for a page.
+
+        Args:
+            name: put before all ids, so that no other picture of the page has the same.
+        """
         return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", self.body))
 
 
 @dataclass(frozen=True)
 class Line:
-    """A series' points, and the number of its look."""
+    """A series' points, and the number of its look: colour, then dashes.
+
+    Attributes:
+        look: from 0.
+        x, y: equally many.
+    """
 
     look: int
     x: Sequence[float]
@@ -83,7 +92,14 @@ class Line:
 
 
 def lines_picture(title: str, lines: Sequence[Line], across: str, description: str) -> Picture:
-    """Values by round or by second."""
+    """Values by round or by second.
+
+    Args:
+        title: what the picture shows.
+        lines: drawn in order, the last one on top.
+        across: the axis' label; with "round" its ticks are whole numbers.
+        description: for readers who do not see the picture.
+    """
 
     def draw(axes: Axes) -> None:
         for line in lines:
@@ -108,6 +124,8 @@ def histogram_picture(title: str, look: int, percents: Sequence[float], highest:
     """How many clients have which accuracy, in steps of five points.
 
     Args:
+        title: what the picture shows.
+        look: the bars' look.
         percents: accuracies in [0, 100].
         highest: the axis' end, for panels side by side.
     """
@@ -121,7 +139,7 @@ def histogram_picture(title: str, look: int, percents: Sequence[float], highest:
 
 
 def histogram_edges() -> list[float]:
-    """Of `histogram_picture`: 0, 5 to 100."""
+    """The edges of `histogram_picture`'s bars: 0, 5, ..., 100."""
     return [float(edge) for edge in range(0, 101, 5)]
 
 
@@ -129,7 +147,9 @@ def phases_picture(title: str, rounds: Sequence[int], phases: Mapping[str, Seque
     """Seconds of each round, phases stacked; phases have the looks 0, 1, ...
 
     Args:
-        phases: name -> [rounds].
+        title: what the picture shows.
+        rounds: at least one, ascending.
+        phases: name -> [rounds], seconds.
     """
 
     def draw(axes: Axes) -> None:
@@ -146,10 +166,13 @@ def phases_picture(title: str, rounds: Sequence[int], phases: Mapping[str, Seque
 
 
 def bars_picture(title: str, bars: Mapping[str, Mapping[int, float]], unit: str, description: str) -> Picture:
-    """Lying bars, one below the other, each of stacked parts.
+    """Horizontal bars, one below the other, each of stacked parts.
 
     Args:
+        title: what the picture shows.
         bars: name -> look -> value.
+        unit: the axis' label.
+        description: for readers who do not see the picture.
     """
 
     def draw(axes: Axes) -> None:
@@ -166,38 +189,44 @@ def bars_picture(title: str, bars: Mapping[str, Mapping[int, float]], unit: str,
 
 
 def partition_picture(counts: Array, class_names: Sequence[str], title: str) -> Picture:
-    """Clients by classes.
+    """Clients by classes, as `bubble_figure`.
 
     Args:
-        counts: [clients, classes].
+        counts: [clients, classes], samples.
+        class_names: [classes].
+        title: what the picture shows.
     """
     with matplotlib.rc_context(STYLE):
         figure = bubble_figure(counts, class_names, "")
-        return _drawn(figure, title, "Clients across, classes up; a bubble's area is the number of samples")
+        return _svg_picture(
+            figure, title, "Clients across, classes up; a bubble's area is the number of samples"
+        )
 
 
 def panel(
     title: str, description: str, draw: Callable[[Axes], None], size: tuple[float, float] = PANEL
 ) -> Picture:
-    """A drawing of one pair of axes.
+    """A picture of one pair of axes.
 
     Args:
+        title: what the picture shows.
+        description: for readers who do not see the picture.
         draw: draws with the colours of `SERIES`.
         size: in inches.
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.add_subplot())
-        return _drawn(figure, title, description)
+        return _svg_picture(figure, title, description)
 
 
-def _drawn(figure: Figure, title: str, description: str) -> Picture:
+def _svg_picture(figure: Figure, title: str, description: str) -> Picture:
     stream = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
     svg = stream.getvalue()
     body = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
-    # What is the page's own: metadata, a style for every element, namespaces.
+    # The page has a style and namespaces of its own.
     body = re.sub(r"<(metadata|style).*?</\1>|<metadata */>", "", body, flags=re.DOTALL)
     body = body.replace("xlink:href", "href")
     for place, colour in enumerate(SERIES):

@@ -1,4 +1,4 @@
-"""Runs, comparisons and searches as a report reads them: from their folders alone, never from the data."""
+"""Read runs, comparisons and searches for a report: from their folders alone, never from the data."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import SCHEMAS, read_table
-from rayfed_kd.tuning.findings import Found, read_search
-from rayfed_kd.tuning.folder import SEARCH, SearchFolder
+from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
+from rayfed_kd.tuning.search_result import SearchResult, read_search_result
 
 SEED = re.compile(r"-seed\d+(\.running)?$")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run's folder, read.
+    """What one run's folder holds.
 
     Attributes:
-        label: what the report calls it; no other run has it.
-        group: what it has in common with the same row's other seeds; `label` where there are none.
-        status: "finished", or what became of it.
-        recipe_text: config.yaml as it lies there.
-        environment: environment.json, {} if there is none.
-        summary: as in summary.json, of the rounds that there are now.
-        resumed: after which rounds it went on.
+        label: what the report calls the run; no other run has it.
+        group: what the run has in common with the same row's other seeds; `label` where there are none.
+        folder: the run's folder.
+        status: "finished", or what became of the run.
+        recipe: the resolved recipe.
+        recipe_text: config.yaml's text.
+        environment: environment.json's content; empty if there is none.
+        tables: name -> table, as `SCHEMAS`.
+        summary: as `summarise` makes it, of the rounds that the tables have now.
+        resumed: the rounds after which the run was resumed.
     """
 
     label: str
@@ -53,35 +56,39 @@ class Sources:
     """What a report is about.
 
     Attributes:
-        runs: in the order given, a comparison's by name.
+        runs: in the order of the folders, a comparison's by name.
         comparisons: folder -> its comparison.md; "" if it was not written yet.
-        searches: with Ray Tune; of their trials only the best is among the runs.
+        searches: what searches found; of their trials only the best is among the runs.
     """
 
     runs: Sequence[Run]
     comparisons: Mapping[Path, str]
-    searches: Sequence[Found]
+    searches: Sequence[SearchResult]
 
 
 def read_sources(folders: Sequence[Path]) -> Sources:
-    """Runs, comparisons with theirs, searches with their best trial; a folder given twice is read once.
+    """Read runs, comparisons with their runs, and searches with their best trial.
 
-    Raises: RecipeError if a folder holds no run, or one that this version cannot read.
+    Args:
+        folders: any mixture of the three; a folder that is named twice is read once.
+
+    Raises:
+        RecipeError: a folder holds no run, or one that this version cannot read.
     """
     runs: dict[Path, Run] = {}
     comparisons: dict[Path, str] = {}
-    searches: dict[Path, Found] = {}
+    searches: dict[Path, SearchResult] = {}
     for folder in folders:
-        if (folder / SEARCH).is_file():
-            found = searches[folder.resolve()] = read_search(folder)
-            if found.best is not None:
-                path = SearchFolder(folder).trial(found.best.trial)
-                name = f"{folder.resolve().name}, trial {found.best.trial} (the best)"
+        if (folder / SEARCH_FILE).is_file():
+            search = searches[folder.resolve()] = read_search_result(folder)
+            if search.best is not None:
+                path = SearchFolder(folder).trial(search.best.trial)
+                name = f"{folder.resolve().name}, trial {search.best.trial} (the best)"
                 runs.setdefault(path.resolve(), replace(_read_run(path, name), label=name))
             continue
         for path, row in _runs_of(folder, comparisons):
             runs.setdefault(path.resolve(), _read_run(path, row))
-    return Sources(_told_apart(list(runs.values())), comparisons, list(searches.values()))
+    return Sources(_with_distinct_labels(list(runs.values())), comparisons, list(searches.values()))
 
 
 def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path, str]]:
@@ -106,14 +113,15 @@ def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path,
 
 
 def _read_run(folder: Path, row: str) -> Run:
-    environment, noted = _json(folder / "environment.json"), _json(folder / "summary.json")
+    # The tables count, and not summary.json: it is of the last time that the run ended.
+    environment, noted = _read_json(folder / "environment.json"), _read_json(folder / "summary.json")
     begun = environment.get("packages", {}).get("rayfed-kd", "an unknown version")
     versions = f"it was begun with rayfed-kd {begun}, which wrote another form than this version reads"
     try:
         recipe = load_recipe(folder / "config.yaml")
     except RecipeError as error:
         raise RecipeError(f"{error} ({versions})") from None
-    tables = {name: _table(folder, name, versions) for name in SCHEMAS}
+    tables = {name: _read_current_table(folder, name, versions) for name in SCHEMAS}
     log = folder / "log.txt"
     text = log.read_text(encoding="utf8") if log.is_file() else ""
     return Run(
@@ -130,13 +138,13 @@ def _read_run(folder: Path, row: str) -> Run:
     )
 
 
-def _table(folder: Path, name: str, versions: str) -> pa.Table:
+def _read_current_table(folder: Path, name: str, versions: str) -> pa.Table:
     """A table with every column of this version."""
     try:
         table = read_table(folder / "tables", name)
     except (pa.ArrowException, OSError) as error:
-        told = str(error).partition("\n")[0].rstrip(": ")
-        raise RecipeError(f"{folder}: table {name} cannot be read: {told}") from None
+        reason = str(error).partition("\n")[0].rstrip(": ")
+        raise RecipeError(f"{folder}: table {name} cannot be read: {reason}") from None
     missing = [column for column in SCHEMAS[name].names if column not in table.column_names]
     if missing:
         raise RecipeError(f"{folder}: table {name} has no column {', '.join(missing)}; {versions}")
@@ -153,23 +161,23 @@ def _status(noted: Mapping[str, Any], recipe: Recipe, rounds: int) -> str:
     return "finished" if noted["status"] == "finished" else f"{noted['status']}, {done}"
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
     except json.JSONDecodeError as error:
         raise RecipeError(f"{path}: no JSON: {error}") from None
-    return found
+    return content
 
 
-def _told_apart(runs: Sequence[Run]) -> list[Run]:
-    """Runs of one name, and rows of one name in several comparisons, get their folder's before it."""
+def _with_distinct_labels(runs: Sequence[Run]) -> list[Run]:
+    """Put the folder's name before labels and groups that several folders share."""
     labels = [run.label for run in runs]
     parents: dict[str, set[Path]] = {}
     for run in runs:
         parents.setdefault(run.group, set()).add(run.folder.resolve().parent)
-    found = []
+    labelled = []
     for run in runs:
         label = run.label if labels.count(run.label) == 1 else str(run.folder)
         group = run.group if len(parents[run.group]) == 1 else str(run.folder.parent / run.group)
-        found.append(replace(run, label=label, group=group))
-    return found
+        labelled.append(replace(run, label=label, group=group))
+    return labelled

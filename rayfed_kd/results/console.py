@@ -1,4 +1,7 @@
-"""What a run shows while it goes and when it ends: live with a terminal, plain lines without one."""
+"""What a run shows while it goes and when it ends.
+
+A terminal gets a live progress bar, a file or pipe plain lines.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_
 
 
 class RunConsole:
-    """A run's face.
+    """Shows one run, from its title to its table of results.
 
     Args:
         stream: where to write; None: standard output.
@@ -29,7 +32,7 @@ class RunConsole:
         self._last_metrics: Mapping[str, Any] = {}
 
     def start(self, title: str) -> None:
-        """Says what runs."""
+        """Print the command that runs, and start the progress bar on a terminal."""
         self._console.print(title)
         if self._console.is_interactive:  # a dumb terminal has no live display
             columns = (
@@ -44,21 +47,25 @@ class RunConsole:
             self._progress.start()
 
     def round(self, event: Mapping[str, Any]) -> None:
-        """Shows a finished round; live, with the last evaluation until there is another one."""
+        """Show a finished round. The progress bar keeps the last evaluation's numbers until the next one.
+
+        Args:
+            event: as `RunRecorder` makes it.
+        """
         if self._progress is None:
             self._console.print(round_line(event))
             return
         self._last_metrics = event.get("metrics") or self._last_metrics
-        shown = "  ".join(_facts({**event, "metrics": self._last_metrics}))
+        shown = "  ".join(_event_texts({**event, "metrics": self._last_metrics}))
         task = self._progress.task_ids[0]
         self._progress.update(task, completed=event["round"], total=event["rounds"], description=shown)
 
     def message(self, text: str) -> None:
-        """Says something in between; a live display stays below it."""
+        """Print a line; the progress bar stays below it."""
         self._console.print(text)
 
     def stop(self) -> None:
-        """Ends the live display; the terminal is as before."""
+        """End the progress bar; the terminal is as before. May be called again."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -66,18 +73,23 @@ class RunConsole:
     def finish(
         self, summary: Mapping[str, Any], folder: Path, seconds: float, *, resumed: bool = False
     ) -> None:
-        """The table of models, the run's folder, and how to look at it.
+        """Print the table of models, the run's folder, and how to look at it.
 
-        `resumed`: rounds, simulated time and bytes are also of what was there before these seconds.
+        Args:
+            summary: as `summarise` makes it.
+            folder: the run's folder.
+            seconds: real seconds of this process.
+            resumed: whether the run began in an earlier process; rounds, simulated time and bytes are of
+                both then.
         """
         self.stop()
         table = Table(title=f"{summary['rounds']} rounds, {summary['status']}")
         table.add_column("model")
         for _, title in COLUMNS:
             table.add_column(title, justify="right")
-        for name, found in summary["models"].items():
-            for title, values in ((name, found["last"]), (f"{name}, best", found["best"])):
-                table.add_row(Text(title), *(_value(metric, values[metric]) for metric, _ in COLUMNS))
+        for name, model in summary["models"].items():
+            for title, values in ((name, model["last"]), (f"{name}, best", model["best"])):
+                table.add_row(Text(title), *(_metric_text(metric, values[metric]) for metric, _ in COLUMNS))
         self._console.print(table)
         sent = summary["bytes"]
         in_rounds = f"{summary['wall_s']:.1f} s"
@@ -95,11 +107,11 @@ class RunConsole:
 
 
 def round_line(event: Mapping[str, Any]) -> str:
-    """A finished round in a line."""
-    return f"round {event['round']}/{event['rounds']}  {'  '.join(_facts(event))}"
+    """A finished round in a line, as `round 3/10  oca amp 0.412  up 1.5 KiB down 3.0 MiB  2.1 s`."""
+    return f"round {event['round']}/{event['rounds']}  {'  '.join(_event_texts(event))}"
 
 
-def _facts(event: Mapping[str, Any]) -> Iterator[str]:
+def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
     for model, metrics in (event.get("metrics") or {}).items():
         values = [
             f"{name} {metrics[name]:.3f}"
@@ -109,7 +121,7 @@ def _facts(event: Mapping[str, Any]) -> Iterator[str]:
         if values:
             yield f"{model} {' '.join(values)}"
     losses = [(name, value) for name, value in event["losses"].items() if value is not None]
-    for name, value in losses[:2]:
+    for name, value in losses[:2]:  # more would not fit into a terminal's line
         yield f"{name} {value:.3f}"
     yield f"up {format_bytes(event['bytes_up'])} down {format_bytes(event['bytes_down'])}"
     if event.get("sim_s") is not None:
@@ -117,14 +129,14 @@ def _facts(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"{event['round_s']:.1f} s"
 
 
-def _value(metric: str, value: float | None) -> str:
+def _metric_text(metric: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.4f}" if metric == "fm" else f"{100 * value:.2f} %"
 
 
 def format_bytes(count: int) -> str:
-    """A count of bytes for people: 1536 is 1.5 KiB."""
+    """A number of bytes in binary units: 1536 is `1.5 KiB`."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -1,4 +1,8 @@
-"""Fairness over clients: AMP, FM, WLP (Zhou et al. 2023, section III-B) and UA (Atapour et al. 2024)."""
+"""Accuracy and fairness over clients: AMP, FM, WLP and UA.
+
+AMP, FM and WLP are Definitions 1 to 3 of Zhou et al. 2023 (FedKF), section III-B; UA is Atapour et al. 2024
+(FedD2S), section IV-A.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ Counts = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class ClientMetrics:
-    """Over clients' accuracies a_k.
+    """Four measures of clients' accuracies a_k, each in [0, 1].
 
     Attributes:
         amp: averaged model performance, sum_k |D_k| a_k / |D|.
@@ -29,14 +33,19 @@ class ClientMetrics:
 
 
 def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = None) -> ClientMetrics:
-    """The four measures; clients without test samples are left out.
+    """Compute the four measures. Clients without test samples are left out.
 
     Args:
-        correct: [K] right predictions on each client's test part.
-        samples: [K] its test samples.
-        weights: [K] |D_k|; the test samples if not given, which are in proportion to all of a client's.
-    Raises: ValueError if the shapes differ, no client has a test sample, or the tested clients' weights
-        are negative or all zero.
+        correct: [K], right predictions on each client's test part.
+        samples: [K], test samples of each client.
+        weights: [K], |D_k|, the weights of AMP; None: the test samples, which are in proportion to all
+            samples of a client.
+
+    Returns: the measures over all tested clients.
+
+    Raises:
+        ValueError: the shapes differ, no client has a test sample, or the tested clients' weights are
+            negative or all zero.
     """
     sizes = samples if weights is None else weights
     if not correct.shape == samples.shape == sizes.shape:
@@ -59,14 +68,29 @@ def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = No
 
 
 def rounds_to(values: Sequence[float | None], target: float) -> int | None:
-    """The first round, from 1, whose value is at least `target`; None if there is none."""
+    """The first round whose value reaches a target.
+
+    Args:
+        values: a value per round from 1 on; None where nothing was evaluated.
+        target: the value to reach.
+
+    Returns: the round, from 1; None if no value is at least the target.
+    """
     return next((i for i, v in enumerate(values, start=1) if v is not None and v >= target), None)
 
 
 def bytes_to(values: Sequence[float | None], round_bytes: Sequence[int], target: float) -> int | None:
-    """Bytes of all rounds up to the first whose value is at least `target`; None if there is none.
+    """Bytes of all rounds up to the first one whose value reaches a target.
 
-    Raises: ValueError if there are not as many bytes as values.
+    Args:
+        values: a value per round from 1 on; None where nothing was evaluated.
+        round_bytes: bytes of each round, equally many.
+        target: the value to reach.
+
+    Returns: the bytes; None if no value is at least the target.
+
+    Raises:
+        ValueError: there are not as many bytes as values.
     """
     if len(values) != len(round_bytes):
         raise ValueError(f"{len(values)} values and {len(round_bytes)} rounds of bytes, expected as many")

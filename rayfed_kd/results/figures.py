@@ -1,4 +1,7 @@
-"""Pictures of a run, through matplotlib's objects: no global state, no display."""
+"""Pictures of a run, a comparison or a search.
+
+They use matplotlib's objects, and never pyplot: no global state, no display, safe in a thread.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,34 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rayfed_kd.files import written_aside
+
 Array = np.ndarray[Any, Any]
 
 # Okabe and Ito's palette: told apart by the colour-blind, too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-PER_ROW = 13
-SMALLEST = 28
+PER_ROW = 13  # classes side by side in the picture of class means
+SMALLEST = 28  # pixels; smaller images are enlarged
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes a PNG aside and renames it."""
+    """Save a figure as PNG, whole or not at all.
+
+    Args:
+        figure: any figure.
+        path: the file; its folder is made if it is not there.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}")
-    figure.savefig(aside, format="png", dpi=120)
-    aside.replace(path)
+    with written_aside(path) as aside:
+        figure.savefig(aside, format="png", dpi=120)
 
 
 def curves_figure(metrics: pa.Table) -> Figure:
-    """AMP, FM, WLP and the official test by round, where there are any; a line per model (FedKF's Fig. 5)."""
+    """AMP, FM, WLP and the official test by round, a line per model (FedKF's Fig. 5).
+
+    Args:
+        metrics: the table `metrics`, with at least one row. A metric without values has no panel.
+    """
     rows = metrics.to_pylist()
     titles = {
         "amp": "AMP (%)",
@@ -44,7 +57,7 @@ def curves_figure(metrics: pa.Table) -> Figure:
     for place, metric in enumerate(shown, start=1):
         axes = figure.add_subplot(1, len(shown), place)
         scale = 1 if metric == "fm" else 100
-        for colour, model in zip(_cycled(len(models)), models, strict=True):
+        for colour, model in zip(_distinct_colours(len(models)), models, strict=True):
             points = [
                 (r["round"], scale * r[metric]) for r in rows if r["model"] == model and r[metric] is not None
             ]
@@ -86,16 +99,17 @@ def distribution_figure(values: Mapping[str, Array], quantity: str, round_index:
 
     Args:
         values: series -> [n].
-        quantity: what they are.
+        quantity: what the values are; the axis' label.
+        round_index: the round that they are of.
     """
-    together = np.concatenate(list(values.values()))
-    edges = np.histogram_bin_edges(together, bins=30)
+    all_values = np.concatenate(list(values.values()))
+    edges = np.histogram_bin_edges(all_values, bins=30)
     figure = Figure(figsize=(4.2 * len(values), 3.2), layout="constrained")
-    for place, (colour, (series, found)) in enumerate(
-        zip(_cycled(len(values)), values.items(), strict=True), start=1
+    for place, (colour, (series, numbers)) in enumerate(
+        zip(_distinct_colours(len(values)), values.items(), strict=True), start=1
     ):
         axes = figure.add_subplot(1, len(values), place)
-        axes.hist(found, bins=[float(edge) for edge in edges], color=colour)
+        axes.hist(numbers, bins=[float(edge) for edge in edges], color=colour)
         axes.set(xlabel=quantity, ylabel="how many", title=f"{series}, round {round_index}")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
@@ -108,15 +122,17 @@ def class_values_figure(
 
     Args:
         values: series -> [classes]; NaN leaves a gap.
-        quantity: what they are.
+        class_names: [classes].
+        quantity: what the values are; stands in the title.
+        round_index: the round that they are of.
     """
     classes = len(class_names)
     figure = Figure(figsize=(float(np.clip(0.5 * classes + 1.5, 4.5, 16)), 3.2), layout="constrained")
     axes = figure.add_subplot()
     width = 0.8 / len(values)
-    for place, (series, found) in enumerate(values.items()):
+    for place, (series, heights) in enumerate(values.items()):
         places = np.arange(classes) + (place - (len(values) - 1) / 2) * width
-        axes.bar(places, found, width, color=COLOURS[place % len(COLOURS)], label=series)
+        axes.bar(places, heights, width, color=COLOURS[place % len(COLOURS)], label=series)
     step = 1 if classes <= 30 else 10
     axes.set_xticks(
         range(0, classes, step), class_names[::step], fontsize=7, rotation=90 if classes > 10 else 0
@@ -131,12 +147,15 @@ def band_figure(bands: Mapping[str, tuple[Array, Array, Array]], title: str, see
 
     Args:
         bands: name -> rounds, mean, deviation; values as in the tables.
-        title: of the metric; "%" in it scales by 100.
+        title: of the metric; a "%" in it scales values by 100.
+        seeds: the number of seeds, for the heading.
     """
     scale = 100 if "%" in title else 1
     figure = Figure(figsize=(7.0, 4.0), layout="constrained")
     axes = figure.add_subplot()
-    for colour, (name, (rounds, mean, deviation)) in zip(_cycled(len(bands)), bands.items(), strict=True):
+    for colour, (name, (rounds, mean, deviation)) in zip(
+        _distinct_colours(len(bands)), bands.items(), strict=True
+    ):
         axes.plot(rounds, scale * mean, color=colour, label=name, marker="." if len(rounds) < 30 else "")
         axes.fill_between(
             rounds,
@@ -167,7 +186,7 @@ def times_figure(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], 
     figure = Figure(figsize=(4.0 * len(labels), 4.0), layout="constrained")
     panels = figure.subplots(1, len(labels), sharey=True, squeeze=False)[0]
     for axes, label in zip(panels, labels, strict=True):
-        for colour, (name, seeds) in zip(_cycled(len(curves)), curves.items(), strict=True):
+        for colour, (name, seeds) in zip(_distinct_colours(len(curves)), curves.items(), strict=True):
             for place, one in enumerate(seeds):
                 values = [scale * value for value in one["value"]]
                 named = name if place == 0 and label == labels[0] else None
@@ -184,7 +203,8 @@ def sample_grid_figure(images: Array, labels: Array, class_names: Sequence[str])
 
     Args:
         images: [n, c, h, w] in [0, 1].
-        labels: [n].
+        labels: [n], the predicted classes.
+        class_names: [classes].
     """
     columns = min(16, len(images))
     rows = -(-len(images) // columns)
@@ -201,6 +221,7 @@ def class_means_figure(
 
     Args:
         real, generated: [classes, c, h, w] in [0, 1]; NaN where a class was never predicted.
+        class_names: [classes].
         counts: [classes], how many generated images each mean is of.
     """
     classes = len(class_names)
@@ -218,12 +239,18 @@ def class_means_figure(
 
 
 def accuracy_histogram_figure(clients: pa.Table) -> Figure:
-    """Client accuracies of the last evaluated round, a histogram per model."""
+    """Client accuracies of the last evaluated round, a histogram per model.
+
+    Args:
+        clients: the table `clients`, with at least one row.
+    """
     rows = clients.to_pylist()
     last = max(row["round"] for row in rows)
     models = sorted({row["model"] for row in rows})
     figure = Figure(figsize=(4.2 * len(models), 3.2), layout="constrained")
-    for place, (colour, model) in enumerate(zip(_cycled(len(models)), models, strict=True), start=1):
+    for place, (colour, model) in enumerate(
+        zip(_distinct_colours(len(models)), models, strict=True), start=1
+    ):
         axes = figure.add_subplot(1, len(models), place)
         values = [100 * r["accuracy"] for r in rows if r["round"] == last and r["model"] == model]
         axes.hist(values, bins=[float(edge) for edge in range(0, 101, 5)], color=colour)
@@ -237,7 +264,7 @@ def accuracy_histogram_figure(clients: pa.Table) -> Figure:
 
 
 def _mosaic(images: Array, titles: Sequence[str], grid: tuple[int, int], heading: str) -> Figure:
-    """Images in rows and columns on one pair of axes, which is twenty times faster than one pair each."""
+    """Images in rows and columns on one pair of axes, which is twenty times as fast as a pair per image."""
     rows, columns = grid
     # Small images are enlarged, so that a label has the same room above any of them.
     factor = -(-SMALLEST // max(images.shape[2:]))
@@ -264,8 +291,8 @@ def _mosaic(images: Array, titles: Sequence[str], grid: tuple[int, int], heading
     return figure
 
 
-def _cycled(count: int) -> list[str]:
-    """Colours told apart: the palette, and past it even steps through a colour map."""
+def _distinct_colours(count: int) -> list[str]:
+    """Colours that can be told apart: the palette; for more of them even steps through a colour map."""
     if count <= len(COLOURS):
         return list(COLOURS[:count])
     return [to_hex(colormaps["turbo"](index / (count - 1))) for index in range(count)]

@@ -1,4 +1,8 @@
-"""A run's own folder: made, locked, and told what ran in it."""
+"""A run's own folder: create it, lock it, and describe in it what runs.
+
+The engines enter `run_folder` before the first round; a resumed run enters the same folder again. Tables,
+pictures and the summary come later, from `rayfed_kd.results.recorder`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,14 @@ import pyarrow.parquet as pq
 import yaml
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import locked_folder, unwritable, write_json
+from rayfed_kd.files import (
+    atomic_write,
+    locked_folder,
+    remove_unfinished,
+    unwritable_folder,
+    write_json,
+    written_aside,
+)
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.attacks import attackers
 from rayfed_kd.setting.code_identity import package_version
@@ -25,40 +36,59 @@ from rayfed_kd.setting.code_identity import package_version
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
 
-# What results depend on.
+# Packages of which another version can change a result's last bits: a resumed run must have the same ones.
 DECISIVE = ("rayfed-kd", "torch", "numpy")
 PACKAGES = ("rayfed-kd", "torch", "torchvision", "ray", "numpy", "pyarrow", "pydantic", "tensorboard")
 
 
 @contextmanager
 def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = False) -> Iterator[Path]:
-    """Makes the run's folder with config.yaml, environment.json, partition, classes, devices; locks it.
+    """Create and lock the run's folder while the block runs.
 
-    `resume`: goes on in the folder as it is; only config.yaml is written, as rounds and placement may change.
+    A new folder gets config.yaml, environment.json, options.yaml, partition.parquet, classes.parquet and, if
+    the clock has devices, devices.parquet. Two runs are never mixed in one folder.
 
-    Raises: RecipeError if another run lies or works there: two runs are never mixed.
+    Args:
+        recipe: the run's recipe; `results.folder` names the folder, else its name is made of method, data
+            and time.
+        setting: what the recipe was made into.
+        engine: `local` or `ray`, noted in environment.json.
+        resume: go on in the folder as it is. Only config.yaml is written, as rounds and placement may change.
+
+    Yields: the folder's absolute path.
+
+    Raises:
+        RecipeError: the folder holds another run, another process works in it, or it cannot be written.
     """
-    folder = _chosen(recipe)
+    folder = _chosen_folder(recipe)
     with locked_folder(folder, "results.folder", "running"):
         if not resume and (folder / "config.yaml").exists():
             raise RecipeError(f"results.folder: {folder} holds a run already; give another folder")
         try:
-            _describe(folder, recipe, setting, engine, begun=resume)
+            for place in (
+                folder,
+                folder / "figures",
+            ):  # safe: this process holds the lock
+                remove_unfinished(place)
+            _write_recipe(folder, recipe)
+            if not resume:
+                _write_description(folder, recipe, setting, engine)
         except OSError as error:
-            raise unwritable(folder, "results.folder", error) from None
+            raise unwritable_folder(folder, "results.folder", error) from None
         yield folder
 
 
-def _describe(folder: Path, recipe: Recipe, setting: Setting, engine: str, *, begun: bool) -> None:
-    """Writes what is known before the first round; of a run that was begun only the recipe."""
+def _write_recipe(folder: Path, recipe: Recipe) -> None:
     text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
     header = f"{recipe.header}\n" if recipe.header else ""
-    (folder / "config.yaml").write_text(header + text, encoding="utf8")
-    if begun:
-        return
+    atomic_write(folder / "config.yaml", header + text)
+
+
+def _write_description(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> None:
+    """Write all that is known before the first round, but for the recipe."""
     write_json(folder / "environment.json", environment(engine))
-    resolved = yaml.safe_dump(_resolved_options(recipe, setting), sort_keys=False, allow_unicode=True)
-    (folder / "options.yaml").write_text(f"# As they were, with all defaults.\n{resolved}", encoding="utf8")
+    options = yaml.safe_dump(_resolved_options(recipe, setting), sort_keys=False, allow_unicode=True)
+    atomic_write(folder / "options.yaml", f"# As they were, with all defaults.\n{options}")
     setting.partition.save(folder / "partition.parquet")
     _save_class_counts(setting, folder / "classes.parquet")
     if setting.devices is not None:
@@ -66,17 +96,17 @@ def _describe(folder: Path, recipe: Recipe, setting: Setting, engine: str, *, be
 
 
 def _resolved_options(recipe: Recipe, setting: Setting) -> dict[str, Any]:
-    """What config.yaml leaves to defaults that may change one day, and who was drawn to attack."""
-    found: dict[str, Any] = {
+    """The defaults that config.yaml does not hold and that may change one day, and the attackers drawn."""
+    options: dict[str, Any] = {
         "method": {"name": recipe.method.name, **setting.method.options.model_dump(mode="json")}
     }
     if recipe.attack is not None:
-        found["attackers"] = sorted(attackers(recipe.attack, recipe.partition.clients, recipe.seed))
-    return found
+        options["attackers"] = sorted(attackers(recipe.attack, recipe.partition.clients, recipe.seed))
+    return options
 
 
 def _save_class_counts(setting: Setting, path: Path) -> None:
-    """A row per client and class: the partition in numbers that can be read without the data."""
+    """Write a row per client and class: the partition in numbers that can be read without the data."""
     dataset = setting.dataset
     counts = setting.partition.counts(np.asarray(dataset.train.labels), dataset.classes)
     clients, classes = counts.shape
@@ -85,24 +115,33 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
         "class": list(dataset.class_names) * clients,
         "samples": counts.ravel(),
     }
-    pq.write_table(pa.table(columns), path)
+    with written_aside(path) as aside:
+        pq.write_table(pa.table(columns), aside)
 
 
-def _chosen(recipe: Recipe) -> Path:
+def _chosen_folder(recipe: Recipe) -> Path:
+    """The folder that the recipe names, else a new one below runs/."""
     if recipe.results.folder is not None:
         return Path(recipe.results.folder).expanduser().resolve()
-    name = recipe.method.name.rpartition(":")[2]
-    stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
-    folder = Path("runs") / f"{name}-{recipe.data.name.rpartition(':')[2]}-{stamp}"
-    attempt = 1
-    while folder.exists():
+    # A method or data of the user's own is named as package.module:Object.
+    method, data = (location.rpartition(":")[2] for location in (recipe.method.name, recipe.data.name))
+    name = f"{method}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, attempt = Path("runs") / name, 1
+    while folder.exists():  # two runs that begin in the same second
         attempt += 1
-        folder = folder.with_name(f"{name}-{recipe.data.name.rpartition(':')[2]}-{stamp}-{attempt}")
+        folder = folder.with_name(f"{name}-{attempt}")
     return folder.resolve()
 
 
 def environment(engine: str) -> dict[str, Any]:
-    """What a result depends on beside the recipe: versions, machine, instruction set, command."""
+    """What a result depends on beside the recipe.
+
+    Args:
+        engine: `local`, `ray`, or `none` where nothing runs.
+
+    Returns: command, engine, versions of Python and packages, machine, system, instruction set of torch's
+        kernels, names of the GPUs, and the time.
+    """
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -120,11 +159,18 @@ def environment(engine: str) -> dict[str, Any]:
 
 
 def changed_packages(folder: Path) -> list[str]:
-    """Packages whose version is another than when the run in `folder` was begun, with both."""
+    """The packages whose version differs from the one with which the run was begun.
+
+    Args:
+        folder: a run's folder.
+
+    Returns: a text per package with both versions, as `torch 2.1, now 2.2`; empty if nothing changed or
+        the folder has no environment.json.
+    """
     path = folder / "environment.json"
-    begun = json.loads(path.read_text(encoding="utf8")).get("packages", {}) if path.is_file() else {}
+    versions = json.loads(path.read_text(encoding="utf8")).get("packages", {}) if path.is_file() else {}
     return [
         f"{name} {version}, now {package_version(name)}"
-        for name, version in begun.items()
+        for name, version in versions.items()
         if name in DECISIVE and version != package_version(name)
     ]

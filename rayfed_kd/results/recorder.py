@@ -1,4 +1,7 @@
-"""Writes a run down as it goes: tables, TensorBoard, pictures, summary. One writer, in the server."""
+"""Write a run's results as it goes: tables, log, TensorBoard, pictures, summary.
+
+There is one recorder per run, in the server's process.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from rayfed_kd.files import write_json
+from rayfed_kd.files import write_json, written_aside
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
 from rayfed_kd.results.tensorboard import RunWriter
@@ -24,21 +27,24 @@ if TYPE_CHECKING:
     from rayfed_kd.protocol import Samples, Shown
     from rayfed_kd.setting.setting import Setting
 
-SHOWN_SAMPLES = 64
-REAL_PER_CLASS = 200
+SHOWN_SAMPLES = 64  # of those that a method generated
+REAL_PER_CLASS = 200  # images that a real class mean is of
 
 Event = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
 
 
 class RunRecorder:
-    """The results of one run.
+    """Records one run.
 
     Args:
-        folder: the run's folder.
+        folder: the run's folder, locked by this process.
         setting: what runs.
-        on_event: called with each round's event, also kept in `events`.
-        after_round: a resumed run's last round; what lies there of later ones goes.
+        on_event: called with each round's event after its tables are on disk.
+        after_round: the last round that a resumed run keeps; rows of later ones are dropped.
+
+    Attributes:
+        events: the events of all rounds that this process recorded.
     """
 
     def __init__(
@@ -58,14 +64,19 @@ class RunRecorder:
             self._log.info("resumed after round %s", after_round)
             rounds = read_table(folder / "tables", "rounds")["wall_s"].to_pylist()
             self._last_wall_s = rounds[-1] if rounds else 0.0
-        self._real: Array | None = None
+        self._real_means: Array | None = None
         # Pictures take longer than tables: a thread of their own, one, so that they stay in order.
         self._artist = ThreadPoolExecutor(1, "artist")
         self._pending: list[Any] = []
         self._writer: RunWriter | None = None
 
     def record(self, record: Any) -> None:
-        """One round: its tables at once, pictures and TensorBoard in the background."""
+        """Record a round: its tables at once, pictures and TensorBoard in the background.
+
+        Args:
+            record: the round's record, with `round`, `tables` (as `SCHEMAS`) and `shown` (what a method
+                shows, by name).
+        """
         self._tables.write(record.round, record.tables)
         event = self._event(record)
         self.events.append(event)
@@ -73,14 +84,20 @@ class RunRecorder:
         if self._on_event is not None:
             self._on_event(event)
         if len(self.events) == 1:  # not earlier: its imports would hold up the first round
-            self._draw(self._open_tensorboard)
-        self._draw(self._scalars, record)
+            self._in_background(self._open_tensorboard)
+        self._in_background(self._write_scalars, record)
         for name, shown in record.shown.items():
-            self._draw(self._shown, record.round, name, shown)
+            self._in_background(self._draw_shown, record.round, name, shown)
 
     def close(self, status: str) -> dict[str, Any]:
-        """Last pictures and summary.json; gives the summary."""
-        self._draw(self._last_pictures)
+        """Write the last pictures and summary.json.
+
+        Args:
+            status: finished, interrupted or failed.
+
+        Returns: the summary.
+        """
+        self._in_background(self._draw_last_pictures)
         self._artist.shutdown(wait=True)
         self._tables.close()
         tables = {name: read_table(self._folder / "tables", name) for name in SCHEMAS}
@@ -90,12 +107,13 @@ class RunRecorder:
         for handler in list(self._log.handlers):
             handler.close()
             self._log.removeHandler(handler)
-        for drawn in self._pending:
-            drawn.result()  # a fault in a picture must not pass unseen, nor cost the tables
+        for picture in self._pending:
+            picture.result()  # raises: a fault in a picture must not pass unseen, nor cost the tables
         return summary
 
-    def _draw(self, work: Callable[..., None], *arguments: Any) -> None:
-        self._pending = [drawn for drawn in self._pending if not drawn.done() or drawn.exception()]
+    def _in_background(self, work: Callable[..., None], *arguments: Any) -> None:
+        # Done work without an error is forgotten: a long run draws thousands of times.
+        self._pending = [one for one in self._pending if not one.done() or one.exception()]
         self._pending.append(self._artist.submit(work, *arguments))
 
     def _open_tensorboard(self) -> None:
@@ -108,7 +126,7 @@ class RunRecorder:
         labels = np.asarray(self._setting.dataset.train.labels)
         counts = self._setting.partition.counts(labels, self._setting.dataset.classes)
         figure = bubble_figure(counts, self._setting.dataset.class_names, "Samples that clients hold")
-        self._show("partition", figure, 0, "partition")
+        self._save_picture("partition", figure, 0, "partition")
 
     def _event(self, record: Any) -> dict[str, Any]:
         row = record.tables["rounds"][0]
@@ -128,19 +146,19 @@ class RunRecorder:
         self._last_wall_s = wall_s
         return event
 
-    def _scalars(self, record: Any) -> None:
+    def _write_scalars(self, record: Any) -> None:
         assert self._writer is not None
         row = record.tables["rounds"][0]
         metrics, hosts = (record.tables.get(name, []) for name in ("metrics", "hosts"))
         self._writer.round(record.round, row, metrics, row["losses"], row["sim_s"], hosts)
-        for model, accuracies in _by_model(record.tables.get("clients", [])).items():
+        for model, accuracies in _accuracies_by_model(record.tables.get("clients", [])).items():
             self._writer.histogram(f"client_accuracy/{model}", accuracies, record.round)
 
-    def _shown(self, round_index: int, name: str, shown: Shown) -> None:
+    def _draw_shown(self, round_index: int, name: str, shown: Shown) -> None:
         from rayfed_kd.protocol import ClassValues, Samples
 
         if isinstance(shown, Samples):
-            self._samples(round_index, shown)
+            self._draw_samples(round_index, shown)
             return
         from rayfed_kd.results.figures import class_values_figure, distribution_figure
 
@@ -151,26 +169,27 @@ class RunRecorder:
         else:
             figure = distribution_figure(values, shown.quantity, round_index)
         file = f"{name}-{round_index:06d}"
-        self._show(name, figure, round_index, file)
+        self._save_picture(name, figure, round_index, file)
         rows = [
             (series, place, float(v)) for series, value in values.items() for place, v in enumerate(value)
         ]
         columns = dict(zip(("series", "index", "value"), zip(*rows, strict=True), strict=True))
-        pq.write_table(pa.table(columns), self._folder / "figures" / f"{file}.parquet")
+        with written_aside(self._folder / "figures" / f"{file}.parquet") as aside:
+            pq.write_table(pa.table(columns), aside)
 
-    def _samples(self, round_index: int, samples: Samples) -> None:
+    def _draw_samples(self, round_index: int, samples: Samples) -> None:
         from rayfed_kd.results.figures import class_means_figure, sample_grid_figure
 
         names = self._setting.dataset.class_names
         images, labels = samples.images.numpy(), samples.labels.numpy()
         grid = sample_grid_figure(images[:SHOWN_SAMPLES], labels[:SHOWN_SAMPLES], names)
         means, counts = _class_means(images, labels, len(names))
-        classes = class_means_figure(self._real_means(), means, names, counts)
+        classes = class_means_figure(self._real_class_means(), means, names, counts)
         for tag, figure in (("samples", grid), ("class_means", classes)):
-            self._show(tag, figure, round_index, f"{tag}-{round_index:06d}")
+            self._save_picture(tag, figure, round_index, f"{tag}-{round_index:06d}")
 
-    def _show(self, tag: str, figure: Figure, round_index: int, name: str) -> None:
-        """A picture as a file and in TensorBoard, drawn once."""
+    def _save_picture(self, tag: str, figure: Figure, round_index: int, name: str) -> None:
+        """Save a figure as a file and in TensorBoard; it is drawn once."""
         from rayfed_kd.results.figures import save_figure
 
         assert self._writer is not None
@@ -178,17 +197,17 @@ class RunRecorder:
         save_figure(figure, path)
         self._writer.image(tag, path, round_index)
 
-    def _real_means(self) -> Array:
-        if self._real is None:
+    def _real_class_means(self) -> Array:
+        if self._real_means is None:
             train = self._setting.dataset.train
             labels = np.asarray(train.labels)
             classes = len(self._setting.dataset.class_names)
             chosen = np.concatenate([np.flatnonzero(labels == c)[:REAL_PER_CLASS] for c in range(classes)])
             images = np.asarray(train.images[np.sort(chosen)], dtype=np.float32) / 255
-            self._real, _ = _class_means(images, labels[np.sort(chosen)], classes)
-        return self._real
+            self._real_means, _ = _class_means(images, labels[np.sort(chosen)], classes)
+        return self._real_means
 
-    def _last_pictures(self) -> None:
+    def _draw_last_pictures(self) -> None:
         if self._writer is None:  # no round was finished
             return
         from rayfed_kd.results.figures import accuracy_histogram_figure, curves_figure, logged_figure
@@ -197,22 +216,24 @@ class RunRecorder:
         rounds = read_table(self._folder / "tables", "rounds").to_pylist()
         logged = {row["round"]: dict(row["losses"]) for row in rounds}
         if any(logged.values()):
-            self._show("logged", logged_figure(logged), last, "logged")
+            self._save_picture("logged", logged_figure(logged), last, "logged")
 
         metrics = read_table(self._folder / "tables", "metrics")
         if metrics.num_rows:
-            self._show("curves", curves_figure(metrics), last, "curves")
+            self._save_picture("curves", curves_figure(metrics), last, "curves")
         clients = read_table(self._folder / "tables", "clients")
         if clients.num_rows:
-            self._show("client_accuracies", accuracy_histogram_figure(clients), last, "client-accuracies")
+            self._save_picture(
+                "client_accuracies", accuracy_histogram_figure(clients), last, "client-accuracies"
+            )
         self._writer.close()
 
 
-def _by_model(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+def _accuracies_by_model(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    accuracies: dict[str, list[float]] = {}
     for row in rows:
-        found.setdefault(row["model"], []).append(row["accuracy"])
-    return found
+        accuracies.setdefault(row["model"], []).append(row["accuracy"])
+    return accuracies
 
 
 def _class_means(images: Array, labels: Array, classes: int) -> tuple[Array, Array]:
@@ -225,7 +246,9 @@ def _class_means(images: Array, labels: Array, classes: int) -> tuple[Array, Arr
 
 
 def _file_logger(path: Path) -> logging.Logger:
-    logger = logging.Logger(str(path), logging.INFO)  # not registered: one run, one logger
+    logger = logging.Logger(
+        str(path), logging.INFO
+    )  # not registered globally: several runs may share a process
     handler = logging.FileHandler(path, encoding="utf8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""A run in one small file: summary.json."""
+"""A run in one small file: summary.json, made of the run's tables when the run ends."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ import pyarrow as pa
 
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)
-LAST = 10
+LAST = 10  # evaluations that the mean of the last is over, as in the papers' tables
 
 
 def summarise(tables: Mapping[str, pa.Table], status: str) -> dict[str, Any]:
-    """Rounds, seconds, bytes by kind; per model every metric's last and best value and mean of the last ten.
+    """Summarise a run: rounds, seconds, bytes by kind, and every model's metrics.
 
-    A value that is no finite number counts as none: JSON has no word for it, and nothing would beat it.
+    A value that is no finite number counts as none: JSON has no word for it, and no value would be better.
 
     Args:
-        tables: rounds, metrics and messages.
+        tables: rounds, metrics and messages, as `SCHEMAS` has them.
         status: finished, interrupted or failed.
+
+    Returns: what summary.json holds: status, rounds, wall_s, sim_s (None without a clock), bytes, and models
+        with `last`, `best`, `best_round` and `last10` (the mean of the last ten evaluations) by metric.
     """
     rounds = tables["rounds"].to_pylist()
     last = rounds[-1] if rounds else {}
@@ -49,26 +52,26 @@ def _by_kind(messages: pa.Table) -> dict[str, dict[str, int]]:
 
 def _models(rows: list[dict[str, Any]]) -> dict[str, Any]:
     models: dict[str, Any] = {}
-    values: dict[str, list[dict[str, float | None]]] = {}
+    evaluations: dict[str, list[dict[str, float | None]]] = {}
     for row in rows:
-        found = models.setdefault(
+        model = models.setdefault(
             row["model"], {"last": {}, "best": dict.fromkeys(METRICS), "best_round": {}}
         )
-        found["last"] = {metric: _finite(row[metric]) for metric in METRICS}
-        for metric, value in found["last"].items():
-            if _better(metric, value, found["best"][metric]):
-                found["best"][metric] = value
-                found["best_round"][metric] = row["round"]
-        values.setdefault(row["model"], []).append(found["last"])
-    for model, found in models.items():
-        found[f"last{LAST}"] = {metric: _mean(values[model][-LAST:], metric) for metric in METRICS}
+        model["last"] = {metric: _finite(row[metric]) for metric in METRICS}
+        for metric, value in model["last"].items():
+            if _better(metric, value, model["best"][metric]):
+                model["best"][metric] = value
+                model["best_round"][metric] = row["round"]
+        evaluations.setdefault(row["model"], []).append(model["last"])
+    for name, model in models.items():
+        model[f"last{LAST}"] = {metric: _mean(evaluations[name][-LAST:], metric) for metric in METRICS}
     return models
 
 
 def _mean(evaluations: Sequence[Mapping[str, float | None]], metric: str) -> float | None:
-    """Over the evaluations given, as far as they have a value (UA as FedD2S reports it)."""
-    there = [value for evaluation in evaluations if (value := evaluation[metric]) is not None]
-    return statistics.fmean(there) if there else None
+    """The metric's mean over those evaluations that have a value (UA as FedD2S reports it)."""
+    values = [value for evaluation in evaluations if (value := evaluation[metric]) is not None]
+    return statistics.fmean(values) if values else None
 
 
 def _finite(value: float | None) -> float | None:
@@ -76,6 +79,6 @@ def _finite(value: float | None) -> float | None:
 
 
 def _better(metric: str, value: float | None, best: float | None) -> bool:
-    if value is None or best is None:
+    if value is None or best is None:  # any value is better than none
         return value is not None
     return value < best if metric in SMALLER_IS_BETTER else value > best

@@ -1,16 +1,15 @@
 """A run's tables as Parquet parts: readable at any moment, also after a kill.
 
-A part holds a range of rounds and is written aside, flushed to disk and renamed. Sixty-four parts of one
-round each are merged into one that covers them; until the small ones are gone, readers leave out a part
-that lies within another, so a kill in between doubles nothing.
+A part holds a range of rounds; it is written aside, flushed to disk and renamed. Sixty-four parts of one
+round each are merged into one part that covers them. Until the small ones are gone, readers leave out a part
+that lies within another, so a kill in between doubles no row.
 """
 
 from __future__ import annotations
 
 import numbers
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-MERGE_AT = 64
-READ_ATTEMPTS = 5
+from rayfed_kd.files import remove_unfinished, written_aside
+
+MERGE_AT = 64  # parts; a folder of thousands of small files is slow to read, above all over a network
+READ_ATTEMPTS = 5  # a merge during each of them is not to be expected: merges are 64 rounds apart
 
 _INT, _FLOAT, _TEXT = pa.int64(), pa.float64(), pa.string()
 
@@ -117,7 +118,7 @@ class TableWriter:
     """Writes a run's tables below `folder`, one folder a table. One writer at a time.
 
     Args:
-        folder: made if it is not there; what a killed writer left half done is removed.
+        folder: made if it is not there; unfinished files of a killed writer are removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -127,10 +128,17 @@ class TableWriter:
             _tidy(folder / name)
 
     def write(self, round_index: int, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """One part per table for this round; a part of the same round is replaced.
+        """Write a round's rows, one part per table. A part of the same round is replaced.
 
-        Raises: KeyError for an unknown table or column; TypeError for a value of a wrong type; ValueError
-            for a row of another round, or a round that lies in a merged part (`truncate` comes first).
+        Args:
+            round_index: the round, from 1.
+            tables: table -> rows with the columns of `SCHEMAS`; a column that a row lacks is null.
+
+        Raises:
+            KeyError: there is no such table or column.
+            TypeError: a value has a wrong type.
+            ValueError: a row is of another round, or the round lies in a merged part already: `truncate`
+                comes first.
         """
         for name, rows in tables.items():
             table = _arrow(name, round_index, rows)
@@ -140,7 +148,11 @@ class TableWriter:
                 self._merge_when_many(name)
 
     def truncate(self, after_round: int) -> None:
-        """Drops all rows of later rounds, as a resumed run needs; after a kill in it, call it again."""
+        """Drop all rows of later rounds, as a resumed run needs. After a kill in the middle, call it again.
+
+        Args:
+            after_round: the last round that stays.
+        """
         for name in SCHEMAS:
             _tidy(self._folder / name)  # first: a part would come back once the one that covers it is gone
             for part in _parts(self._folder / name):
@@ -148,7 +160,7 @@ class TableWriter:
                     _cut(part, after_round)
 
     def close(self) -> None:
-        """Merges what is left into one part a table."""
+        """Merge all parts of each table into one."""
         for name in SCHEMAS:
             self._merge(name, _covering(self._folder / name))
 
@@ -167,21 +179,23 @@ class TableWriter:
 
     def _merge(self, name: str, parts: Sequence[_Part]) -> None:
         if len(parts) > 1:
+            # Written before the small parts go: a kill in between leaves rows twice on disk, never none.
             merged = pa.concat_tables([pq.read_table(part.path) for part in parts])
             _write_part(self._folder / name, parts[0].first, parts[-1].last, merged)
         _tidy(self._folder / name)
 
 
 def read_table(folder: str | Path, name: str) -> pa.Table:
-    """A table's rows so far, by round and then by client, model and so on; empty if there are none.
-
-    May be called while a run writes.
+    """Read a table's rows so far; it may be called while a run writes.
 
     Args:
-        folder: the run's folder of tables.
+        folder: the run's folder of tables, as RUN/tables.
         name: rounds, metrics, clients, messages or hosts.
 
-    Raises: KeyError for an unknown table.
+    Returns: rows by round, and within a round by client, model and so on; no row if there are none.
+
+    Raises:
+        KeyError: there is no such table.
     """
     schema = _schema(name)
     for _ in range(READ_ATTEMPTS - 1):
@@ -214,13 +228,13 @@ def _arrow(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -> pa
     table = pa.Table.from_arrays(arrays, schema=schema)
     others = set(table["round"].to_pylist()) - {round_index}
     if others:
-        found = ", ".join(map(str, sorted(others)))
-        raise ValueError(f"table {name}: rows of round {found} written as round {round_index}")
+        listed = ", ".join(map(str, sorted(others)))
+        raise ValueError(f"table {name}: rows of round {listed} written as round {round_index}")
     return table.sort_by([(key, "ascending") for key in _KEYS[name]]) if _KEYS[name] else table
 
 
 def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    """A column; a number with a fraction is no integer, though Arrow would cut it off."""
+    """A column's values in Arrow. A fraction is refused in a column of integers: Arrow would cut it off."""
     if field.type == _INT:
         wrong = [v for v in values if v is not None and not isinstance(v, numbers.Integral)]
         if wrong:
@@ -234,49 +248,39 @@ def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
 
 
 def _cut(part: _Part, after_round: int) -> None:
-    """Keeps a part's rows up to a round; the shorter part is written before the longer one goes."""
+    """Keep a part's rows up to a round. The shorter part is written before the longer one is removed."""
     if part.first <= after_round:
         table = pq.read_table(part.path)
-        kept = table.filter(pa.compute.less_equal(table["round"], after_round))
-        _write_part(part.path.parent, part.first, after_round, kept)
+        shorter = table.filter(pa.compute.less_equal(table["round"], after_round))
+        _write_part(part.path.parent, part.first, after_round, shorter)
     part.path.unlink()
 
 
 def _tidy(folder: Path) -> None:
-    """Removes parts that lie within others, and half-written ones."""
+    """Remove parts that lie within others, and unfinished files."""
     parts = _parts(folder)
     for part in parts:
         if any(part.within(other) for other in parts):
             part.path.unlink()
-    for aside in folder.glob(".part-*.parquet"):
-        aside.unlink()
+    remove_unfinished(folder)
 
 
 def _write_part(folder: Path, first: int, last: int, table: pa.Table) -> None:
-    """Aside under a hidden name, which Arrow's readers pass over; then in its place, on disk."""
-    path = folder / f"part-{first:08d}-{last:08d}.parquet"
-    aside = folder / f".{path.name}"
-    with aside.open("wb") as stream:
-        pq.write_table(table, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    aside.replace(path)
+    with written_aside(folder / f"part-{first:08d}-{last:08d}.parquet") as aside:
+        pq.write_table(table, aside)
 
 
 def _parts(folder: Path) -> list[_Part]:
-    return sorted(_found(folder), key=lambda part: (part.first, -part.last))
-
-
-def _found(folder: Path) -> Iterator[_Part]:
-    for path in folder.glob("part-*.parquet"):
-        if match := _NAME.fullmatch(path.name):
-            yield _Part(path, int(match[1]), int(match[2]))
+    """All parts by first round; of those with the same first round the longest comes first."""
+    matches = ((path, _NAME.fullmatch(path.name)) for path in folder.glob("part-*.parquet"))
+    parts = [_Part(path, int(match[1]), int(match[2])) for path, match in matches if match]
+    return sorted(parts, key=lambda part: (part.first, -part.last))
 
 
 def _covering(folder: Path) -> list[_Part]:
-    parts = _parts(folder)
-    kept: list[_Part] = []
-    for part in parts:  # sorted: what covers a part comes before it
-        if not kept or part.last > kept[-1].last:
-            kept.append(part)
-    return kept
+    """The parts that lie within no other one: together they hold every row once."""
+    covering: list[_Part] = []
+    for part in _parts(folder):  # sorted: a part that covers others comes before them
+        if not covering or part.last > covering[-1].last:
+            covering.append(part)
+    return covering

@@ -1,4 +1,7 @@
-"""The run in TensorBoard, by round and, where a clock runs, by simulated second."""
+"""A run in TensorBoard, by round and, where a clock runs, by simulated second.
+
+`RunWriter` also writes the curves of comparisons and the trials of searches.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,15 @@ SHOWN = {
     "wall_s": "time/wall_s",
 }
 
-FEW_HOSTS = 16
+FEW_HOSTS = 16  # more hosts than this would fill TensorBoard's page with curves
 
 
 class RunWriter:
     """The one writer of a run's event file.
 
     Args:
-        folder: for `tensorboard --logdir`.
+        folder: for `tensorboard --logdir`; made if it is not there.
+        after_round: the last round of a resumed run; TensorBoard hides what was written of later ones.
     """
 
     def __init__(self, folder: Path, after_round: int | None = None) -> None:
@@ -48,14 +52,16 @@ class RunWriter:
         sim_s: float | None,
         hosts: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Scalars of a round: times, bytes, losses, metrics, hosts; a value that is None is left out.
+        """Write a round's scalars: times, bytes, losses, metrics, hosts. Values that are None are left out.
 
         Args:
+            round_index: the round, from 1.
             row: the round's row of the table `rounds`.
-            metrics: its rows of the table `metrics`, one a model.
-            losses: mean by name.
-            sim_s: simulated seconds since the start, None without a clock; a step is a whole second.
-            hosts: its rows of the table `hosts`: of many, only the extremes are shown.
+            metrics: its rows of the table `metrics`, one per model.
+            losses: name -> mean over the round.
+            sim_s: simulated seconds since the start, None without a clock; TensorBoard's step is a whole
+                second.
+            hosts: its rows of the table `hosts`; of more than 16 only the extremes are shown.
         """
         scalars = {tag: row.get(column) for column, tag in SHOWN.items()}
         scalars |= {f"loss/{name}": value for name, value in losses.items()}
@@ -71,44 +77,83 @@ class RunWriter:
                 self._writer.add_scalar(f"sim/{tag}", value, round(sim_s))
 
     def histogram(self, tag: str, values: Sequence[float], round_index: int) -> None:
-        """A histogram, of client accuracies for example."""
+        """Write a histogram.
+
+        Args:
+            tag: its name, as client_accuracy/oca.
+            values: any number of values.
+            round_index: the round, from 1.
+        """
         self._writer.add_histogram(tag, np.asarray(values), round_index)
 
     def image(self, tag: str, path: Path, round_index: int) -> None:
-        """A picture that was saved as PNG."""
+        """Write a picture that was saved as PNG.
+
+        Args:
+            tag: its name.
+            path: the PNG file.
+            round_index: the round; 0 for what is there before the first.
+        """
         from PIL import Image
 
         with Image.open(path) as picture:
             self._writer.add_image(tag, np.asarray(picture.convert("RGB")), round_index, dataformats="HWC")
 
     def text(self, tag: str, markdown: str) -> None:
-        """A text, as the configuration."""
+        """Write a text in Markdown, as the configuration, under a tag."""
         self._writer.add_text(tag, markdown)
 
     def series(self, tag: str, steps: Sequence[int], values: Sequence[float]) -> None:
-        """A whole curve."""
+        """Write a whole curve.
+
+        Args:
+            tag: its name.
+            steps: rounds or seconds, ascending.
+            values: equally many.
+        """
         for step, value in zip(steps, values, strict=True):
             self._writer.add_scalar(tag, float(value), int(step))
 
     def hparams(
-        self, coefficients: Mapping[str, bool | int | float | str], found: Mapping[str, float]
+        self, coefficients: Mapping[str, bool | int | float | str], results: Mapping[str, float]
     ) -> None:
-        """A trial of a search: its coefficients and what it found, for TensorBoard's HParams."""
-        self._writer.add_hparams(dict(coefficients), dict(found), run_name=".")
+        """Write a trial of a search for TensorBoard's HParams.
+
+        Args:
+            coefficients: recipe key -> value.
+            results: name -> what the trial reached.
+        """
+        # "." keeps the results in this run; by default they would become a run of their own.
+        self._writer.add_hparams(dict(coefficients), dict(results), run_name=".")
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Write what is still buffered, and close the file."""
         self._writer.close()
 
 
 def _host_scalars(hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Each host's memory and busy seconds, so that idle and leaking ones are seen; of many, the extremes."""
-    found: dict[str, float] = {}
+    """Memory and busy seconds of the hosts: they show idle hosts and leaks. Of many, only the extremes."""
+    scalars: dict[str, float] = {}
     for column in ("rss_mb", "gpu_mb", "busy_s"):
         values = {row["host"]: float(row[column]) for row in hosts}
         if not values:
             continue
-        found |= {f"hosts/{column}/least": min(values.values()), f"hosts/{column}/most": max(values.values())}
+        least, most = min(values.values()), max(values.values())
+        scalars |= {f"hosts/{column}/least": least, f"hosts/{column}/most": most}
         if len(values) <= FEW_HOSTS:
-            found |= {f"hosts/{column}/{host}": value for host, value in values.items()}
-    return found
+            scalars |= {f"hosts/{column}/{host}": value for host, value in values.items()}
+    return scalars
+
+
+def remove_event_files(folder: Path) -> None:
+    """Remove what writers left in a folder, so that a new writer does not add to it.
+
+    TensorBoard shows all event files of a folder as one run. Other files, and subfolders, are left alone.
+
+    Args:
+        folder: a writer's folder; it is removed, too, if nothing else is in it.
+    """
+    for path in folder.glob("events.out.tfevents.*"):
+        path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()

@@ -9,19 +9,18 @@ from typing import Any
 
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS
-from rayfed_kd.data.cache import located
+from rayfed_kd.data.cache import locate_entry
 from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS
-from rayfed_kd.protocol import Method
+from rayfed_kd.protocol import Devices, Method
 from rayfed_kd.recipe.registry import find_modules, load_object, locate, options_model
 from rayfed_kd.recipe.schema import Named, Recipe
-from rayfed_kd.recipe.timing import clock_options, schedule_options
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
-from rayfed_kd.setting.devices import Devices
 from rayfed_kd.setting.setting import Setting
+from rayfed_kd.setting.timing import clock_options, make_schedule
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Blueprint:
         self.find_modules()
         recipe = Recipe.model_validate(dict(self.recipe))
         method = make_method(self.method, recipe.method)
-        dataset = open_dataset(located(Path(self.dataset_folder)))
+        dataset = open_dataset(locate_entry(Path(self.dataset_folder)))
         if recipe.data.pixels == "symmetric":
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)
@@ -89,7 +88,7 @@ def check_names(recipe: Recipe) -> None:
     for path, what, registered in (*named, ("partition", recipe.partition, SCHEMES)):
         function = load_object(locate(what.name, registered, f"{path}.name"), f"{path}.name")
         validate(options_model(function), what.options, path, what.name)
-    schedule_options(recipe)
+    make_schedule(recipe)
     clock_options(recipe)
     if recipe.data.augment not in AUGMENTATIONS:
         known = ", ".join(sorted(AUGMENTATIONS))

@@ -1,4 +1,4 @@
-"""The data, the devices and the partition that a recipe asks for."""
+"""The data and the partition that a recipe asks for."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from rayfed_kd.data.loading import find_source, load_dataset
 from rayfed_kd.data.partition import Partition, Pool, draw_public, make_partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import PartitionRecipe, PublicRecipe, Recipe
-from rayfed_kd.recipe.timing import clock_options
 from rayfed_kd.seeds import numpy_stream
-from rayfed_kd.setting.devices import Devices, make_devices
 
 
 def find_data(recipe: Recipe) -> None:
@@ -41,14 +39,6 @@ def load_data(recipe: Recipe) -> Dataset:
             f"partition.test = 'official': {dataset.name} has no official test set; use 'local'"
         )
     return dataset
-
-
-def load_devices(recipe: Recipe) -> Devices | None:
-    """The devices of the recipe's clock; None if it simulates no time.
-
-    Raises: RecipeError or DataError
-    """
-    return make_devices(clock_options(recipe), recipe.partition.clients, recipe.seed)
 
 
 def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:

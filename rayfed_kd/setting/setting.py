@@ -22,13 +22,22 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.models.module_pool import Workshop
-from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method, ServerContext, ServerFacts
+from rayfed_kd.protocol import (
+    RECIPE_MODEL,
+    Architecture,
+    Clock,
+    Devices,
+    Method,
+    Schedule,
+    ServerContext,
+    ServerFacts,
+)
 from rayfed_kd.recipe.registry import load_object, locate, options_model
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import attacked_parts, strength
-from rayfed_kd.setting.devices import Devices
+from rayfed_kd.setting.timing import check_schedule, make_clock, make_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
 
 REGISTRIES: Mapping[str, Mapping[str, str]] = {
@@ -96,6 +105,16 @@ class Setting:
         return tuple(dict.fromkeys(self.model_of(client) for client in range(len(self.partition.train))))
 
     @cached_property
+    def schedule(self) -> Schedule:
+        """Whom the server asks, and when an update has enough."""
+        return make_schedule(self.recipe)
+
+    @cached_property
+    def clock(self) -> Clock:
+        """How long clients take, and when they are available."""
+        return make_clock(self.recipe, self.devices)
+
+    @cached_property
     def borders(self) -> Mapping[int, int]:
         """Length of an architecture's vector -> how many of its first elements are parameters."""
         workshop, found = self.workshop(), dict[int, int]()
@@ -132,6 +151,8 @@ class Setting:
             )
         self._check_public()
         self._check_attack()
+        sizes = self.partition.sizes.tolist()
+        check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
         if isinstance(self.method.options, AggregationOptions):
             self.method.options.check_clients(cohort_size(self.recipe))
         workshop = self.workshop()

@@ -1,8 +1,8 @@
-"""Ray Tune: which trials run when, each in a placement group of its own, and which are stopped early.
+"""Run a search's trials on Ray Tune, each in a placement group of its own; the scheduler may stop some early.
 
-Of what Tune writes nothing is read back. Its restore would unpickle, and brings back neither the rungs of
-ASHA nor what was reported after its last snapshot (Ray 2.60); here a search that goes on is the same search
-again, in which trials that are over report again what stands in their tables.
+Nothing that Ray Tune writes is read back. Its restore would unpickle, and it brings back neither the rungs of
+ASHA nor what was reported after its last snapshot (Ray 2.60). A resumed search is the same search again, in
+which trials that are over report again what stands in their tables.
 """
 
 from __future__ import annotations
@@ -13,100 +13,100 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 
 from cluster.ray_backend.placement import Plan, bundles
-from rayfed_kd.tuning.folder import Record, SchedulerName, SearchFolder, Status
 from rayfed_kd.tuning.proposers import Proposer
-from rayfed_kd.tuning.spaces import Coefficients, shown
+from rayfed_kd.tuning.search_folder import SchedulerName, SearchFolder, Status, TrialRecord
+from rayfed_kd.tuning.space import coefficient_text
+from rayfed_kd.tuning.trial_run import TrialRun
 
-VALUE, ROUND = "value", "round"
-OWN = "tune"  # the folder of what Tune writes
+VALUE, ROUND = "value", "round"  # what a trial reports to Ray Tune
+TUNE_FOLDER = "tune"  # the folder of what Ray Tune writes, removed afterwards
 # ASHA (Li et al. 2020): a third goes on from each rung; rungs at rounds / 9 and rounds / 3, evaluated ones.
 REDUCTION, RUNGS = 3, 2
 
-Report = Callable[[int, float], None]
 Tell = Callable[[str], None]
 
 
-class Simulate(Protocol):
-    """One trial's simulation; crosses to the trial's process."""
-
-    def plan(self, number: int, coefficients: Coefficients) -> Plan | None:
-        """The hosts that it needs; None if there is nothing to compute."""
-        ...
-
-    def run(self, number: int, coefficients: Coefficients, report: Report) -> None:
-        """Runs it, with (round, value) of every evaluation in order to `report`."""
-        ...
-
-
 @dataclass(frozen=True)
-class Terms:
-    """How a search is run.
+class TrialLimits:
+    """How many trials run, how long, and how often one is tried.
 
     Attributes:
-        trials: how many.
-        at_a_time: how many at a time.
-        rounds, every: of each trial's recipe: its rounds, and those between evaluations.
-        scheduler: who stops trials early.
+        trials: how many trials there are.
+        at_a_time: how many run at a time.
+        rounds: rounds of each trial's recipe.
+        evaluated_every: rounds between two evaluations.
+        scheduler: asha stops trials that are behind, fifo lets every trial end.
         retries: how often a trial whose process was lost goes on from its checkpoint.
     """
 
     trials: int
     at_a_time: int
     rounds: int
-    every: int
+    evaluated_every: int
     scheduler: SchedulerName
     retries: int
 
 
-def search(terms: Terms, folder: SearchFolder, proposer: Proposer, simulate: Simulate, tell: Tell) -> None:
-    """Runs all trials on the Ray that this process is connected to; their records say what came of them.
+def run_trials(
+    limits: TrialLimits, folder: SearchFolder, proposer: Proposer, trial_run: TrialRun, tell: Tell
+) -> None:
+    """Run all trials on the Ray that this process is connected to; their records say what came of them.
 
     Args:
+        limits: how many trials, and how long.
+        folder: the search's folder, claimed by this process.
+        proposer: says which coefficients each trial has.
+        trial_run: runs one trial, in the process that Ray Tune gives it.
         tell: called with a line when a trial starts and ends.
     """
-    own = folder.path / OWN
-    shutil.rmtree(own, ignore_errors=True)
-    with _tune_as_we_want_it():
-        _tuner(terms, folder, _Proposals(proposer, folder, tell), simulate, _Watch(terms, folder, tell)).fit()
-    shutil.rmtree(own, ignore_errors=True)
+    tune_folder = folder.path / TUNE_FOLDER  # a killed search leaves it; Ray Tune would add to it
+    shutil.rmtree(tune_folder, ignore_errors=True)
+    searcher, recorder = _ProposerSearcher(proposer, folder, tell), _TrialRecorder(limits, folder, tell)
+    with _quiet_ray_tune():
+        _tuner(limits, folder, searcher, trial_run, recorder).fit()
+    shutil.rmtree(tune_folder, ignore_errors=True)
 
 
 def _tuner(
-    terms: Terms, folder: SearchFolder, proposals: Searcher, simulate: Simulate, watch: tune.Callback
+    limits: TrialLimits,
+    folder: SearchFolder,
+    searcher: Searcher,
+    trial_run: TrialRun,
+    recorder: tune.Callback,
 ) -> Any:
     return tune.Tuner(
-        _trainable(simulate),
+        _trainable(trial_run),
         tune_config=tune.TuneConfig(
             metric=VALUE,
             mode="max",
-            num_samples=terms.trials,
-            max_concurrent_trials=terms.at_a_time,
-            search_alg=proposals,
-            scheduler=_scheduler(terms),
-            trial_name_creator=_name,
-            trial_dirname_creator=_name,
+            num_samples=limits.trials,
+            max_concurrent_trials=limits.at_a_time,
+            search_alg=searcher,
+            scheduler=_scheduler(limits),
+            trial_name_creator=_trial_name,
+            trial_dirname_creator=_trial_name,
         ),
         run_config=tune.RunConfig(
-            name=OWN,
+            name=TUNE_FOLDER,
             storage_path=str(folder.path),
             verbose=0,
-            failure_config=tune.FailureConfig(max_failures=terms.retries),
-            callbacks=[watch],
+            failure_config=tune.FailureConfig(max_failures=limits.retries),
+            callbacks=[recorder],
         ),
     )
 
 
 @contextmanager
-def _tune_as_we_want_it() -> Iterator[None]:
-    """No tables, log files and signal handler of its own: Ctrl-C ends a search as it ends a run."""
-    wanted = {
+def _quiet_ray_tune() -> Iterator[None]:
+    """Keep Ray Tune from tables, log files and a signal handler: Ctrl-C ends a search as it ends a run."""
+    variables = {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "TUNE_DISABLE_SIGINT_HANDLER": "1",
         "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial may fail before it has a value
@@ -115,57 +115,67 @@ def _tune_as_we_want_it() -> Iterator[None]:
     }
     logger, before = logging.getLogger("ray.tune"), dict(os.environ)
     level = logger.level
-    os.environ |= wanted
+    os.environ |= variables
     logger.setLevel(logging.CRITICAL)  # errors are told with their trial
     try:
         yield
     finally:
         logger.setLevel(level)
-        for name in wanted:
+        for name in variables:
             os.environ.pop(name)
             if name in before:
                 os.environ[name] = before[name]
 
 
-def _trainable(simulate: Simulate) -> Any:
+def _trainable(trial_run: TrialRun) -> Any:
     def trial(config: Mapping[str, Any]) -> None:
         def report(round_index: int, value: float) -> None:
             tune.report({ROUND: round_index, VALUE: value})
 
-        simulate.run(config["number"], config["coefficients"], report)
+        trial_run.run(config["number"], config["coefficients"], report)
 
     def resources(config: Mapping[str, Any]) -> Any:
-        return _placement(simulate.plan(config["number"], config["coefficients"]))
+        return trial_placement(trial_run.plan(config["number"], config["coefficients"]))
 
     return tune.with_resources(trial, resources)
 
 
-def _placement(plan: Plan | None) -> Any:
-    """The trial's placement group: nothing for the function that waits, then the server and the hosts."""
-    if plan is None or not (found := bundles(plan)).asked:
-        # Tune wants something to be asked for; this is so little that it is always there.
+def trial_placement(plan: Plan | None) -> Any:
+    """A trial's placement group, as Ray Tune takes it.
+
+    Args:
+        plan: the trial's hosts; None if it computes nothing.
+
+    Returns: a factory of a group whose first bundle is empty, for the function that waits; then a bundle for
+        the server and one per host.
+    """
+    if plan is None or not (trial_bundles := bundles(plan)).asked:
+        # Ray Tune refuses a trial without a demand; this is so little that it is always free.
         return tune.PlacementGroupFactory([{"CPU": 0.001}])
     return tune.PlacementGroupFactory(
-        [{}, *found.asked], strategy=plan.strategy.upper(), bundle_label_selector=found.selectors
+        [{}, *trial_bundles.asked],
+        strategy=plan.strategy.upper(),
+        bundle_label_selector=trial_bundles.selectors,
     )
 
 
-def _scheduler(terms: Terms) -> Any:
-    if terms.scheduler == "fifo":
+def _scheduler(limits: TrialLimits) -> Any:
+    if limits.scheduler == "fifo":
         return FIFOScheduler()  # type: ignore[no-untyped-call]
-    grace = max(terms.every, -(-terms.rounds // REDUCTION**RUNGS))
-    # max_t above what is ever reported: a trial's last report ends nothing, the run closes its own books.
+    # The first rung must be an evaluated round: a trial has no value before.
+    grace = max(limits.evaluated_every, -(-limits.rounds // REDUCTION**RUNGS))
+    # max_t lies above every reported round: the run ends by itself, and has written its summary by then.
     return ASHAScheduler(
-        time_attr=ROUND, max_t=terms.rounds + 1, grace_period=grace, reduction_factor=REDUCTION
+        time_attr=ROUND, max_t=limits.rounds + 1, grace_period=grace, reduction_factor=REDUCTION
     )
 
 
-def _name(trial: Any) -> str:
+def _trial_name(trial: Any) -> str:
     return f"{trial.config['number']:05d}"
 
 
-class _Proposals(Searcher):
-    """A proposer as Tune knows it. Writes a trial's record when the trial begins."""
+class _ProposerSearcher(Searcher):
+    """A proposer as Ray Tune knows it; it writes a trial's record when the trial begins."""
 
     def __init__(self, proposer: Proposer, folder: SearchFolder, tell: Tell) -> None:
         super().__init__(metric=VALUE, mode="max")
@@ -178,41 +188,41 @@ class _Proposals(Searcher):
         coefficients = dict(self._proposer.propose(number))
         record = self._folder.record(number)
         if record is None:
-            self._folder.write(Record(number, coefficients))
+            self._folder.write_record(TrialRecord(number, coefficients))
         if record is None or not record.over:
-            said = "  ".join(f"{key} {shown(value)}" for key, value in coefficients.items())
-            self._tell(f"trial {number}: {'starts' if record is None else 'goes on'}  {said}")
+            texts = [f"{key} {coefficient_text(value)}" for key, value in coefficients.items()]
+            self._tell(f"trial {number}: {'starts' if record is None else 'goes on'}  {'  '.join(texts)}")
         return {"number": number, "coefficients": coefficients}
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
-        self._keep(trial_id, result)
+        self._note_best(trial_id, result)
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
         number = self._numbers[trial_id]
-        self._keep(trial_id, result or {})
+        self._note_best(trial_id, result or {})  # the last result may have come with the end alone
         record = self._folder.record(number)
         failed = error or (record is not None and record.status == "failed")
         self._proposer.learn(number, None if failed else self._best.get(number))
 
-    def _keep(self, trial_id: str, result: Mapping[str, Any]) -> None:
+    def _note_best(self, trial_id: str, result: Mapping[str, Any]) -> None:
         number = self._numbers[trial_id]
         if VALUE in result:
             self._best[number] = max(result[VALUE], self._best.get(number, result[VALUE]))
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: see the module."""
+        """Does nothing: a resumed search is the same search again, see the module."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing."""
+        """Does nothing, as nothing was saved."""
 
 
 @dataclass
-class _Watch(tune.Callback):
-    """Writes a trial's record when it is over. A trial that failed by itself has written its own."""
+class _TrialRecorder(tune.Callback):
+    """Writes a trial's record when the trial is over. A trial that failed by itself has written its own."""
 
-    terms: Terms
+    limits: TrialLimits
     folder: SearchFolder
     tell: Tell
 
@@ -221,13 +231,15 @@ class _Watch(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         round_index = (trial.last_result or {}).get(ROUND, 0)
-        self._over(trial, "finished" if round_index >= self.terms.rounds else "stopped", round_index, None)
+        self._note_end(
+            trial, "finished" if round_index >= self.limits.rounds else "stopped", round_index, None
+        )
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         round_index = (trial.last_result or {}).get(ROUND, 0)
-        self._over(trial, "failed", round_index, f"its process was lost: {trial.get_error()}")
+        self._note_end(trial, "failed", round_index, f"its process was lost: {trial.get_error()}")
 
-    def _over(self, trial: Any, status: Status, round_index: int, error: str | None) -> None:
+    def _note_end(self, trial: Any, status: Status, round_index: int, error: str | None) -> None:
         number = trial.config["number"]
         if number in self._over_before:  # it has only reported again, for the scheduler and the proposer
             return
@@ -235,7 +247,7 @@ class _Watch(tune.Callback):
         assert record is not None
         if not record.over:
             record = replace(record, status=status, round=round_index, error=error)
-            self.folder.write(record)
+            self.folder.write_record(record)
         value = (trial.last_result or {}).get(VALUE)
         reached = "" if value is None else f", {100 * value:.2f} %"
         why = f": {record.error}" if record.error else ""

@@ -1,13 +1,12 @@
 """What the tests of methods share: a small recipe, runs of it, and replies made by hand."""
 
 import copy
-from itertools import count
 
 import numpy as np
 import pytest
 import torch
+from runs import Silent, run_in_process
 
-import rayfed_kd
 from cluster.engine.calls import Held
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
@@ -87,15 +86,9 @@ def small():
 
 
 @pytest.fixture
-def run_small(tmp_path):
-    """(method, *overrides) -> the result of a local run of the small recipe."""
-    numbers = count()
-
-    def run(method, *overrides):
-        folder = f"results.folder={tmp_path / str(next(numbers))}"
-        return rayfed_kd.run({**SMALL, "method": method}, [folder, *overrides], local=True)
-
-    return run
+def run_small():
+    """(method, *overrides) -> the outcome of a run of the small recipe in this process."""
+    return lambda method, *overrides: run_in_process({**SMALL, "method": method}, *overrides)
 
 
 @pytest.fixture
@@ -125,16 +118,6 @@ def made_replies():
         return Replies(replies)
 
     return make
-
-
-class Silent:
-    """Results that nobody keeps."""
-
-    def record(self, record):
-        pass
-
-    def close(self, status):
-        return {}
 
 
 @pytest.fixture

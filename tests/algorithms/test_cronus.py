@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from contexts import server_context
+from runs import Silent, run_in_process
 from torch.nn import functional as F
 
-import rayfed_kd
 from algorithms import cronus
 from algorithms.cronus import ClientState, Cronus, Options
 from cluster.engine.host import Host
@@ -33,8 +34,8 @@ P = [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.65, 0.2, 0.15], [0.8, 0.1, 0.1], [0.0,
 PUBLIC = "partition.public={count: 100, labels: false}"
 
 
-def run(folder, *overrides, recipe=SMALL):
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+def run(*overrides, recipe=SMALL):
+    return run_in_process(recipe, *overrides)
 
 
 @pytest.fixture
@@ -99,8 +100,8 @@ def test_without_public_epochs_everybody_trains_alone_bit_for_bit(client_states)
     assert all(np.array_equal(state.model, model) for state, model in zip(ours, alone, strict=True))
 
 
-def test_without_public_epochs_nothing_travels(tmp_path):
-    rows = run(tmp_path / "a", "method.public_epochs=0").tables["rounds"].to_pylist()
+def test_without_public_epochs_nothing_travels():
+    rows = run("method.public_epochs=0").tables["rounds"].to_pylist()
     assert [(row["bytes_up"], row["bytes_down"]) for row in rows] == [(0, 0)] * 2
 
 
@@ -152,11 +153,11 @@ def test_update_is_a_step_on_soft_labels_then_one_on_the_own_data_by_hand(bench)
     torch.testing.assert_close(client.model, student.vector(), rtol=1e-5, atol=1e-6)
 
 
-def test_public_training_lowers_the_loss_on_the_others_labels(tmp_path):
+def test_public_training_lowers_the_loss_on_the_others_labels():
     """With private data out of the way."""
     quiet = ["method.start_epochs=5", "local.epochs=0", "method.public_epochs=20", "rounds=6"]
-    rows = run(tmp_path / "a", *quiet, "method.sigma2=.inf").tables["rounds"].to_pylist()
-    plain = run(tmp_path / "b", "method.start_epochs=5", "local.epochs=0", "rounds=1")
+    rows = run(*quiet, "method.sigma2=.inf").tables["rounds"].to_pylist()
+    plain = run("method.start_epochs=5", "local.epochs=0", "rounds=1")
     first = dict(plain.tables["rounds"].to_pylist()[0]["losses"])["soft_ce"]
     assert dict(rows[-1]["losses"])["soft_ce"] < first
 
@@ -168,20 +169,12 @@ def attacked(**options):
     changes = ["attack={name: paf, clients: [3], scale: 10.0}", "partition.clients=6"]
     setting = prepare(recipe, changes).setting
     run = Simulation(setting, LocalEngine(Host(setting)), Silent())
-    ctx = run._context(1)
+    ctx = server_context(run.setting, 1)
     run.begin()
     replies = EngineCohort(1, run.ground).broadcast(setting.method.predict, Message(seed=1))
     honest = torch.stack([r["probabilities"] for r in replies if r.client != 3])
     assert torch.allclose(replies[3]["probabilities"], honest.mean(0) + 10)
     return setting.method.agreed(replies, ctx), honest
-
-
-class Silent:
-    def record(self, record):
-        pass
-
-    def close(self, status):
-        return {}
 
 
 def test_naive_poisoning_is_filtered_out_and_moves_the_plain_mean_by_its_share():
@@ -193,7 +186,7 @@ def test_naive_poisoning_is_filtered_out_and_moves_the_plain_mean_by_its_share()
     torch.testing.assert_close(plain, honest.mean(0) + 10 / 6, rtol=0, atol=1e-5)
 
 
-def test_ledger_of_a_round_is_the_published_communication(tmp_path):
+def test_ledger_of_a_round_is_the_published_communication():
     """FedGEMS Table 4: a round of 16 clients and 25,000 samples is 2 x 16 x 25,000 x 40 B = 30.517578 MiB."""
     recipe = {
         **SMALL,
@@ -203,7 +196,7 @@ def test_ledger_of_a_round_is_the_published_communication(tmp_path):
         "local": {"epochs": 0, "batch_size": 25_000},
         "rounds": 1,
     }
-    rows = run(tmp_path / "a", recipe=recipe).tables["messages"].to_pylist()
+    rows = run(recipe=recipe).tables["messages"].to_pylist()
     sums = dict.fromkeys(("up", "down"), 0)
     for row in rows:
         sums[row["direction"]] += row["bytes"] if row["kind"] == "logits" else 0
@@ -212,15 +205,15 @@ def test_ledger_of_a_round_is_the_published_communication(tmp_path):
     assert 20 * sum(sums.values()) / 2**20 == pytest.approx(610.35, abs=0.005)  # its 20 rounds to 40 %
 
 
-def test_bytes_of_a_round_that_is_about_seven_samples(tmp_path):
+def test_bytes_of_a_round_that_is_about_seven_samples():
     """Seven of thirty, three classes, four clients: 7 x 3 x 4 x 4 = 336 bytes either way."""
-    for row in run(tmp_path / "a", "method.public_samples=7").tables["rounds"].to_pylist():
+    for row in run("method.public_samples=7").tables["rounds"].to_pylist():
         assert (row["bytes_up"], row["bytes_down"]) == (336, 336)
 
 
-def test_clients_of_other_architectures_learn_together(tmp_path):
+def test_clients_of_other_architectures_learn_together():
     models = "client_models={models: [{name: mlp, hidden: 4}, {name: mlp, hidden: 16}]}"
-    result = run(tmp_path / "a", models, "rounds=6", "data.samples=600")
+    result = run(models, "rounds=6", "data.samples=600")
     assert result.summary["models"]["personal"]["last"]["ua"] > 0.6  # three classes: 1/3 by chance
 
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from contexts import server_context
+from runs import Silent, run_in_process
 from torch.nn import functional as F
 
 import rayfed_kd
@@ -33,17 +35,9 @@ SMALL = {
 }
 
 
-class Silent:
-    def record(self, record):
-        self.last = record
-
-    def close(self, status):
-        return {}
-
-
-def run(folder, *overrides, method=None):
+def run(*overrides, method=None):
     recipe = SMALL if method is None else {**SMALL, "method": method}
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+    return run_in_process(recipe, *overrides)
 
 
 def simulation(*overrides):
@@ -54,7 +48,7 @@ def simulation(*overrides):
 def trained_cohort(*overrides):
     """A simulation, its first context, state, and the first cohort's replies."""
     sim = simulation(*overrides)
-    ctx, method = sim._context(1), sim.setting.method
+    ctx, method = server_context(sim.setting, 1), sim.setting.method
     server = sim.begin().server
     replies = EngineCohort(1, sim.ground).broadcast(method.client_update, method.dispatch(server, ctx))
     return sim, ctx, server, replies
@@ -79,10 +73,10 @@ def test_weighting_of_both_means(weighting):
         assert torch.equal(found, weighted_mean(replies.vectors(name), counts))
 
 
-def test_nothing_distilled_and_no_adversary_is_uniform_fedavg_bit_for_bit(tmp_path):
+def test_nothing_distilled_and_no_adversary_is_uniform_fedavg_bit_for_bit():
     changes = ("method.adversarial=false", "method.correlation=false", "method.distill_epochs=0")
-    ours = run(tmp_path / "a", *changes)
-    plain = run(tmp_path / "b", method={"name": "fedavg", "weighting": "uniform"})
+    ours = run(*changes)
+    plain = run(method={"name": "fedavg", "weighting": "uniform"})
     assert np.array_equal(ours.models["global"], plain.models["aca"])
 
 
@@ -121,7 +115,7 @@ def test_constant_discriminators_and_no_correlation_give_the_same_model():
     sim, ctx, server, replies = trained_cohort()
     first = sim.setting.method.absorb(server, constant(replies), ctx)
     other = simulation("method.correlation=false")
-    second = other.setting.method.absorb(server, replies, other._context(1))
+    second = other.setting.method.absorb(server, replies, server_context(other.setting, 1))
     torch.testing.assert_close(first.weights, second.weights, rtol=1e-4, atol=1e-5)
 
 
@@ -141,10 +135,10 @@ def test_importance_survives_discriminators_that_believe_nothing():
 @pytest.mark.parametrize(
     "changes", [(), ("method.target=logits", "method.temperature=2.0"), ("method.sharing=false",)]
 )
-def test_local_protocol_gives_the_defaults_result(changes, tmp_path):
+def test_local_protocol_gives_the_defaults_result(changes):
     """Appendix B, within float tolerance: the clients do what the server did, on the same samples."""
     changes = ("rounds=1", "evaluation.every=1", *changes)
-    upload, local = (run(tmp_path / p, f"method.protocol={p}", *changes) for p in ("upload", "local"))
+    upload, local = (run(f"method.protocol={p}", *changes) for p in ("upload", "local"))
     np.testing.assert_allclose(upload.models["global"], local.models["global"], rtol=2e-3, atol=2e-4)
     messages = [result.tables["messages"].to_pylist() for result in (upload, local)]
     kinds = [{row["kind"] for row in rows if row["direction"] == "up"} for rows in messages]
@@ -152,9 +146,9 @@ def test_local_protocol_gives_the_defaults_result(changes, tmp_path):
     assert kinds[1] == {"weights", "generator", "scalars", "logits", "metadata"}
 
 
-def test_local_protocol_goes_on_over_rounds(tmp_path):
+def test_local_protocol_goes_on_over_rounds():
     """The model kept for the second exchange does not leak into the next round's state."""
-    result = run(tmp_path / "a", "method.protocol=local", "rounds=3")
+    result = run("method.protocol=local", "rounds=3")
     assert result.summary["status"] == "finished"
 
 
@@ -177,10 +171,10 @@ def test_discriminator_is_kept_at_the_client_and_differs_between_clients():
     assert len(sim.ground.records) == len(replies)
 
 
-def test_sharing_saves_the_discriminators_trunk(tmp_path):
+def test_sharing_saves_the_discriminators_trunk():
     """Up, per client: a head of 4 x 4 x width + 1 = 33 numbers, or a network of its own with BatchNorm."""
     once = ("rounds=1", "evaluation.every=1")
-    shared, whole = (run(tmp_path / s, f"method.sharing={s}", *once) for s in ("true", "false"))
+    shared, whole = (run(f"method.sharing={s}", *once) for s in ("true", "false"))
     sent = []
     for result in (shared, whole):
         rows = [r for r in result.tables["messages"].to_pylist() if r["kind"] == "discriminator"]
@@ -235,9 +229,9 @@ def test_distillation_from_a_mixed_target_by_hand():
     torch.testing.assert_close(logits.grad, torch.tensor([[-1.0, 1.0]]))
 
 
-def test_minmax_and_non_saturating_move_the_generator_differently(tmp_path):
+def test_minmax_and_non_saturating_move_the_generator_differently():
     first, second = (
-        run(tmp_path / g, f"method.generator_loss={g}", "rounds=1", "evaluation.every=1")
+        run(f"method.generator_loss={g}", "rounds=1", "evaluation.every=1")
         for g in ("non_saturating", "minmax")
     )
     deceit = [dict(r.tables["rounds"].to_pylist()[0]["losses"])["deceit"] for r in (first, second)]
@@ -245,7 +239,8 @@ def test_minmax_and_non_saturating_move_the_generator_differently(tmp_path):
 
 
 def test_logged_and_drawn(tmp_path):
-    result = run(tmp_path / "a", "evaluation.samples=true")
+    changes = [f"results.folder={tmp_path / 'a'}", "evaluation.samples=true"]
+    result = rayfed_kd.run(SMALL, changes, local=True)
     losses = dict(result.tables["rounds"].to_pylist()[-1]["losses"])
     assert {"adversarial", "deceit", "real_right", "fake_right", "distillation", "ce"} <= set(losses)
     assert 0 <= losses["real_right"] <= 1

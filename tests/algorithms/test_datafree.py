@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from runs import run_in_process
 
-import rayfed_kd
 from rayfed_kd.errors import RecipeError
 
 SMALL = {
@@ -21,31 +21,30 @@ SMALL = {
 }
 
 
-def run(folder, *overrides):
-    return rayfed_kd.run(SMALL, [f"results.folder={folder}", *overrides], local=True)
+def run(*overrides):
+    return run_in_process(SMALL, *overrides)
 
 
-def test_nothing_travels_once_the_teacher_is_trained(tmp_path):
-    rounds = run(tmp_path / "a").tables["rounds"]
+def test_nothing_travels_once_the_teacher_is_trained():
+    rounds = run().tables["rounds"]
     assert [size > 0 for size in rounds["bytes_up"].to_pylist()] == [True, False, False]
 
 
-def test_teacher_stays_as_it_was_trained(tmp_path):
-    one, three = run(tmp_path / "a", "rounds=1"), run(tmp_path / "b")
+def test_teacher_stays_as_it_was_trained():
+    one, three = run("rounds=1"), run()
     assert np.array_equal(one.models["teacher"], three.models["teacher"])
     assert not np.array_equal(one.models["student"], three.models["student"])
 
 
-def test_more_than_one_client_is_refused(tmp_path):
+def test_more_than_one_client_is_refused():
     with pytest.raises(RecipeError, match=r"partition.clients = 2: datafree trains its teacher on one"):
-        run(tmp_path / "a", "partition.clients=2")
+        run("partition.clients=2")
 
 
 @pytest.mark.slow
-def test_student_learns_digits_without_seeing_one(tmp_path):
+def test_student_learns_digits_without_seeing_one():
     """Chance is 10 %. Batches of 64: the entropy of 16 samples says too little about ten classes."""
     result = run(
-        tmp_path / "a",
         "data.fraction=1.0",
         "rounds=18",
         "local.batch_size=64",

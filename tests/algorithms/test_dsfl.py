@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from runs import run_in_process
 
-import rayfed_kd
 from algorithms.dsfl import DSFL, Options, ServerState
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
@@ -26,8 +26,8 @@ PUBLIC = "partition.public={count: 100, labels: false}"
 LOGITS = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]], dtype=torch.float64)
 
 
-def run(folder, *overrides, recipe=SMALL):
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+def run(*overrides, recipe=SMALL):
+    return run_in_process(recipe, *overrides)
 
 
 def told(rows):
@@ -108,16 +108,16 @@ def test_without_passes_of_the_clients_everybody_trains_alone_bit_for_bit(server
     ("clients", "server", "up", "down"),
     [(0, 0, 0, 0), (0, 1, 336, 0), (1, 0, 336, 336), (1, 1, 336, 336)],
 )
-def test_bytes_of_a_round_about_seven_samples(clients, server, up, down, tmp_path):
+def test_bytes_of_a_round_about_seven_samples(clients, server, up, down):
     """Seven of thirty, three classes, four clients: 7 x 3 x 4 x 4 = 336 bytes, where they are needed."""
     words = ["public_samples=7", f"distill_epochs={clients}", f"server_epochs={server}"]
-    result = run(tmp_path / "a", *[f"method.{word}" for word in words])
+    result = run(*[f"method.{word}" for word in words])
     for row in result.tables["rounds"].to_pylist():
         assert (row["bytes_up"], row["bytes_down"]) == (up, down)
     assert set(result.models) == ({"server"} if server else set())
 
 
-def test_ledger_of_a_round_is_the_published_communication(tmp_path):
+def test_ledger_of_a_round_is_the_published_communication():
     """FedGEMS Table 4: DS-FL reaches 40 % after 3,692.63 MiB, 121 rounds of 16 clients and 25,000 samples."""
     recipe = {
         **SMALL,
@@ -127,7 +127,7 @@ def test_ledger_of_a_round_is_the_published_communication(tmp_path):
         "local": {"epochs": 0, "batch_size": 25_000},
         "rounds": 1,
     }
-    rows = run(tmp_path / "a", recipe=recipe).tables["messages"].to_pylist()
+    rows = run(recipe=recipe).tables["messages"].to_pylist()
     assert {row["kind"] for row in rows} == {"logits", "metadata"}
     logits = sum(row["bytes"] for row in rows if row["kind"] == "logits")
     assert logits == 2 * 16 * 25_000 * 40
@@ -200,17 +200,17 @@ def test_update_trains_and_then_predicts(bench):
     assert not torch.equal(trained, vector)
 
 
-def test_server_learns_what_its_clients_know(tmp_path):
-    result = run(tmp_path / "a", "rounds=8", "data.samples=600", "partition.public.count=300")
+def test_server_learns_what_its_clients_know():
+    result = run("rounds=8", "data.samples=600", "partition.public.count=300")
     models = result.summary["models"]
     assert models["server"]["last"]["ua"] > 0.6  # three classes: 1/3 by chance
     assert models["personal"]["last"]["ua"] > 0.6
 
 
-def test_clients_of_other_architectures_learn_together_and_the_servers_is_the_recipes(tmp_path):
+def test_clients_of_other_architectures_learn_together_and_the_servers_is_the_recipes():
     """MLP 64-8-3 has 64 * 8 + 8 + 8 * 3 + 3 = 547 parameters."""
     models = "client_models={models: [{name: mlp, hidden: 4}, {name: mlp, hidden: 16}]}"
-    result = run(tmp_path / "a", models, "rounds=6", "data.samples=600")
+    result = run(models, "rounds=6", "data.samples=600")
     assert result.models["server"].shape == (547,)
     assert result.summary["models"]["personal"]["last"]["ua"] > 0.6
 

@@ -9,6 +9,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from runs import Silent
 
 from cluster.engine.calls import Held, decode_state, encode_state
 from cluster.engine.host import Host
@@ -54,14 +55,6 @@ class Recording(LocalEngine):
         future = super().submit(call)
         self.steps.append((call, held, state, future.result()))
         return future
-
-
-class Silent:
-    def record(self, record):
-        pass
-
-    def close(self, status):
-        return {}
 
 
 @pytest.fixture(params=METHODS, scope="module")

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from contexts import client_context, server_context
+from runs import Rounds
 from torch import nn
 from torch.nn import functional as F
 
@@ -36,14 +38,6 @@ SMALL = {
 ENDS = (0, 3, 6, 10, 12, 14, 15)
 
 
-class Rounds(list):
-    def record(self, record):
-        self.append(record)
-
-    def close(self, status):
-        return {}
-
-
 def simulation(*overrides, recipe=SMALL):
     torch.set_num_threads(1)
     setting = rayfed_kd.prepare(recipe, overrides).setting
@@ -69,7 +63,7 @@ class Plain:
     def __init__(
         self, simulated, *, mechanism="head", tau=1.0, direction="teacher_student", lowest=3, at_once=False
     ):
-        self.simulated, self.host = simulated, simulated.engine._host
+        self.simulated = simulated
         self.mechanism, self.tau, self.direction = mechanism, tau, direction
         self.lowest, self.at_once = lowest, at_once
         workshop = simulated.setting.workshop()
@@ -100,7 +94,7 @@ class Plain:
         for k in cohort:
             self.seen[k] += 1
             layer = self.lowest if self.at_once else max(self.lowest, 7 - self.seen[k])
-            ctx = self.host._context(DispatchFacts(k, number, self.seen[k]))
+            ctx = client_context(self.simulated.setting, DispatchFacts(k, number, self.seen[k]))
             images, labels = map(torch.cat, zip(*ctx.samples(), strict=True))
             with torch.no_grad():
                 first = self.part(self.clients[k], 0, 1)(images)
@@ -120,7 +114,7 @@ class Plain:
         model = copy.deepcopy(before)
         upper = self.part(model, 1, 6)
         optimiser = self.optimiser(upper)
-        stream = self.simulated._context(number).stream(f"order of client {k}")
+        stream = server_context(self.simulated.setting, number).stream(f"order of client {k}")
         to = layer if self.mechanism == "mse" else 6
         for _ in range(2):
             for chosen in torch.split(torch.randperm(len(labels), generator=stream), 16):
@@ -141,7 +135,7 @@ class Plain:
             said = self.part(self.server, 1, to)(first)
         lower = self.part(model, 0, layer)
         optimiser = self.optimiser(model)
-        ctx = self.host._context(DispatchFacts(k, number, self.seen[k], 1))
+        ctx = client_context(self.simulated.setting, DispatchFacts(k, number, self.seen[k], 1))
         for epoch in (0, 1):
             for which, (images, labels) in ctx.numbered_epoch(epoch):
                 optimiser.zero_grad()
@@ -242,18 +236,18 @@ def test_squared_error_sends_outputs_of_the_layer_down_and_no_head():
 
 def exchange(simulated, state, participation, method):
     """What a client sends, and the context of its second step."""
-    host = simulated.engine._host
-    ctx = host._context(DispatchFacts(0, 1, participation))
+    setting = simulated.setting
+    ctx = client_context(setting, DispatchFacts(0, 1, participation))
     _, reply = method.extract(state, Message(), ctx)
     reply.client = 0
-    return reply, host._context(DispatchFacts(0, 1, participation, 1))
+    return reply, client_context(setting, DispatchFacts(0, 1, participation, 1))
 
 
 @pytest.mark.parametrize(("participation", "layer"), [(1, 6), (2, 5), (4, 3), (9, 3)])
 def test_imitation_reaches_layers_up_to_the_distillation_layer_alone(participation, layer, monkeypatch):
     """Without the labels' loss, all that moves is layers 1 to l."""
     simulated = simulation()
-    method, server_ctx = simulated.setting.method, simulated._context(1)
+    method, server_ctx = simulated.setting.method, server_context(simulated.setting, 1)
     initial = server_ctx.initial_vector()
     other = initial + 0.1 * torch.randn(initial.shape, generator=torch.Generator().manual_seed(1))
     reply, ctx = exchange(simulated, initial, participation, method)
@@ -272,7 +266,7 @@ def test_imitation_reaches_layers_up_to_the_distillation_layer_alone(participati
 def test_server_moves_neither_the_first_layer_nor_the_model_it_started_from():
     """Decay would move a first layer that merely had no gradient."""
     simulated = simulation("local.optimizer.weight_decay=0.1")
-    initial = simulated._context(1).initial_vector()
+    initial = server_context(simulated.setting, 1).initial_vector()
     simulated.run()
     layers = Layers(FlatModule(simulated.setting.builders["model"]()))
     assert torch.equal(layers.first(simulated.servers[0], 1), layers.first(initial, 1))
@@ -283,7 +277,7 @@ def test_server_moves_neither_the_first_layer_nor_the_model_it_started_from():
 
 def test_server_training_at_rate_zero_leaves_the_global_model():
     simulated = simulation()
-    method, ctx = simulated.setting.method, simulated._context(1)
+    method, ctx = simulated.setting.method, server_context(simulated.setting, 1)
     still = OptimizerRecipe.model_construct(
         name="adam", lr=0.0, momentum=0.0, nesterov=False, weight_decay=0.0
     )
@@ -302,9 +296,9 @@ def test_server_training_at_rate_zero_leaves_the_global_model():
 def test_client_without_imitation_is_standalone_bit_for_bit(participation):
     """The same batches, two passes for two epochs."""
     simulated = simulation()
-    host, method = simulated.engine._host, FedD2S(Options(mechanism="none", passes=2))
-    state = simulated._context(0).initial_vector()
-    contexts = [host._context(DispatchFacts(0, 1, participation)) for _ in range(2)]
+    setting, method = simulated.setting, FedD2S(Options(mechanism="none", passes=2))
+    state = server_context(simulated.setting, 0).initial_vector()
+    contexts = [client_context(setting, DispatchFacts(0, 1, participation)) for _ in range(2)]
     contexts[1].local = contexts[1].local.model_copy(update={"epochs": 2})
     learned, _ = method.learn(state, Message(), contexts[0])
     alone, _ = StandAlone().client_update(state, Message(), contexts[1])
@@ -313,11 +307,13 @@ def test_client_without_imitation_is_standalone_bit_for_bit(participation):
 
 def test_clients_in_another_order_change_nothing():
     simulated = simulation()
-    method, initial = simulated.setting.method, simulated._context(0).initial_vector()
-    host = simulated.engine._host
+    method, initial = simulated.setting.method, server_context(simulated.setting, 0).initial_vector()
+    setting = simulated.setting
     made = []
     for client in range(3):
-        _, reply = method.extract(initial, Message(), host._context(DispatchFacts(client, 1, 1 + client)))
+        _, reply = method.extract(
+            initial, Message(), client_context(setting, DispatchFacts(client, 1, 1 + client))
+        )
         reply.client = client
         made.append(reply)
     found = []
@@ -327,7 +323,7 @@ def test_clients_in_another_order_change_nothing():
             broadcast=lambda step, message, order=order: Replies([made[i] for i in order]),
             scatter=lambda step, messages, sent=sent: sent.update(messages),
         )
-        found.append((method.run_round(initial, cohort, simulated._context(1)), sent))
+        found.append((method.run_round(initial, cohort, server_context(simulated.setting, 1)), sent))
     assert torch.equal(found[0][0], found[1][0])
     assert all(torch.equal(found[0][1][k]["knowledge"], found[1][1][k]["knowledge"]) for k in range(3))
 
@@ -358,17 +354,17 @@ def test_passes_are_half_of_the_epochs_unless_given():
 
 def test_warm_up_trains_before_a_clients_first_exchange_only():
     simulated = simulation("method.warmup_epochs=2", "local.optimizer={name: sgd, lr: 0.1}")
-    method, initial = simulated.setting.method, simulated._context(0).initial_vector()
-    host = simulated.engine._host
-    warmed, first = method.extract(initial, Message(), host._context(DispatchFacts(0, 1, 1)))
-    again, second = method.extract(initial, Message(), host._context(DispatchFacts(0, 2, 2)))
+    method, initial = simulated.setting.method, server_context(simulated.setting, 0).initial_vector()
+    setting = simulated.setting
+    warmed, first = method.extract(initial, Message(), client_context(setting, DispatchFacts(0, 1, 1)))
+    again, second = method.extract(initial, Message(), client_context(setting, DispatchFacts(0, 2, 2)))
     assert torch.equal(again, initial)
     assert not torch.equal(warmed, initial)
     assert not torch.equal(first["first"], second["first"])
     model = FlatModule(simulated.setting.builders["model"]())
     model.load(initial)
     sgd = torch.optim.SGD(model.module.parameters(), lr=0.1)
-    ctx = host._context(DispatchFacts(0, 1, 1))
+    ctx = client_context(setting, DispatchFacts(0, 1, 1))
     for epoch in (0, 1):
         for images, labels in ctx.epoch(epoch):
             model.zero_gradients()

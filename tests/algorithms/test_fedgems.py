@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from contexts import server_context
+from runs import Silent, run_in_process
 from torch.nn import functional as F
 
-import rayfed_kd
 from algorithms.fedgems import (
     FedGEM,
     FedGEMS,
@@ -44,22 +45,14 @@ OFF = ["method.self_training=false", "method.self_distillation=false", "method.e
 T, U = [2.0, 0.0, -1.0], [1.0, 0.5, 0.0]
 
 
-def run(folder, *overrides, recipe=SMALL):
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+def run(*overrides, recipe=SMALL):
+    return run_in_process(recipe, *overrides)
 
 
 def simulation(*overrides, method=None):
     torch.set_num_threads(1)
     setting = prepare(SMALL, overrides).setting
     return Simulation(setting if method is None else replace(setting, method=method), None, Silent())
-
-
-class Silent:
-    def record(self, record):
-        pass
-
-    def close(self, status):
-        return {}
 
 
 class Asked:
@@ -128,7 +121,7 @@ def fusion(known, **options):
     """Five samples of class 0, of which `known` are in the pool with logits of their id."""
     method = FedGEMS(Options(server={"name": "mlp"}, **options))
     run_ = simulation(method=method)
-    ctx = run_._context(1)
+    ctx = server_context(run_.setting, 1)
     server = method.init_server(ctx)
     server.pool[known], server.known[known] = torch.tensor(known, dtype=torch.float32)[:, None], True
     answers = torch.zeros(2, PUBLIC, CLASSES)
@@ -178,11 +171,9 @@ def test_a_branch_that_is_off_learns_as_fedgem_does(off, asked_about, sample):
     assert lesson.teacher[sample].tolist() == mean
 
 
-def test_without_selection_fedgems_is_fedgem_bit_for_bit(tmp_path):
-    selective = run(tmp_path / "a", *OFF)
-    plain = run(
-        tmp_path / "b", "method={name: fedgem, server: {name: mlp, hidden: 16}, server_batch_size: 16}"
-    )
+def test_without_selection_fedgems_is_fedgem_bit_for_bit():
+    selective = run(*OFF)
+    plain = run("method={name: fedgem, server: {name: mlp, hidden: 16}, server_batch_size: 16}")
     assert np.array_equal(selective.models["server"], plain.models["server"])
     for name in ("metrics", "clients"):
         assert selective.tables[name].equals(plain.tables[name])
@@ -191,13 +182,14 @@ def test_without_selection_fedgems_is_fedgem_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["fedgem", "fedgems"])
-def test_epsilon_one_trains_the_server_on_labels_alone_bit_for_bit(name, tmp_path):
-    result = run(tmp_path / "a", f"method.name={name}", "method.epsilon=1.0")
+def test_epsilon_one_trains_the_server_on_labels_alone_bit_for_bit(name):
+    result = run(f"method.name={name}", "method.epsilon=1.0")
     run_ = simulation()
-    model = run_._workshop.lend("server", run_._workshop.initial_vector("server")).train()
+    first = server_context(run_.setting)
+    model = first.model(first.initial_vector("server"), "server")
     optimizer = None
     for number in (1, 2, 3):
-        ctx = run_._context(number)
+        ctx = server_context(run_.setting, number)
         options = Options(server={"name": "mlp"}).server_optimizer
         optimizer = Optimizer(options, model, None if optimizer is None else optimizer.state())
         for ids, images in ctx.public.epoch(0, 16):
@@ -223,9 +215,9 @@ def test_epsilon_one_trains_clients_on_labels_alone():
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_only_what_is_asked_for_is_counted(tmp_path):
+def test_only_what_is_asked_for_is_counted():
     """S3's samples: 12 bytes of logits up and 4 of ids down, a client each; L_s on all samples goes down."""
-    result = run(tmp_path / "a", "rounds=4", "method.server_optimizer.lr=0.02", "data.signal=0.2")
+    result = run("rounds=4", "method.server_optimizer.lr=0.02", "data.signal=0.2")
     rows, logged = result.tables["rounds"].to_pylist(), losses(result)
     for row, counts in zip(rows, logged, strict=True):
         asked = counts["ensemble_distillation"]
@@ -236,7 +228,7 @@ def test_only_what_is_asked_for_is_counted(tmp_path):
     assert numbers[0] > numbers[1] > numbers[2]
 
 
-def test_a_round_of_fedgem_costs_what_is_published(tmp_path):
+def test_a_round_of_fedgem_costs_what_is_published():
     """FedGEMS Table 4: 2 x 16 clients x 25,000 samples x 40 bytes = 31,250 KiB; 32 rounds are 976.56 MiB."""
     recipe = {
         "method": {"name": "fedgem", "server": {"name": "mlp", "hidden": 1}, "public_epochs": 0},
@@ -248,7 +240,7 @@ def test_a_round_of_fedgem_costs_what_is_published(tmp_path):
         "sampling": {"fraction": 1.0},
         "evaluation": {"samples": False},
     }
-    row = run(tmp_path / "a", recipe=recipe).tables["rounds"].to_pylist()[0]
+    row = run(recipe=recipe).tables["rounds"].to_pylist()[0]
     assert row["bytes_up"] == 15_625 * 1024
     assert (row["bytes_up"] + row["bytes_down"]) / 1024 == 31_250
     assert pytest.approx(976.56, abs=0.005) == 32 * 31_250 / 1024
@@ -258,7 +250,7 @@ def test_clients_get_the_logits_of_the_model_after_each_batch_in_eval_mode():
     """One batch: L_s is what the round's final model says, its statistics not moved by saying it."""
     changes = ["method.server={name: bottleneck_resnet, blocks: [1, 1, 1], width: 4}", "data.shape=[3, 8, 8]"]
     run_ = simulation(*changes, "method.server_batch_size=45", "method.epsilon=1.0")
-    ctx, method = run_._context(1), run_.setting.method
+    ctx, method = server_context(run_.setting, 1), run_.setting.method
     learned, knowledge = method.fuse(method.init_server(ctx), None, ctx)
     model = ctx.frozen_model(learned.model, "server")
     torch.testing.assert_close(
@@ -268,15 +260,15 @@ def test_clients_get_the_logits_of_the_model_after_each_batch_in_eval_mode():
 
 def test_server_keeps_its_adam():
     run_ = simulation("method.epsilon=1.0")
-    method, server = run_.setting.method, run_.setting.method.init_server(run_._context(0))
+    method, server = run_.setting.method, run_.setting.method.init_server(server_context(run_.setting, 0))
     for number in (1, 2):
-        server, _ = method.fuse(server, None, run_._context(number))
+        server, _ = method.fuse(server, None, server_context(run_.setting, number))
     assert server.moments["steps"].item() == 2 * 3  # 45 samples in batches of 16
 
 
 def test_a_step_of_the_server_leaves_the_old_state_alone():
     run_ = simulation("method.epsilon=1.0")
-    method, ctx = run_.setting.method, run_._context(1)
+    method, ctx = run_.setting.method, server_context(run_.setting, 1)
     server = method.init_server(ctx)
     after, _ = method.fuse(server, None, ctx)
     assert not server.known.any()
@@ -298,19 +290,19 @@ def test_learning_rates_fall_after_the_patience():
     assert constant.rate == server.rate
 
 
-def test_rates_reach_both_optimisers(tmp_path):
+def test_rates_reach_both_optimisers():
     """A plateau from the first round on: nothing moves any more."""
     changes = ["method.plateau={factor: 1e-30, patience: 0}", "rounds=9", "method.server_optimizer.lr=1.0"]
-    result = run(tmp_path / "a", *changes)
+    result = run(*changes)
     ua = [row["ua"] for row in result.tables["metrics"].to_pylist() if row["model"] == "personal"]
     servers = [row["server_loss"] for row in result.tables["metrics"].to_pylist() if row["model"] == "server"]
     assert ua[-1] == ua[-2]
     assert servers[-1] == servers[-2] != servers[0]
 
 
-def test_clients_of_other_architectures_teach_a_larger_server(tmp_path):
+def test_clients_of_other_architectures_teach_a_larger_server():
     models = "client_models={models: [{name: mlp, hidden: 4}, {name: mlp, hidden: 8}]}"
-    result = run(tmp_path / "a", models, "rounds=8", "data.samples=600", "partition.test=official")
+    result = run(models, "rounds=8", "data.samples=600", "partition.test=official")
     found = result.summary["models"]
     assert found["server"]["last"]["server_accuracy"] > 0.7  # three classes: 1/3 by chance
     assert found["personal"]["last"]["ua"] > 0.7

@@ -5,6 +5,8 @@ import copy
 import numpy as np
 import pytest
 import torch
+from contexts import client_context, server_context
+from runs import Rounds
 from torch import nn
 from torch.nn import functional as F
 
@@ -44,14 +46,6 @@ RESNETS = {
     "rounds": 1,
     "sampling": {"fraction": 1.0},
 }
-
-
-class Rounds(list):
-    def record(self, record):
-        self.append(record)
-
-    def close(self, status):
-        return {}
 
 
 def simulation(*overrides, recipe=SMALL):
@@ -112,7 +106,7 @@ class Plain:
     """The exchange again, in plain torch: modules, optimisers and losses of torch alone."""
 
     def __init__(self, simulated, alpha=1.0, temperature=3.0, server_batch=16):
-        self.host, self.simulated = simulated.engine._host, simulated
+        self.simulated = simulated
         self.alpha, self.temperature, self.batch = alpha, temperature, server_batch
         workshop = simulated.setting.workshop()
         whole = workshop.lend("model", workshop.initial_vector("model")).module
@@ -135,7 +129,7 @@ class Plain:
 
     def round(self, number, cohort):
         sent = {k: self.client(k, number) for k in cohort}
-        ctx = self.simulated._context(number)
+        ctx = server_context(self.simulated.setting, number)
         for _ in range(2):
             for k, (features, logits, labels) in sent.items():
                 stream = ctx.stream(f"order of client {k}")
@@ -149,7 +143,10 @@ class Plain:
 
     def client(self, k, number):
         self.seen[k] += 1
-        model, ctx = self.clients[k], self.host._context(DispatchFacts(k, number, self.seen[k]))
+        model, ctx = (
+            self.clients[k],
+            client_context(self.simulated.setting, DispatchFacts(k, number, self.seen[k])),
+        )
         optimiser = self.optimiser(model)
         for epoch in (0, 1):
             for which, (images, labels) in ctx.numbered_epoch(epoch):
@@ -273,7 +270,7 @@ def test_servers_logits_come_from_its_final_model_in_eval_mode_each_at_its_sampl
     server = workshop.lend("server", simulated.servers[-1].model).freeze()
     for client, state in states(simulated).items():
         own = workshop.lend("model", state.model).freeze()
-        ctx = simulated.engine._host._context(DispatchFacts(client, 1, 1))
+        ctx = client_context(simulated.setting, DispatchFacts(client, 1, 1))
         images = torch.cat([batch.images for batch in ctx.samples()])
         with torch.no_grad():
             expected = server(own.up_to(own.module.layers["C1"], images))
@@ -294,16 +291,16 @@ def test_client_trains_extractor_and_classifier_and_the_server_touches_neither()
 
 def test_order_of_replies_changes_nothing():
     simulated = simulation("sampling={fraction: 1.0}")
-    method, host = simulated.setting.method, simulated.engine._host
+    setting, method = simulated.setting, simulated.setting.method
     replies = []
     for client in range(4):
-        ctx = host._context(DispatchFacts(client, 1, 1))
+        ctx = client_context(setting, DispatchFacts(client, 1, 1))
         _, reply = method.train(method.init_client(ctx), Message(known=0), ctx)
         reply.client = client
         replies.append(reply)
-    start = method.init_server(simulated._context(0))
+    start = method.init_server(server_context(simulated.setting, 0))
     learned = [
-        method.taught(start, Replies([replies[k] for k in order]), simulated._context(1))
+        method.taught(start, Replies([replies[k] for k in order]), server_context(simulated.setting, 1))
         for order in ((0, 1, 2, 3), (2, 0, 3, 1))
     ]
     assert torch.equal(learned[0].model, learned[1].model)

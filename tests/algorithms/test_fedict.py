@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from runs import Rounds
 
 from algorithms.fedict import FedICT, Options
 from cluster.engine.calls import decode_state
@@ -29,14 +30,6 @@ KD = 0.3816498482  # T^2 KL(t, u) at T = 3 (baselines, section 1)
 COUNTS = ([7.0, 2.0, 1.0], [1.0, 4.0, 5.0])
 TOLD = {client: {"counts": torch.tensor(counts)} for client, counts in enumerate(COUNTS)}
 SERVERS = "method={name: fedict, cut: C2, server: {name: dense, units: [8]}%s}"
-
-
-class Rounds(list):
-    def record(self, record):
-        self.append(record)
-
-    def close(self, status):
-        return {}
 
 
 class Sampled:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from runs import run_in_process
 
 import rayfed_kd
 from algorithms.fedkf import FedKF, Options, ServerState, equal_steps
@@ -23,8 +24,8 @@ SMALL = {
 }
 
 
-def run(folder, *overrides):
-    return rayfed_kd.run(SMALL, [f"results.folder={folder}", *overrides], local=True)
+def run(*overrides):
+    return run_in_process(SMALL, *overrides)
 
 
 def reply(client, value, samples):
@@ -50,7 +51,7 @@ def test_worked_slots_of_two_rounds(unseen, first_oca):
 
 
 def test_gamma_zero_is_fedavg_bit_for_bit(tmp_path):
-    without = run(tmp_path / "a", "method.gamma=0")
+    without = run("method.gamma=0")
     fedavg = rayfed_kd.run(
         {**SMALL, "method": {"name": "fedavg", "track_oca": True}},
         [f"results.folder={tmp_path / 'b'}"],
@@ -60,46 +61,46 @@ def test_gamma_zero_is_fedavg_bit_for_bit(tmp_path):
     assert np.array_equal(without.models["oca"], fedavg.models["oca"])
 
 
-def test_gamma_changes_the_student(tmp_path):
-    without, distilled = run(tmp_path / "a", "method.gamma=0"), run(tmp_path / "b")
+def test_gamma_changes_the_student():
+    without, distilled = run("method.gamma=0"), run()
     assert not np.array_equal(without.models["aca"], distilled.models["aca"])
 
 
-def test_first_round_does_not_tell_fedkf_from_its_minus_form(tmp_path):
+def test_first_round_does_not_tell_fedkf_from_its_minus_form():
     changes = ("rounds=1", "evaluation.every=1")
-    full, minus = run(tmp_path / "a", *changes), run(tmp_path / "b", *changes, "method.teacher=aca")
+    full, minus = run(*changes), run(*changes, "method.teacher=aca")
     assert np.array_equal(full.models["aca"], minus.models["aca"])
 
 
-def test_full_participation_makes_oca_the_active_average(tmp_path):
-    result = run(tmp_path / "a", "sampling.fraction=1.0")
+def test_full_participation_makes_oca_the_active_average():
+    result = run("sampling.fraction=1.0")
     assert np.allclose(result.models["aca"], result.models["oca"], atol=1e-6)
 
 
-def test_minus_form_sends_one_model_instead_of_two(tmp_path):
-    full, minus = run(tmp_path / "a", "rounds=1"), run(tmp_path / "b", "rounds=1", "method.teacher=aca")
+def test_minus_form_sends_one_model_instead_of_two():
+    full, minus = run("rounds=1"), run("rounds=1", "method.teacher=aca")
     down = [r.tables["rounds"]["bytes_down"].to_pylist()[0] for r in (full, minus)]
     assert down[0] == 2 * down[1]
     assert full.tables["rounds"]["bytes_up"].to_pylist() == [down[1]]
 
 
-def test_order_of_the_two_steps_changes_no_bit(tmp_path):
+def test_order_of_the_two_steps_changes_no_bit():
     """Both use the same x^ and the frozen teacher; without the adversarial term they do not meet."""
-    first, second = run(tmp_path / "a"), run(tmp_path / "b", "method.order=student_first")
+    first, second = run(), run("method.order=student_first")
     assert np.array_equal(first.models["oca"], second.models["oca"])
 
 
 @pytest.mark.parametrize(
     "option", ["warmup_rounds=1", "adversarial=0.5", "activation=sum", "entropy=normalised"]
 )
-def test_option_changes_the_result(option, tmp_path):
+def test_option_changes_the_result(option):
     """The generator's loss reaches the student through the images of the second round."""
-    plain, changed = run(tmp_path / "a"), run(tmp_path / "b", f"method.{option}")
+    plain, changed = run(), run(f"method.{option}")
     assert not np.array_equal(plain.models["aca"], changed.models["aca"])
 
 
-def test_warmup_round_generates_nothing(tmp_path):
-    result = run(tmp_path / "a", "method.warmup_rounds=1")
+def test_warmup_round_generates_nothing():
+    result = run("method.warmup_rounds=1")
     losses = [dict(row) for row in result.tables["rounds"]["losses"].to_pylist()]
     assert set(losses[0]) == {"ce"}
     assert "kl" in losses[1]
@@ -117,15 +118,15 @@ def test_equal_steps_are_the_floor_of_all_samples_by_clients_and_batch():
     assert equal_steps([100, 28], 10) == 6
 
 
-def test_every_client_makes_as_many_steps_when_equal(tmp_path):
-    counted = run(tmp_path / "a", "method.steps_per_epoch=3", "rounds=1")
+def test_every_client_makes_as_many_steps_when_equal():
+    counted = run("method.steps_per_epoch=3", "rounds=1")
     assert counted.summary["status"] == "finished"
 
 
-def test_passes_per_batch_are_those_of_table_nine(tmp_path, monkeypatch):
+def test_passes_per_batch_are_those_of_table_nine(monkeypatch):
     """Table IX, FedKF: generator 1 forward 1 backward, teacher 1 and 1, student 2 and 2 per batch."""
     passes = count_passes(monkeypatch)
-    result = run(tmp_path / "a", "rounds=1", "evaluation.every=2")
+    result = run("rounds=1", "evaluation.every=2")
     batches = passes["teacher", "forward"]
     assert result.summary["rounds"] == 1
     assert batches > 0
@@ -182,7 +183,7 @@ def test_gradient_reaches_generator_and_student_but_not_the_teacher():
     assert student.grad is not None
 
 
-def test_all_generators_start_equal_and_are_kept_between_rounds(tmp_path):
+def test_all_generators_start_equal_and_are_kept_between_rounds():
     """The generator's state makes the second participation differ from a first one: moments are kept."""
     prepared = rayfed_kd.prepare(SMALL)
     first, second = (prepared.setting.workshop().initial_vector("generator") for _ in range(2))

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from contexts import server_context
+from runs import Silent, run_in_process
 
-import rayfed_kd
 from algorithms.fedmd import FedMD, Options
 from cluster.engine.calls import Held
 from cluster.engine.host import Host
@@ -38,8 +39,8 @@ def reply(client, logits):
     return made
 
 
-def run(folder, *overrides, recipe=SMALL):
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+def run(*overrides, recipe=SMALL):
+    return run_in_process(recipe, *overrides)
 
 
 def states(method=None):
@@ -51,14 +52,6 @@ def states(method=None):
     simulation = Simulation(setting, LocalEngine(Host(setting)), Silent())
     simulation.run()
     return [record.state.resolve()["state"] for _, record in sorted(simulation.ground.records.items())]
-
-
-class Silent:
-    def record(self, record):
-        pass
-
-    def close(self, status):
-        return {}
 
 
 def test_consensus_is_the_mean_of_the_logits():
@@ -135,13 +128,13 @@ def test_without_digest_everybody_trains_alone_bit_for_bit():
         assert not found.public["steps"]
 
 
-def test_without_digest_nothing_travels(tmp_path):
-    rows = run(tmp_path / "a", *ALONE).tables["rounds"].to_pylist()
+def test_without_digest_nothing_travels():
+    rows = run(*ALONE).tables["rounds"].to_pylist()
     assert [(row["bytes_up"], row["bytes_down"]) for row in rows] == [(0, 0)] * 2
 
 
 @pytest.mark.parametrize("public", [5000, 10_000, 15_000, 20_000, 25_000])
-def test_ledger_of_a_run_is_the_published_communication(public, tmp_path):
+def test_ledger_of_a_run_is_the_published_communication(public):
     """FedGEMS Table 6: 16 clients upload 16 x N0 x 40 bytes: 3125 KiB for each 5,000; as much goes down."""
     recipe = {
         **SMALL,
@@ -152,7 +145,7 @@ def test_ledger_of_a_run_is_the_published_communication(public, tmp_path):
         "rounds": 1,
         "evaluation": {"every": 1, "samples": False},
     }
-    rows = run(tmp_path / "a", recipe=recipe).tables["messages"].to_pylist()
+    rows = run(recipe=recipe).tables["messages"].to_pylist()
     sums = {way: sum(row["bytes"] for row in rows if row["direction"] == way) for way in ("up", "down")}
     kinds = {row["kind"] for row in rows}
     metadata = sum(row["bytes"] for row in rows if row["kind"] == "metadata")
@@ -161,42 +154,40 @@ def test_ledger_of_a_run_is_the_published_communication(public, tmp_path):
     assert (sums["down"] - metadata) / 1024 == 3125.0 * public / 5000
 
 
-def test_public_samples_of_a_round_are_drawn_afresh_and_are_all_that_travels(tmp_path):
+def test_public_samples_of_a_round_are_drawn_afresh_and_are_all_that_travels():
     """Seven of them, three classes, four clients: 7 x 3 x 4 x 4 = 336 bytes either way."""
-    result = run(tmp_path / "a", "method.public_samples=7")
+    result = run("method.public_samples=7")
     for row in result.tables["rounds"].to_pylist():
         assert (row["bytes_up"], row["bytes_down"]) == (336, 336)
     simulation = Simulation(setting := prepare(SMALL, ["method.public_samples=7"]).setting, None, Silent())
-    method, ctx = setting.method, simulation._context(1)
+    method, ctx = setting.method, server_context(simulation.setting, 1)
     chosen = [method.options.ids(seed, ctx).tolist() for seed in (1, 1, 2)]
     assert chosen[0] == chosen[1] != chosen[2]
     assert len(set(chosen[0])) == 7
 
 
-def test_digest_moves_a_client_towards_the_others(tmp_path):
+def test_digest_moves_a_client_towards_the_others():
     """With labels and private data out of the way, the clients' predictions on public samples meet."""
     quiet = [*ALONE, "method.digest_epochs=20", "local.epochs=0", "rounds=6"]
-    losses = [
-        dict(row["losses"])["digest"] for row in run(tmp_path / "a", *quiet).tables["rounds"].to_pylist()
-    ]
+    losses = [dict(row["losses"])["digest"] for row in run(*quiet).tables["rounds"].to_pylist()]
     assert losses[-1] < 0.3 * losses[0]
 
 
-def test_clients_of_other_architectures_learn_together(tmp_path):
+def test_clients_of_other_architectures_learn_together():
     models = "client_models={models: [{name: mlp, hidden: 4}, {name: mlp, hidden: 16}]}"
-    result = run(tmp_path / "a", models, "rounds=6", "data.samples=600")
+    result = run(models, "rounds=6", "data.samples=600")
     assert result.summary["models"]["personal"]["last"]["ua"] > 0.6  # three classes: 1/3 by chance
 
 
-def test_newcomers_are_trained_first(tmp_path):
+def test_newcomers_are_trained_first():
     """Two of four a round: in each round those not seen yet do the first training, and no others."""
-    result = run(tmp_path / "a", "sampling={count: 2}", "rounds=5")
+    result = run("sampling={count: 2}", "rounds=5")
     steps = {}
     for row in result.tables["messages"].to_pylist():
         if row["direction"] == "down" and row["kind"] == "logits":
             steps.setdefault(row["round"], []).append(row["client"])
     simulation = Simulation(setting := prepare(SMALL, ["sampling={count: 2}"]).setting, None, Silent())
-    server = setting.method.init_server(simulation._context(0))
+    server = setting.method.init_server(server_context(simulation.setting, 0))
     told = []
 
     class Watching:
@@ -210,7 +201,9 @@ def test_newcomers_are_trained_first(tmp_path):
             return Replies([reply(k, torch.zeros(1, 3)) for k in self.clients])
 
     for number, clients in steps.items():
-        server = setting.method.run_round(server, Watching(clients), simulation._context(number))
+        server = setting.method.run_round(
+            server, Watching(clients), server_context(simulation.setting, number)
+        )
     seen = [client for _, new in told for client in new]
     assert sorted(seen) == sorted(set(seen)) == sorted(server.started)
     assert {step for step, _ in told} == {"start"}

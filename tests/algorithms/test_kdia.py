@@ -6,6 +6,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from contexts import server_context
+from runs import run_in_process
 
 import rayfed_kd
 from algorithms.kdia import KDIA, Options, known_frequencies
@@ -33,9 +35,9 @@ SMALL = {
 NOTHING_TAUGHT = ("method.lambda_kd=0", "method.lambda_gen=0")
 
 
-def run(folder, *overrides, method=None):
+def run(*overrides, method=None):
     recipe = SMALL if method is None else {**SMALL, "method": method}
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=True)
+    return run_in_process(recipe, *overrides)
 
 
 class Silent:
@@ -90,26 +92,26 @@ def test_teacher_is_the_direct_sum_over_all_clients(mean, monkeypatch):
         assert server.student.item() == pytest.approx(mine, rel=1e-6)
 
 
-def test_without_its_two_terms_the_student_is_fedavg_bit_for_bit(tmp_path):
-    plain = run(tmp_path / "a", method={"name": "fedavg"})
-    student = run(tmp_path / "b", *NOTHING_TAUGHT)
+def test_without_its_two_terms_the_student_is_fedavg_bit_for_bit():
+    plain = run(method={"name": "fedavg"})
+    student = run(*NOTHING_TAUGHT)
     assert np.array_equal(student.models["student"], plain.models["aca"])
 
 
 @pytest.mark.parametrize("term", NOTHING_TAUGHT)
-def test_each_term_alone_changes_the_student(term, tmp_path):
-    neither, one = run(tmp_path / "a", *NOTHING_TAUGHT), run(tmp_path / "b", term)
+def test_each_term_alone_changes_the_student(term):
+    neither, one = run(*NOTHING_TAUGHT), run(term)
     assert not np.array_equal(neither.models["student"], one.models["student"])
 
 
-def test_full_participation_and_equal_sizes_make_the_teacher_the_student(tmp_path):
-    result = run(tmp_path / "a", "sampling.fraction=1.0", "partition={name: iid, clients: 5}")
+def test_full_participation_and_equal_sizes_make_the_teacher_the_student():
+    result = run("sampling.fraction=1.0", "partition={name: iid, clients: 5}")
     partition = prepare(SMALL, ["partition={name: iid, clients: 5}"]).setting.partition
     assert len(set(partition.sizes.tolist())) == 1
     np.testing.assert_allclose(result.models["teacher"], result.models["student"], atol=1e-6)
 
 
-def test_every_batch_is_trained_on_and_drop_last_leaves_short_ones_out(tmp_path):
+def test_every_batch_is_trained_on_and_drop_last_leaves_short_ones_out():
     """Steps of a round: E sum ceil(N_k / B), or E sum max(floor(N_k / B), 1)."""
     for overrides, batches in (
         ((), lambda n: -(-n // 16)),
@@ -130,11 +132,11 @@ def test_every_batch_is_trained_on_and_drop_last_leaves_short_ones_out(tmp_path)
         assert sum(counted) == 2 * sum(batches(n) for n in sizes)
 
 
-def test_down_go_two_models_and_the_generator_up_goes_one_model(tmp_path):
+def test_down_go_two_models_and_the_generator_up_goes_one_model():
     """Ten classes, 3x32x32: 2 x 92,626 + 890,724 = 1,075,976 numbers down, and 1,795 BatchNorm entries."""
     method = {"name": "kdia", "generator": {"epochs": 0}}
     changes = ["rounds=1", "local.epochs=1", "evaluation.every=1", "data.classes=10"]
-    result = run(tmp_path / "a", *changes, method=method)
+    result = run(*changes, method=method)
     row = result.tables["rounds"].to_pylist()[0]
     assert row["bytes_down"] == 2 * 4 * (1_075_976 + 1_795)
     assert row["bytes_up"] == 2 * 4 * 92_626
@@ -146,7 +148,7 @@ def test_server_training_makes_what_the_ensemble_takes_for_the_class_asked_for()
     """Against a fixed linear ensemble the loss falls below half of log C, where it starts."""
     generator = "{width: 64, epochs: 2, batches: 40, batch_size: 64, lr: 0.01, diversity: 0.0}"
     sim = simulation(f"method.generator={generator}")
-    ctx, options = sim._context(1), sim.setting.method.options
+    ctx, options = server_context(sim.setting, 1), sim.setting.method.options
     torch.manual_seed(1)
     ensemble = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(400, 4)).requires_grad_(False)
     fits = []
@@ -161,7 +163,7 @@ def test_server_training_makes_what_the_ensemble_takes_for_the_class_asked_for()
 def test_generator_and_teacher_come_back_from_a_client_unchanged_and_convolutions_see_no_generated_loss():
     """With lambda_gen alone, and labels weightless, what moves is what lies after the maps."""
     sim = simulation()
-    ctx = sim._context(1)
+    ctx = server_context(sim.setting, 1)
     server = sim.setting.method.init_server(ctx)
     flat = ctx.model(server.student)
     generator = ctx.frozen_model(server.generator, "generator")
@@ -188,16 +190,16 @@ def test_both_kl_directions_by_hand():
     assert released._distillation(taught, logits).item() == pytest.approx(backward, rel=1e-5)
 
 
-def test_eq_3s_extra_factor_is_a_temperature_of_k(tmp_path):
+def test_eq_3s_extra_factor_is_a_temperature_of_k():
     """The generator's loss falls differently: sum p_k l_k / K against sum p_k l_k."""
-    one, k = (run(tmp_path / s, "rounds=1", f"method.ensemble_scale={s}") for s in ("one", "k"))
+    one, k = (run("rounds=1", f"method.ensemble_scale={s}") for s in ("one", "k"))
     losses = [dict(r.tables["rounds"].to_pylist()[0]["losses"]) for r in (one, k)]
     assert losses[0]["ce"] == losses[1]["ce"]
     assert losses[0]["generator_ce"] != losses[1]["generator_ce"]
 
 
-def test_generator_is_used_from_the_round_that_says_so(tmp_path):
-    early, late = run(tmp_path / "a"), run(tmp_path / "b", "method.generator_from_round=3")
+def test_generator_is_used_from_the_round_that_says_so():
+    early, late = run(), run("method.generator_from_round=3")
     logged = [[dict(r["losses"]) for r in result.tables["rounds"].to_pylist()] for result in (early, late)]
     assert ["gen" in losses for losses in logged[0]] == [True, True, True]
     assert ["gen" in losses for losses in logged[1]] == [False, False, True]
@@ -206,7 +208,7 @@ def test_generator_is_used_from_the_round_that_says_so(tmp_path):
 def test_pictures_of_weights_and_of_feature_similarity_and_their_data(tmp_path):
     import pyarrow.parquet as pq
 
-    run(tmp_path / "a", "evaluation.samples=true")
+    rayfed_kd.run(SMALL, [f"results.folder={tmp_path / 'a'}", "evaluation.samples=true"], local=True)
     folder = tmp_path / "a" / "figures"
     assert (folder / "teacher_weights-000003.png").stat().st_size > 5000
     weights = pq.read_table(folder / "teacher_weights-000003.parquet").to_pylist()
@@ -225,8 +227,8 @@ def test_feature_similarity_of_maps_with_themselves_is_their_mean_cosine():
     assert (units.mean(0) @ units.mean(0)).item() == pytest.approx(pairs.item()) == pytest.approx(0.5)
 
 
-def test_evaluated_are_both_models_last_and_best(tmp_path):
-    result = run(tmp_path / "a")
+def test_evaluated_are_both_models_last_and_best():
+    result = run()
     assert set(result.summary["models"]) == {"student", "teacher"}
     assert all({"last", "best", "best_round"} <= set(m) for m in result.summary["models"].values())
 

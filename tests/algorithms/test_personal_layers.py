@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from contexts import client_context, server_context
+from runs import Rounds
 from torch import nn
 
 import rayfed_kd
@@ -40,14 +42,6 @@ SMALL = {
     "evaluation": {"samples": False},
 }
 ALL = "[C1, C2, C3, F1, F2, F3]"
-
-
-class Rounds(list):
-    def record(self, record):
-        self.append(record)
-
-    def close(self, status):
-        return {}
 
 
 def simulated(method, *overrides, recipe=SMALL):
@@ -118,10 +112,10 @@ def test_a_round_of_two_clients_by_hand(method, epochs, first, second, base, squ
     b 1.075, h .65; FedRep steps h first, then b by (.65 - 2) .65 = -.8775. Client 2: h 2, y 1. n = (1, 3).
     """
     simulation = two_weights(method, epochs)
-    host = simulation.engine._host
+    setting = simulation.setting
     own, replies = [], []
     for client, head in ((0, 0.5), (1, 2.0)):
-        ctx = host._context(DispatchFacts(client, 1, 1))
+        ctx = client_context(setting, DispatchFacts(client, 1, 1))
         state = torch.tensor([9.0, head])  # its old base is not used
         model, reply = method.client_update(state, Message(base=torch.tensor([1.0])), ctx)
         reply.client = client
@@ -129,7 +123,7 @@ def test_a_round_of_two_clients_by_hand(method, epochs, first, second, base, squ
         replies.append(reply)
     assert own[0] == pytest.approx(first)
     assert own[1] == pytest.approx(second)
-    server = method.absorb(torch.tensor([1.0, 7.0]), Replies(replies), simulation._context(1))
+    server = method.absorb(torch.tensor([1.0, 7.0]), Replies(replies), server_context(simulation.setting, 1))
     assert server.tolist() == pytest.approx([base, 7.0])
 
 
@@ -184,13 +178,13 @@ def test_dropped_from_the_start_the_plus_form_is_the_plain_one(name):
 def test_standalone_is_the_plain_loop_on_a_clients_samples():
     """An independent loop: torch's SGD on the same batches, three rounds, momentum afresh in each."""
     simulation = simulated({"name": "standalone"}, "sampling.fraction=1.0")
-    setting, host = simulation.setting, simulation.engine._host
+    setting = simulation.setting
     for client, found in own_models(simulation).items():
         model = FlatModule(setting.builders["model"]())
         model.load(setting.workshop().initial_vector("model"))
         for participation in (1, 2, 3):
             optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1, momentum=0.5)
-            ctx = host._context(DispatchFacts(client, participation, participation))
+            ctx = client_context(setting, DispatchFacts(client, participation, participation))
             for epoch in (0, 1):
                 for images, labels in ctx.epoch(epoch):
                     model.zero_gradients()
@@ -250,8 +244,8 @@ def test_layer_that_turns_personal_goes_on_from_the_clients_own_value():
     for client, model in zero.items():  # steps too small to be seen: everything is as it came
         assert torch.allclose(model, initial)
         assert not torch.allclose(layers.rest(one[client], 5), layers.rest(initial, 5))
-    method_, host = two.setting.method, Host(two.setting)
-    state, ctx = one[0], host._context(DispatchFacts(0, 2, 2))
+    method_ = two.setting.method
+    state, ctx = one[0], client_context(two.setting, DispatchFacts(0, 2, 2))
     ctx.local = ctx.local.model_copy(update={"epochs": 0})
     base = layers.first(initial, 5)
     kept, _ = method_.client_update(state, Message(base=base, shared=5), ctx)
@@ -351,7 +345,7 @@ def test_pfedsd_evaluates_the_clients_last_local_models():
     simulation = simulated({"name": "pfedsd"})
     assert set(simulation.models) == {"global", "personal"}
     for client, record in simulation.ground.records.items():
-        ctx = Host(simulation.setting)._context(DispatchFacts(client, 0, 0))
+        ctx = client_context(simulation.setting, DispatchFacts(client, 0, 0))
         state = decode_state(record.state.resolve()["state"], "cpu")
         assert torch.equal(simulation.setting.method.personal(state, ctx), state)
         assert not torch.equal(state, simulation.servers[-1])
@@ -371,11 +365,11 @@ def test_centralized_keeps_its_moments_between_rounds():
     simulation = simulated(
         {"name": "centralized"}, "partition={name: iid, clients: 1}", "sampling={count: 1}"
     )
-    host, model = simulation.engine._host, FlatModule(simulation.setting.builders["model"]())
+    setting, model = simulation.setting, FlatModule(simulation.setting.builders["model"]())
     model.load(simulation.setting.workshop().initial_vector("model"))
     optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1, momentum=0.5)
     for participation in (1, 2, 3):
-        ctx = host._context(DispatchFacts(0, participation, participation))
+        ctx = client_context(setting, DispatchFacts(0, participation, participation))
         for epoch in (0, 1):
             for images, labels in ctx.epoch(epoch):
                 model.zero_gradients()

@@ -37,7 +37,6 @@ from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.packing import PackedCalls
 from cluster.ray_backend.placement import Plan
 from cluster.ray_backend.session import RaySession
-from cluster.server.schedules import make_schedule
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.flat_module import FlatModule
@@ -153,8 +152,8 @@ class Bare:
 
     def __init__(self, work: Workload, side: OnRay) -> None:
         setting = side.prepared.setting
-        self._partition, self._schedule = setting.partition, make_schedule(setting.recipe)
-        self._clients, self._count = range(setting.recipe.partition.clients), self._schedule.at_work
+        self._partition, self._schedule = setting.partition, setting.schedule
+        self._clients, self._count = range(setting.recipe.partition.clients), self._schedule.concurrency
         train, seed = setting.dataset.train, setting.recipe.seed
         images, labels = np.array(train.images), np.array(train.labels)
         statistics_ = (setting.dataset.mean, setting.dataset.std)
@@ -176,7 +175,7 @@ class Bare:
 
     def round(self, index: int) -> None:
         """One round."""
-        cohort = self._schedule.drawn(self._clients, self._count, index)
+        cohort = self._schedule.sample(self._clients, self._count, index)
         for client in cohort:
             self._seen[client] = self._seen.get(client, 0) + 1
         for worker, pipe in enumerate(self._pipes):

@@ -7,6 +7,7 @@ fields of manifests are held against a list of the documented ones.
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import socket
@@ -456,7 +457,9 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, 
     folder = tmp_path_factory.mktemp("h")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {
-        "RAY_AUTH_MODE": "disabled",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # it listens on loopback
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_JOB_STOP_WAIT_TIME_S": "120",
         "RAY_TMPDIR": str(folder),

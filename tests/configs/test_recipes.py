@@ -5,11 +5,13 @@ import re
 import pytest
 import yaml
 from paths import ROOT
+from runs import run_in_process
 
-import rayfed_kd
 from algorithms import METHODS
-from rayfed_kd.comparison.planning import check, plan
-from rayfed_kd.comparison.studies import read_study, studies_of
+from rayfed_kd.comparison.checking import check_study
+from rayfed_kd.comparison.planning import plan_runs
+from rayfed_kd.comparison.studies import read_study
+from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.setting.blueprint import make_method
 
@@ -34,10 +36,10 @@ def name(path):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)
-def test_recipe_runs_one_shortened_round(path, tmp_path):
+def test_recipe_runs_one_shortened_round(path):
     raw = yaml.safe_load(path.read_text())
     data = raw["data"]["name"]
-    shortened = ["rounds=1", "local.epochs=1", "local.batch_size=8", f"results.folder={tmp_path / 'run'}"]
+    shortened = ["rounds=1", "local.epochs=1", "local.batch_size=8"]
     if data in SHAPES:
         classes = CLASSES.get(data, 10)
         made = f"{{name: synthetic, samples: {4 * classes}, classes: {classes}, shape: {SHAPES[data]}}}"
@@ -65,8 +67,8 @@ def test_recipe_runs_one_shortened_round(path, tmp_path):
         shortened.append("method.server_epochs=1")
     if raw["method"]["name"] == "dafkd":
         shortened.append("method.distill_batches=2")
-    result = rayfed_kd.run(path, shortened, local=True)
-    assert result.summary["status"] == "finished"
+    result = run_in_process(path, *shortened)
+    assert result.summary["rounds"] == 1
     assert result.summary["models"]
 
 
@@ -120,15 +122,15 @@ def test_recipe_of_a_comparison_method_says_how_our_papers_run_it_and_that_is_va
 
 def both_versions(path):
     """A study as the file stands, and its quick version."""
-    studies = studies_of([str(path)])
-    return studies + studies_of([str(path)], quick=True) if read_study(path).quick else studies
+    studies = select_studies([str(path)])
+    return studies + select_studies([str(path)], quick=True) if read_study(path).quick else studies
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=name)
 def test_recipes_of_a_study_are_valid(path):
     for study in both_versions(path):
-        check(study)
-        for one in plan(study):
+        check_study(study)
+        for one in plan_runs(study):
             recipe = load_recipe(one.source, one.overrides)
             assert recipe.rounds >= 10 or recipe.method.name in ("standalone", "centralized")
             assert recipe.partition.clients >= 8 or recipe.method.name == "centralized"
@@ -139,7 +141,7 @@ def test_study_tells_the_share_of_images_and_no_count_that_holds_for_one_data_fo
     for study in both_versions(path):
         texts = (study.title, *(named.differs for named in study.published))
         assert not [text for text in texts if re.search(r"\d,\d{3} images", text)]
-        for share in re.findall(r"data\.fraction=([\d.]+)", " ".join(plan(study)[0].overrides)):
+        for share in re.findall(r"data\.fraction=([\d.]+)", " ".join(plan_runs(study)[0].overrides)):
             assert f"{100 * float(share):g} %" in study.title
 
 

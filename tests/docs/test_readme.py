@@ -21,7 +21,11 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("words", [["--local"], []], ids=["local", "ray"])
+# An own method's module reaches actors in test_engines.py, and the command a Ray in test_running.py.
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(["--local"], id="local"), pytest.param([], id="ray", marks=pytest.mark.slow)],
+)
 def test_own_method_runs_from_the_folder_of_the_command(words, folder):
     done = run_quickstart(folder, "method={name: my_kd:DistilFromGlobal, coefficient: 1.0}", *SHORT, *words)
     assert done.returncode == 0, done.stderr

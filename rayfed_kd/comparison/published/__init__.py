@@ -1,6 +1,6 @@
 """The papers' result tables, as data: one YAML file per paper, flat records.
 
-Percent as printed, FM as its real value, `mean` null where a paper only bounds it.
+Accuracies are percent as printed, FM is its real value, and `mean` is null where a paper only bounds it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,36 @@ _VALUES = ("metric", "mean", "std")
 
 
 def published_rows(paper: str, table: str, where: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of a paper's table whose keys equal `where`'s, in the paper's order.
+    """The records of a paper's table that have some keys and values.
 
-    Raises: RecipeError if there is no such paper, table, key or record.
+    Args:
+        paper: the name of its YAML file, as fedkf.
+        table: the table's number as printed, as VI.
+        where: key -> value that the records must have; empty: all records.
+
+    Returns: records in the paper's order, at least one.
+
+    Raises:
+        RecipeError: there is no such paper, table, key or record.
     """
     papers = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     if paper not in papers:
         raise RecipeError(
-            f"published.paper: {paper!r}: there are {', '.join(papers)}", hint=nearest(paper, papers)
+            f"published.paper: {paper!r} is unknown; expected one of {', '.join(papers)}.",
+            hint=nearest(paper, papers),
         )
-    tables = {
-        found["id"]: found for found in load_yaml((FOLDER / f"{paper}.yaml").read_text("utf8"))["tables"]
-    }
+    content = load_yaml((FOLDER / f"{paper}.yaml").read_text("utf8"))
+    tables = {entry["id"]: entry for entry in content["tables"]}
     if table not in tables:
-        raise RecipeError(f"published.table: {table!r}: {paper} has {', '.join(tables)}")
+        raise RecipeError(
+            f"published.table: {table!r} is no table of {paper}; expected one of {', '.join(tables)}"
+        )
     rows: list[dict[str, Any]] = tables[table]["rows"]
     keys = {key for row in rows for key in row}
     for key in where:
         if key not in keys:
-            there = ", ".join(sorted(keys))
-            raise RecipeError(f"published.where: no {key!r} in {paper}'s table {table}; there are {there}")
+            valid = ", ".join(sorted(keys))
+            raise RecipeError(f"published.where: no {key!r} in {paper}'s table {table}; there are {valid}")
     chosen = [row for row in rows if all(row.get(key) == value for key, value in where.items())]
     if not chosen:
         raise RecipeError(f"published.where: no row of {paper}'s table {table} has {dict(where)}")
@@ -45,24 +55,34 @@ def published_rows(paper: str, table: str, where: Mapping[str, Any]) -> list[dic
 
 
 def published_lines(paper: str, table: str, where: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One line per system: its name with what tells it from others, and its metrics.
+    """A paper's table with one line per system.
 
-    Returns: {"label": str, "values": metric -> (mean or None, std or None)} each.
-    Raises: as `published_rows`.
+    Args:
+        paper, table, where: as `published_rows` takes them.
+
+    Returns: {"label": str, "values": metric -> (mean or None, std or None)} each. The label is the system's
+        name with the keys that tell it from others, but for those of `where`.
+
+    Raises:
+        RecipeError: as `published_rows`.
     """
     lines: dict[str, dict[str, Any]] = {}
     for row in published_rows(paper, table, where):
-        told = [f"{k} {v}" for k, v in row.items() if k not in (*_VALUES, "method", "more_than", *where)]
-        label = ", ".join([str(row.get("method", "")), *told]).strip(", ")
+        keys = [f"{k} {v}" for k, v in row.items() if k not in (*_VALUES, "method", "more_than", *where)]
+        label = ", ".join([str(row.get("method", "")), *keys]).strip(", ")
         line = lines.setdefault(label, {"label": label, "values": {}})
         line["values"][row.get("metric", "value")] = (row.get("mean"), row.get("std"))
     return list(lines.values())
 
 
 def tables_named(header: str) -> list[tuple[str, str]]:
-    """The (paper, table) that a recipe's header names in its first line, as `Table 2 of Atapour et al. 2024`.
+    """The tables that a recipe's header names in its first line, as `Table 2 of Atapour et al. 2024`.
 
-    Only what the package has. The first line says what the recipe is; later ones, what options make of it.
+    Args:
+        header: the comment above a recipe. Its first line says what the recipe is; later lines say what
+            options make of it, and are not read.
+
+    Returns: (paper, table) of those that this package has.
     """
     named = re.search(r"\bTables? (\w+)(?: and (?:Table )?(\w+))?", header.partition("\n")[0])
     if named is None:

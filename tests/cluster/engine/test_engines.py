@@ -1,7 +1,7 @@
 """One result everywhere: torch.equal, not allclose."""
 
 import pytest
-import ray
+from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
@@ -23,6 +23,7 @@ EVERYWHERE = {
     "fedd2s": {},
     "fedgems": {},
 }
+NOT_FEDKF = [name for name in METHODS if name != "fedkf"]
 HETEROGENEOUS = ("fedmd", "cronus", "dsfl", "fedgem", "fedgems")
 MODELS = {
     "fedavg": {"aca", "oca"},
@@ -33,39 +34,44 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module")
-def small_ray():
-    """A private Ray with six logical cores: actors are counted, not measured."""
-    ray.init(address="local", num_cpus=6, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-def run(method, folder, *overrides, local=False, **options):
+def recipe_of(method, **options):
     recipe = small_recipe(RECIPE, method, **options)
     if method in HETEROGENEOUS:
         recipe["client_models"] = {"models": [{"name": "lenet5"}, {"name": "mlp", "hidden": 8}]}
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
+    return recipe
+
+
+def run(method, folder, *overrides, local=False, **options):
+    return rayfed_kd.run(recipe_of(method, **options), [f"results.folder={folder}", *overrides], local=local)
 
 
 @pytest.mark.parametrize("method", EVERYWHERE)
-def test_any_placement_gives_the_local_engines_bits(method, small_ray, tmp_path):
-    expected = run(method, tmp_path / "local", local=True, **EVERYWHERE[method])
+def test_any_placement_gives_the_local_engines_bits(method, hosts):
+    recipe = recipe_of(method, **EVERYWHERE[method])
+    expected = run_in_process(recipe)
     assert set(expected.models) == MODELS.get(method, {"global"})
     for clients_per_actor in (4, 2, 1):
-        placed = f"placement.clients_per_actor={clients_per_actor}"
-        result = run(method, tmp_path / f"{clients_per_actor}", placed, **EVERYWHERE[method])
+        result = hosts.run(recipe, f"placement.clients_per_actor={clients_per_actor}")
         assert_same_run(result, expected)
         # A pinned client that took part shows as a host of its own.
         assert len(set(result.tables["hosts"]["host"].to_pylist())) <= -(-4 // clients_per_actor)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in EVERYWHERE])
-def test_two_hosts_give_the_local_engines_bits(method, small_ray, tmp_path):
+def test_two_hosts_give_the_local_engines_bits(method, hosts):
     """The other methods, once each: four clients on two hosts, so that states travel."""
-    expected = run(method, tmp_path / "local", "rounds=2", local=True)
-    result = run(method, tmp_path / "ray", "rounds=2", "placement.clients_per_actor=2")
-    assert_same_run(result, expected)
+    recipe = recipe_of(method)
+    expected = run_in_process(recipe, "rounds=2")
+    assert_same_run(hosts.run(recipe, "rounds=2", "placement.clients_per_actor=2"), expected)
+
+
+@pytest.mark.parametrize("method", ["fedkf", *(pytest.param(m, marks=pytest.mark.slow) for m in NOT_FEDKF)])
+def test_a_whole_run_on_ray_gives_the_local_engines_bits(method, shared_ray, tmp_path):
+    """With a server's process and new client processes, as the command runs it."""
+    options = EVERYWHERE.get(method, {})
+    expected = run(method, tmp_path / "local", "rounds=2", local=True, **options)
+    placed = "placement.clients_per_actor=2"
+    assert_same_run(run(method, tmp_path / "ray", "rounds=2", placed, **options), expected)
 
 
 def test_placements_of_the_first_test_use_one_two_and_four_hosts():
@@ -78,7 +84,7 @@ def test_placements_of_the_first_test_use_one_two_and_four_hosts():
     assert hosts == [1, 2, 4]
 
 
-def test_bug_in_a_method_shows_its_own_traceback(small_ray, tmp_path, monkeypatch):
+def test_bug_in_a_method_shows_its_own_traceback(shared_ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_on_ray.py").write_text(
         "from algorithms.fedavg import FedAvg\n\n\n"
@@ -88,15 +94,15 @@ def test_bug_in_a_method_shows_its_own_traceback(small_ray, tmp_path, monkeypatc
     )
     recipe = {**RECIPE, "method": {"name": "broken_on_ray:Broken"}}
     with pytest.raises(Exception, match=r"round 1, client \d, client_update failed") as caught:
-        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"])
+        rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}", "placement.clients_per_actor=4"])
     assert "ValueError: seventeen" in str(caught.value)
     assert "broken_on_ray.py" in str(caught.value)
 
 
-def test_nothing_large_passes_through_the_driver(small_ray, tmp_path):
+def test_nothing_large_passes_through_the_driver(shared_ray, tmp_path):
     """What the driver receives while a run goes are events: numbers by name."""
     events = []
     recipe = {**small_recipe(RECIPE, "fedavg"), "results": {"folder": str(tmp_path / "run")}}
-    rayfed_kd.run(recipe, on_event=events.append)
+    rayfed_kd.run(recipe, ["placement.clients_per_actor=4"], on_event=events.append)
     assert [event["round"] for event in events] == [1, 2, 3]
     assert all(len(str(event)) < 5000 for event in events)

@@ -66,6 +66,7 @@ def own(tmp_path, monkeypatch):
 
 def run(folder, *overrides, local=False, on_event=lambda event: None, method=None):
     recipe = RECIPE if method is None else {**RECIPE, "method": {"name": f"own_faults:{method}"}}
+    overrides = overrides if local else ("placement.clients_per_actor=2", *overrides)
     return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local, on_event=on_event)
 
 
@@ -79,16 +80,19 @@ def client_hosts():
     return found
 
 
-@pytest.mark.parametrize(("at_a_time", "vectorise"), [(1, "off"), (2, "off"), (1, 2)])
-def test_killed_hosts_change_nothing(at_a_time, vectorise, tmp_path):
+@pytest.mark.parametrize(
+    ("at_a_time", "vectorise"),
+    [(1, "off"), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, "off"), (1, 2)))],
+)
+def test_killed_hosts_change_nothing(at_a_time, vectorise, shared_ray, tmp_path):
     method = "method={name: fedavg}" if vectorise != "off" else "method.name=fedkf"
     grouped = [method, f"local.vectorise={vectorise}"]
     expected = run(tmp_path / "local", *grouped, local=True)
-    killed = []
+    killed, others = [], set(client_hosts())
 
     def kill(event):
         if event["round"] in (1, 2):
-            for pid in client_hosts()[:at_a_time]:
+            for pid in [pid for pid in client_hosts() if pid not in others][:at_a_time]:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
@@ -100,7 +104,9 @@ def test_killed_hosts_change_nothing(at_a_time, vectorise, tmp_path):
         assert result.tables[table].equals(expected.tables[table])
 
 
-def test_host_that_dies_again_and_again_ends_the_run_with_call_and_way_to_go_on(own, tmp_path):
+# Without processes the same two are in test_short_steps.py.
+@pytest.mark.slow
+def test_host_that_dies_again_and_again_ends_the_run_with_call_and_way_to_go_on(own, shared_ray, tmp_path):
     with pytest.raises(RunError) as caught:
         run(tmp_path / "a", "faults.max_retries=1", "checkpoint.every=1", method="Dying")
     message = str(caught.value)
@@ -108,7 +114,8 @@ def test_host_that_dies_again_and_again_ends_the_run_with_call_and_way_to_go_on(
     assert f"rayfed-kd resume {tmp_path / 'a'}" in message
 
 
-def test_step_that_hangs_is_killed_and_run_again(own, tmp_path):
+@pytest.mark.slow
+def test_step_that_hangs_is_killed_and_run_again(own, shared_ray, tmp_path):
     expected = run(tmp_path / "plain", "rounds=3", local=True, method=None)
     result = run(tmp_path / "a", "rounds=3", "faults.step_timeout_s=8", method="Hanging")
     assert result.summary["status"] == "finished"

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
 from cluster.ray_backend.session import RaySession, _probe
-from rayfed_kd.data.cache import located, packed, unpack
+from rayfed_kd.data.cache import locate_entry, pack_entry, unpack_entry
 from rayfed_kd.data.loading import load_dataset, open_dataset
 from rayfed_kd.errors import DataError, RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
@@ -90,10 +90,10 @@ def test_shared_data_that_one_machine_does_not_see_is_refused():
 def test_sent_data_is_the_same_to_the_byte(tmp_path, monkeypatch):
     original = load_dataset("digits", fraction=0.1)
     monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path))
-    place = located(Path(original.folder.name))
+    place = locate_entry(Path(original.folder.name))
     assert place == tmp_path / original.folder.name
     for _ in range(2):  # the second time it is there already
-        unpack(place, packed(original.folder))
+        unpack_entry(place, pack_entry(original.folder))
     found = open_dataset(place)
     assert np.array_equal(found.train.images, original.train.images)
     assert np.array_equal(found.train.labels, original.train.labels)
@@ -105,7 +105,7 @@ def test_sent_data_is_the_same_to_the_byte(tmp_path, monkeypatch):
 def test_sent_data_without_room_says_so(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"cache folder .* cannot be made"):
-        unpack(tmp_path / "file" / "entry", {"a": np.zeros(1, np.uint8)})
+        unpack_entry(tmp_path / "file" / "entry", {"a": np.zeros(1, np.uint8)})
 
 
 @pytest.fixture

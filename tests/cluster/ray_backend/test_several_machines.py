@@ -47,7 +47,7 @@ class Telling(FedAvg):
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory):
+def machines(tmp_path_factory, no_ray):
     """Three machines of two cores and a logical GPU, each with a data cache of its own."""
     folder = tmp_path_factory.mktemp("machines")
     os.environ["RAYFED_KD_LOGICAL_GPUS"] = "1"

@@ -1,10 +1,11 @@
 """Runs without rounds: order of events, sync as a case of them, the same bits everywhere."""
 
 from concurrent.futures import Future
+from itertools import product
 
 import numpy as np
 import pytest
-import ray
+from runs import run_in_process
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
@@ -13,8 +14,7 @@ from cluster.server.clock import DeviceClock, NoClock
 from cluster.server.event_queue import Flights, Order
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.setting.devices import Devices
+from rayfed_kd.protocol import Clock, ClockFacts, Devices, DispatchFacts
 
 RECIPE = {
     "method": {"name": "fedavg"},
@@ -27,7 +27,14 @@ RECIPE = {
     "evaluation": {"samples": False},
     "clock": {"name": "lognormal"},
 }
+TWO_HOSTS = "placement.clients_per_actor=3"
 METHODS = ("fedavg", "fedkf", "kdia", "dafkd")
+# Each schedule and each method once; all others are slow.
+FAST = (("next_round", "fedkf"), ("fedbuff", "kdia"), ("fedasync", "dafkd"), ("fedasync", "fedavg"))
+RESUMED = [
+    pytest.param(*pair, marks=[] if pair in FAST else pytest.mark.slow)
+    for pair in product(("next_round", "fedbuff", "fedasync"), METHODS)
+]
 SCHEDULES = {
     "sync": {"name": "sync"},
     "quorum": {"name": "quorum", "min_fraction": 0.6},
@@ -37,18 +44,17 @@ SCHEDULES = {
 }
 
 
-@pytest.fixture(scope="module")
-def small_ray():
-    """A private Ray with three logical cores: actors are counted, not measured."""
-    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-def run(folder, *overrides, local=True, method="fedavg", options=None, **changes):
+def recipe_of(method="fedavg", options=None, **changes):
     options = options or ({"track_oca": True} if method == "fedavg" else {})
-    recipe = {**small_recipe(RECIPE, method, **options), **changes}
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
+    return {**small_recipe(RECIPE, method, **options), **changes}
+
+
+def run(*overrides, **changes):
+    return run_in_process(recipe_of(**changes), *overrides)
+
+
+def run_in_folder(folder, *overrides, **changes):
+    return rayfed_kd.run(recipe_of(**changes), [f"results.folder={folder}", *overrides], local=True)
 
 
 class Work:
@@ -77,7 +83,9 @@ def flights(work, *seconds_per_sample, up_mbit_s=None):
     devices = Devices(
         np.array(seconds_per_sample), up, np.full(clients, 1e12), np.zeros(clients), (None,) * clients
     )
-    return Flights(work, DeviceClock(devices), {"student": "weights"})
+    return Flights(
+        work, DeviceClock(None, ClockFacts(clients, seed=1, devices=devices)), {"student": "weights"}
+    )
 
 
 def test_replies_land_in_simulated_order_whatever_ends_first():
@@ -115,9 +123,30 @@ def test_upload_and_more_work_than_expected_change_the_order():
     assert [(air.next().order.client, air.now) for _ in range(2)] == [(1, 17.0), (0, 18.0)]
 
 
+class Late(Clock):
+    """Says that nothing arrives before second 5, and then that something did."""
+
+    def earliest(self, client, at, bytes_down, least_samples):
+        return 5.0
+
+    def arrival(self, client, at, bytes_down, samples, bytes_up):
+        return 4.0 if client else float("nan")
+
+
+@pytest.mark.parametrize(("client", "second"), [(0, "nan"), (1, "4.0")])
+def test_clock_whose_replies_arrive_before_their_earliest_second_is_refused(client, second):
+    """Their order would depend on what the server happened to ask first."""
+    work = Work()
+    air = Flights(work, Late(None, ClockFacts(2, seed=1)), {"student": "weights"})
+    air.start(order(1, client))
+    work.done(client)
+    with pytest.raises(RunError, match=rf"client {client} arrives at {second} s, and `earliest` gave 5.0 s"):
+        air.next()
+
+
 def test_replies_of_one_second_land_in_client_order_then_by_dispatch():
     work = Work()
-    air = Flights(work, NoClock(), {})
+    air = Flights(work, NoClock(None, ClockFacts(10, seed=1)), {})
     for number, client in enumerate([5, 2, 9], start=1):
         air.start(order(number, client))
     for client in (9, 5, 2):
@@ -135,8 +164,8 @@ def test_time_goes_on_to_the_deadline_if_nothing_lands():
 
 @pytest.mark.parametrize("clock", ["none", "lognormal"])
 def test_a_clock_changes_no_bit_of_synchronous_rounds(clock, tmp_path):
-    plain = run(tmp_path / "plain", clock={"name": "none"})
-    timed = run(tmp_path / "timed", clock={"name": clock})
+    plain = run(clock={"name": "none"})
+    timed = run(clock={"name": clock})
     assert np.array_equal(plain.models["aca"], timed.models["aca"])
     assert (timed.tables["rounds"]["sim_s"].null_count == 0) == (clock != "none")
 
@@ -146,14 +175,14 @@ def test_full_buffer_of_equal_devices_is_a_synchronous_run(method, tmp_path):
     """buffer = concurrency = cohort, constant weights, and devices that take equally long for everything."""
     equal = {"name": "constant", "seconds_per_sample": 0.0, "latency_s": 1.0}
     buffered = {"name": "buffered", "buffer": 3, "concurrency": 3}
-    sync = run(tmp_path / "sync", "rounds=3", clock=equal, method=method)
-    other = run(tmp_path / "other", "rounds=3", clock=equal, schedule=buffered, method=method)
+    sync = run("rounds=3", clock=equal, method=method)
+    other = run("rounds=3", clock=equal, schedule=buffered, method=method)
     assert_same_run(sync, other)
     assert set(sync.tables["rounds"]["cohort"].to_pylist()) == {3}
 
 
 def test_schedules_differ_from_each_other(tmp_path):
-    found = [run(tmp_path / name, schedule=schedule) for name, schedule in SCHEDULES.items()]
+    found = [run(schedule=schedule) for schedule in SCHEDULES.values()]
     assert len({result.models["aca"].tobytes() for result in found}) == len(SCHEDULES)
     waits = {
         name: r.tables["rounds"]["sim_s"].to_pylist()[-1] for name, r in zip(SCHEDULES, found, strict=True)
@@ -163,25 +192,31 @@ def test_schedules_differ_from_each_other(tmp_path):
     assert set(found[1].tables["rounds"]["dropped"].to_pylist()) == {1}
 
 
-@pytest.mark.parametrize("schedule", ["next_round", "fedbuff", "fedasync"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("schedule", "method"), RESUMED)
 def test_stopped_and_resumed_is_uninterrupted_with_replies_in_flight(schedule, method, tmp_path):
     changes = {"schedule": SCHEDULES[schedule], "method": method}
-    whole = run(tmp_path / "whole", "rounds=5", **changes)
-    run(tmp_path / "cut", "rounds=3", **changes)
+    whole = run_in_folder(tmp_path / "whole", "rounds=5", **changes)
+    run_in_folder(tmp_path / "cut", "rounds=3", **changes)
     again = rayfed_kd.resume(tmp_path / "cut", ["rounds=5"], local=True)
     assert_same_run(whole, again)
 
 
 @pytest.mark.parametrize("schedule", ["quorum", "fedbuff", "fedasync"])
-def test_ray_gives_the_bits_of_the_local_engine(schedule, small_ray, tmp_path):
+def test_ray_gives_the_bits_of_the_local_engine(schedule, hosts):
+    recipe = recipe_of("fedkf", schedule=SCHEDULES[schedule])
+    assert_same_run(run_in_process(recipe), hosts.run(recipe, TWO_HOSTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["quorum", "fedbuff", "fedasync"])
+def test_a_whole_run_on_ray_gives_the_bits_of_the_local_engine(schedule, shared_ray, tmp_path):
     changes = {"schedule": SCHEDULES[schedule], "method": "fedkf"}
-    local = run(tmp_path / "local", **changes)
-    assert_same_run(local, run(tmp_path / "ray", local=False, **changes))
+    placed = [f"results.folder={tmp_path / 'ray'}", TWO_HOSTS]
+    assert_same_run(run_in_folder(tmp_path / "local", **changes), rayfed_kd.run(recipe_of(**changes), placed))
 
 
 def test_every_table_has_simulated_seconds(tmp_path):
-    found = run(tmp_path / "a", schedule=SCHEDULES["fedbuff"])
+    found = run(schedule=SCHEDULES["fedbuff"])
     sim_s = dict(zip(*(found.tables["rounds"][c].to_pylist() for c in ("round", "sim_s")), strict=True))
     assert sorted(sim_s.values()) == list(sim_s.values())
     for name, table in found.tables.items():
@@ -198,7 +233,7 @@ def test_simulated_seconds_of_a_round_are_its_slowest_clients(tmp_path):
         "up_mbit_s": 1e15,
         "down_mbit_s": 1e15,
     }
-    found = run(tmp_path / "a", "rounds=2", "sampling.fraction=1.0", clock=clock)
+    found = run_in_folder(tmp_path / "a", "rounds=2", "sampling.fraction=1.0", clock=clock)
     sizes = prepare(tmp_path / "a" / "config.yaml").setting.partition.sizes
     largest = max(sizes.tolist())
     assert found.tables["rounds"]["sim_s"].to_pylist() == pytest.approx([0.5 * largest, largest])
@@ -207,14 +242,14 @@ def test_simulated_seconds_of_a_round_are_its_slowest_clients(tmp_path):
 def test_models_with_batchnorm_stay_finite_when_replies_are_late(tmp_path):
     """DaFKD's generator: differences of running variances would be negative by round 3."""
     options, schedule = {"distill_epochs": 0}, SCHEDULES["fedbuff"]
-    found = run(tmp_path / "a", "local.batch_size=16", method="dafkd", options=options, schedule=schedule)
+    found = run("local.batch_size=16", method="dafkd", options=options, schedule=schedule)
     assert max(found.tables["rounds"]["staleness"].to_pylist()) > 0
     assert all(np.isfinite(vector).all() for vector in found.models.values())
 
 
 def test_older_replies_than_allowed_are_dropped_and_counted(tmp_path):
     schedule = {**SCHEDULES["fedasync"], "max_staleness": 0}
-    rounds = run(tmp_path / "a", schedule=schedule).tables["rounds"]
+    rounds = run(schedule=schedule).tables["rounds"]
     assert set(rounds["staleness"].to_pylist()) == {0.0}
     assert sum(rounds["dropped"].to_pylist()) > 0
 
@@ -225,7 +260,7 @@ def test_devices_that_are_away_are_not_asked(tmp_path):
     lines += [f"{k},0.1,1000,1000,{0 if k < 3 else 50},{50 if k < 3 else 100}" for k in range(6)]
     (tmp_path / "trace.csv").write_text("\n".join(lines))
     clock = {"name": "trace", "file": str(tmp_path / "trace.csv")}
-    found = run(tmp_path / "a", "rounds=20", clock=clock, schedule=SCHEDULES["sync"])
+    found = run("rounds=20", clock=clock, schedule=SCHEDULES["sync"])
     sent = found.tables["messages"].filter(
         np.array([d == "down" for d in found.tables["messages"]["direction"].to_pylist()])
     )
@@ -235,17 +270,17 @@ def test_devices_that_are_away_are_not_asked(tmp_path):
     assert found.tables["rounds"]["sim_s"].to_pylist()[-1] > 50
 
 
-def test_real_clock_takes_replies_as_they_come(small_ray, tmp_path):
-    found = run(tmp_path / "a", clock={"name": "real"}, schedule=SCHEDULES["fedasync"], local=False)
+def test_real_clock_takes_replies_as_they_come(shared_ray, tmp_path):
+    recipe = recipe_of(clock={"name": "real"}, schedule=SCHEDULES["fedasync"])
+    found = rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'a'}", TWO_HOSTS])
     sim_s = found.tables["rounds"]["sim_s"].to_pylist()
     assert sim_s == sorted(sim_s)
     assert found.summary["status"] == "finished"
 
 
-def test_durable_replies_change_nothing(small_ray, tmp_path):
-    local = run(tmp_path / "local", "rounds=3", method="fedkf")
-    ray = run(tmp_path / "ray", "rounds=3", "faults.durable=true", method="fedkf", local=False)
-    assert_same_run(local, ray)
+def test_durable_replies_change_nothing(hosts):
+    local = run_in_process(recipe_of("fedkf"), "rounds=3")
+    assert_same_run(local, hosts.run(recipe_of("fedkf"), "rounds=3", "faults.durable=true", TWO_HOSTS))
 
 
 SHAPES = """
@@ -271,6 +306,6 @@ def test_reply_of_a_wrong_size_is_refused_or_dropped(tmp_path, monkeypatch):
         RunError,
         match=r"round 2, client 1, client_update: reply part student has 21385 elements; expected 21386",
     ):
-        run(tmp_path / "a", *everybody, method=method)
-    found = run(tmp_path / "b", *everybody, "faults.bad_replies=drop", method=method)
+        run(*everybody, method=method)
+    found = run(*everybody, "faults.bad_replies=drop", method=method)
     assert found.tables["rounds"]["dropped"].to_pylist() == [0, 1, 0]

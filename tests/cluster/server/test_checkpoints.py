@@ -20,7 +20,7 @@ from cluster.engine.host import Host
 from cluster.server.checkpoints import Checkpointer, Decoder, Snapshot, encode
 from cluster.server.client_records import ClientRecord
 from rayfed_kd.comparison.comparing import compare
-from rayfed_kd.comparison.planning import plan
+from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, RunError
@@ -164,10 +164,15 @@ def interrupted(folder, monkeypatch, at_step, method):
             run(folder, method=method)
 
 
+# What is interrupted where matters little to a method: `check_method` resumes each after its first round.
+FAST = (("fedkf", 1), ("fedkf", 4), ("fedd2s", 8), ("kdia", 2), ("fedgems", 2))
+STOPPED = [(name, 2) for name in METHODS if name != "datafree"]  # which has no steps at clients
+STOPPED += [(name, step) for name in ("fedkf", "fedd2s") for step in (1, 4, 8)]
+
+
 @pytest.mark.parametrize(
     ("method", "at_step"),
-    [(name, 2) for name in METHODS if name != "datafree"]  # which has no steps at clients
-    + [(name, step) for name in ("fedkf", "fedd2s") for step in (1, 4, 8)],
+    [pytest.param(*pair, marks=[] if pair in FAST else pytest.mark.slow) for pair in STOPPED],
 )
 def test_run_stopped_in_mid_round_and_resumed_is_the_undisturbed_run(method, at_step, tmp_path, monkeypatch):
     expected = run(tmp_path / "whole", method=method)
@@ -197,7 +202,7 @@ def test_run_without_a_whole_checkpoint_starts_again(tmp_path):
     assert_same_run(rayfed_kd.resume(tmp_path / "cut", ["rounds=4"], local=True), expected)
 
 
-def test_resumed_on_ray_with_more_hosts_gives_the_same_bits(tmp_path):
+def test_resumed_on_ray_with_more_hosts_gives_the_same_bits(shared_ray, tmp_path):
     expected = run(tmp_path / "whole")
     run(tmp_path / "cut", "rounds=2")
     overrides = ["rounds=4", "placement.clients_per_actor=2", "placement.client.num_cpus=0.5"]
@@ -272,7 +277,7 @@ def test_comparison_goes_on_in_the_middle_of_a_run(tmp_path, monkeypatch):
     study = Study.model_validate(
         {"base": str(base), "folder": str(tmp_path / "runs"), "runs": [{"label": "A"}]}
     )
-    interrupted(plan(study)[0].aside, monkeypatch, 6, "fedkf")
+    interrupted(plan_runs(study)[0].unfinished_folder, monkeypatch, 6, "fedkf")
     told = []
     found = compare(study, run=lambda p: run_each(p, local=True, address=None, jobs=None, tell=told.append))
     assert "A, seed 1: goes on in" in told[0]

@@ -4,8 +4,8 @@ import shutil
 from dataclasses import replace
 
 import pytest
-import ray
 import yaml
+from runs import run_in_process
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
@@ -49,30 +49,33 @@ def test_groups_are_even_in_client_order_and_of_one_architecture():
     assert Grouping(two, LocalEngine(Host(two))).groups(calls(range(4))) == [[0, 2], [1, 3]]
 
 
-@pytest.fixture(scope="module")
-def small_ray():
-    """A private Ray with six logical cores."""
-    ray.init(address="local", num_cpus=6, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 # Stateless, with slots, with states, several exchanges.
 @pytest.mark.parametrize("method", ["fedavg", "fedavg with slots", "pfedsd", "fedmd"])
-def test_any_placement_gives_the_local_engines_bits(method, small_ray, tmp_path):
-    name = method.partition(" ")[0]
-    options = {"track_oca": True} if "slots" in method else {}
-    asked = small_recipe(RECIPE, name, **options)
-    expected = rayfed_kd.run(asked, [f"results.folder={tmp_path}/local"], local=True)
+def test_any_placement_gives_the_local_engines_bits(method, hosts):
+    asked = with_slots_or_not(method)
+    expected = run_in_process(asked)
     for share in (6, 2):
-        placed = [f"results.folder={tmp_path}/{share}", f"placement.clients_per_actor={share}"]
-        assert_same_run(rayfed_kd.run(asked, placed), expected)
-    alone = rayfed_kd.run(asked, [f"results.folder={tmp_path}/off", "local.vectorise=off"], local=True)
+        assert_same_run(hosts.run(asked, f"placement.clients_per_actor={share}"), expected)
+    alone = run_in_process(asked, "local.vectorise=off")
     rows = zip(alone.tables["rounds"]["losses"], expected.tables["rounds"]["losses"], strict=True)
     assert all(dict(a.as_py()) == pytest.approx(dict(b.as_py()), abs=1e-4) for a, b in rows)
 
 
-def test_what_slots_and_states_keep_holds_no_other_clients_arrays(small_ray):
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "fedavg with slots", "pfedsd", "fedmd"])
+def test_a_whole_run_on_ray_gives_the_local_engines_bits(method, shared_ray, tmp_path):
+    asked = with_slots_or_not(method)
+    expected = rayfed_kd.run(asked, [f"results.folder={tmp_path}/local"], local=True)
+    placed = [f"results.folder={tmp_path}/ray", "placement.clients_per_actor=2"]
+    assert_same_run(rayfed_kd.run(asked, placed), expected)
+
+
+def with_slots_or_not(method):
+    name, _, slots = method.partition(" ")
+    return small_recipe(RECIPE, name, **({"track_oca": True} if slots else {}))
+
+
+def test_what_slots_and_states_keep_holds_no_other_clients_arrays(shared_ray):
     class Counted:
         fetched = 0
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import ray
 import torch
+from runs import Rounds, run_in_process
 from safetensors.torch import load_file
 
 import rayfed_kd
@@ -17,7 +17,7 @@ from rayfed_kd.errors import RecipeError, RunError
 OWN = '''
 import torch
 from rayfed_kd.protocol import PERSONAL, Architecture, Evaluated, Message, OneExchange, Reply
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.toolbox.local_training import train_on_labels
 
 
 class Own(OneExchange):
@@ -70,14 +70,6 @@ RECIPE = {
     "evaluation": {"samples": False},
 }
 DECIDED = ["metrics", "clients", "messages"]
-
-
-class Rounds(list):
-    def record(self, record):
-        self.append(record)
-
-    def close(self, status):
-        return {}
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +177,7 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
         simulation._evaluator.start = afresh
 
     simulation, cached = simulated(before=count)
-    cohorts = [simulation.ground.schedule.drawn(range(5), 2, r) for r in (1, 2, 3, 4)]
+    cohorts = [simulation.ground.schedule.sample(range(5), 2, r) for r in (1, 2, 3, 4)]
     assert asked == [0, 1, 2, 3, 4, *(client for cohort in cohorts[1:] for client in sorted(cohort))]
     asked.clear()
     _, afresh = simulated(before=forget)
@@ -201,21 +193,13 @@ def test_evaluation_changes_no_state():
         assert record.version == once.ground.records[client].version
 
 
-def test_any_placement_gives_the_local_engines_rows(tmp_path):
-    expected = rayfed_kd.run(RECIPE, [f"results.folder={tmp_path / 'local'}"], local=True)
-    ray.init(address="local", num_cpus=7, include_dashboard=False, log_to_driver=False)
-    try:
-        for actors in (1, 3):
-            overrides = [
-                f"results.folder={tmp_path / str(actors)}",
-                f"placement.clients_per_actor={actors}",
-            ]
-            result = rayfed_kd.run(RECIPE, overrides)
-            assert all(result.tables[name].equals(expected.tables[name]) for name in DECIDED)
-            assert np.array_equal(result.models["server"], expected.models["server"])
-            assert set(result.models) == {"server"}
-    finally:
-        ray.shutdown()
+def test_any_placement_gives_the_local_engines_rows(hosts):
+    expected = run_in_process(RECIPE)
+    for actors in (1, 3):
+        result = hosts.run(RECIPE, f"placement.clients_per_actor={actors}")
+        assert all(result.tables[name].equals(expected.tables[name]) for name in DECIDED)
+        assert np.array_equal(result.models["server"], expected.models["server"])
+        assert set(result.models) == {"server"}
 
 
 def test_resumed_run_evaluates_the_same(tmp_path):

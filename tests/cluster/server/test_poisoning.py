@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-import ray
 import torch
+from contexts import server_context
+from runs import Silent, run_in_process
 
-import rayfed_kd
 from cluster.engine.calls import Held
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
@@ -35,20 +35,12 @@ PAF = "attack={name: paf, clients: [3], scale: 10.0}"
 FEDGEMS = "method={name: fedgems, server: {name: mlp, hidden: 16}, server_batch_size: 16}"
 
 
-class Silent:
-    def record(self, record):
-        pass
-
-    def close(self, status):
-        return {}
-
-
 class Sending(Method):
     up = {"student": "weights", "logits": "logits", "counted": "counts"}  # noqa: RUF012
 
 
-def run(folder, *overrides, local=True):
-    return rayfed_kd.run(RECIPE, [f"results.folder={folder}", *overrides], local=local)
+def run(*overrides):
+    return run_in_process(RECIPE, *overrides)
 
 
 def simulation(*overrides):
@@ -138,7 +130,7 @@ def test_paf_moves_the_plain_mean_by_its_share_of_theta():
     plain, attacked = (simulation(*changes) for changes in ([], [PAF]))
     weights = []
     for one in (plain, attacked):
-        ctx, method = one._context(1), one.setting.method
+        ctx, method = server_context(one.setting, 1), one.setting.method
         server = one.begin().server
         replies = EngineCohort(1, one.ground).broadcast(method.client_update, method.dispatch(server, ctx))
         weights.append((replies, method.absorb(server, replies, ctx).weights))
@@ -147,10 +139,10 @@ def test_paf_moves_the_plain_mean_by_its_share_of_theta():
 
 
 @pytest.mark.parametrize("aggregation", ["median", "krum", "multi_krum", "trimmed_mean"])
-def test_robust_aggregation_stays_near_the_honest(aggregation, tmp_path):
+def test_robust_aggregation_stays_near_the_honest(aggregation):
     change = f"method={{name: fedavg, weighting: uniform, aggregation: {aggregation}, trim: 0.2}}"
-    honest, plain = run(tmp_path / "a").models["aca"], run(tmp_path / "b", PAF).models["aca"]
-    robust = run(tmp_path / "c", PAF, change).models["aca"]
+    honest, plain = run().models["aca"], run(PAF).models["aca"]
+    robust = run(PAF, change).models["aca"]
     assert np.abs(plain - honest).mean() > 2
     assert np.abs(robust - honest).mean() < 0.1
 
@@ -159,21 +151,17 @@ def test_robust_aggregation_stays_near_the_honest(aggregation, tmp_path):
     "method",
     ["method.name=fedavg", "method={name: fedmd}", "method={name: cronus}", "method={name: dsfl}", FEDGEMS],
 )
-def test_an_attack_without_attackers_changes_no_bit(method, tmp_path):
-    results = [
-        run(tmp_path / str(place), method, f"attack={attack}")
-        for place, attack in enumerate(("null", "{name: paf, clients: []}", "{name: lie, fraction: 0.0}"))
-    ]
+def test_an_attack_without_attackers_changes_no_bit(method):
+    attacks = ("null", "{name: paf, clients: []}", "{name: lie, fraction: 0.0}")
+    results = [run(method, f"attack={attack}") for attack in attacks]
     for name in ("metrics", "clients", "messages"):
         assert all(other.tables[name].equals(results[0].tables[name]) for other in results[1:])
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddf", "fedmd", "cronus", "dsfl", "fedgem"])
-def test_an_attack_changes_what_is_learned_and_no_byte(method, tmp_path):
+def test_an_attack_changes_what_is_learned_and_no_byte(method):
     change = FEDGEMS.replace("fedgems", "fedgem") if method == "fedgem" else f"method={{name: {method}}}"
-    honest, attacked = (
-        run(tmp_path / str(k), change, "rounds=1", *more) for k, more in enumerate(([], [PAF]))
-    )
+    honest, attacked = (run(change, "rounds=1", *more) for more in ([], [PAF]))
     assert honest.tables["messages"].equals(attacked.tables["messages"])
     if method in ("fedavg", "feddf"):
         name = "aca" if method == "fedavg" else "global"
@@ -231,7 +219,7 @@ def test_random_theta_is_the_same_at_every_sample_and_in_every_exchange():
 
 def test_looks_for_people_see_honest_replies():
     one, method = (made := simulation(PAF)), made.setting.method
-    message = method.dispatch(one.begin().server, one._context(1))
+    message = method.dispatch(one.begin().server, server_context(one.setting, 1))
     clients = EngineCohort(1, one.ground).clients
     looked = Onlookers(clients, 1, one.ground).broadcast(method.client_update, message)
     honest = Onlookers(clients, 1, dataclasses.replace(one.ground, poisoning=None))
@@ -241,20 +229,16 @@ def test_looks_for_people_see_honest_replies():
 
 def test_a_single_reply_cannot_be_poisoned():
     one = simulation(PAF)
-    method, ctx = one.setting.method, one._context(1)
+    method, ctx = one.setting.method, server_context(one.setting, 1)
     with pytest.raises(RunError, match="a reply that comes alone cannot be poisoned"):
         server = one.begin().server
         EngineCohort(1, one.ground).submit(0, method.client_update, method.dispatch(server, ctx))
 
 
-def test_ray_gives_the_local_engines_bits_under_attack(tmp_path):
+def test_ray_gives_the_local_engines_bits_under_attack(hosts):
     changes = ["method={name: fedavg, track_oca: true}", "attack={name: ofom, fraction: 0.4}"]
-    expected = run(tmp_path / "local", *changes)
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    try:
-        found = run(tmp_path / "ray", *changes, local=False)
-    finally:
-        ray.shutdown()
+    expected = run_in_process(RECIPE, *changes)
+    found = hosts.run(RECIPE, *changes, "placement.clients_per_actor=2")
     assert all(np.array_equal(found.models[name], expected.models[name]) for name in ("aca", "oca"))
     assert found.tables["messages"].equals(expected.tables["messages"])
 

@@ -15,10 +15,10 @@ from cluster.server.client_records import ClientRecord, Records
 from cluster.server.clock import NoClock
 from cluster.server.cohort import EngineCohort, Ground
 from cluster.server.event_queue import Flights
-from cluster.server.schedules import Schedule
+from cluster.server.schedules import Synchronous
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Message, Method
+from rayfed_kd.protocol import ClockFacts, Message, Method, ScheduleFacts, UpdateRule
 from rayfed_kd.recipe.schema import FaultsRecipe
 
 ANSWERS = {k: 100.0 * k + np.arange(12, dtype=np.float32).reshape(6, 2) for k in (1, 4)}
@@ -54,10 +54,10 @@ class Engine:
         self.futures[client].set_result(StepResult(facts, Held({"logits": answer}), Held({})))
 
 
-class Both(Schedule):
+class Both(Synchronous):
     """The two clients that have answers."""
 
-    def drawn(self, free, count, draw):
+    def sample(self, available, count, draw):
         return [1, 4]
 
 
@@ -68,8 +68,9 @@ def asked(engine, question="ids", message=None, *, drop=False):
     ground = Ground(
         setting=SimpleNamespace(method=method, recipe=recipe),
         engine=engine,
-        schedule=Both(2, seed=1),
-        flights=Flights(engine, NoClock(), method.up),
+        schedule=Both(None, ScheduleFacts(clients=5, cohort=2, seed=1)),
+        rule=UpdateRule(),
+        flights=Flights(engine, NoClock(None, ClockFacts(5, seed=1)), method.up),
         records=Records({k: ClientRecord(3, Held({"state": None}), 7, 0) for k in ANSWERS}),
         counters=Counters(),
         grouping=None,  # questions are asked one by one

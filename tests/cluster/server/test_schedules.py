@@ -6,11 +6,19 @@ import pytest
 
 from algorithms.dafkd import DaFKD
 from algorithms.fedavg import FedAvg
-from cluster.server.schedules import Schedule, check_exchanges, check_schedule, make_schedule
-from rayfed_kd.errors import RecipeError
+from cluster.server.schedules import Synchronous, check_sample
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.protocol import Progress, ScheduleFacts
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.recipe.timing import clock_options, cohort_size
-from rayfed_kd.setting.devices import make_devices
+from rayfed_kd.recipe.timing import cohort_size
+from rayfed_kd.setting.timing import (
+    check_exchanges,
+    check_schedule,
+    clock_options,
+    load_devices,
+    make_clock,
+    make_schedule,
+)
 
 CLOCK = ["clock.name=constant"]
 
@@ -24,6 +32,19 @@ def recipe(*overrides, clients=20, fraction=0.2):
     return load_recipe(whole, overrides)
 
 
+def sampling(seed=1):
+    """A schedule with the sampling that all have unless they say otherwise."""
+    return Synchronous(Synchronous.options_model()(), ScheduleFacts(clients=100, cohort=10, seed=seed))
+
+
+def asks(schedule, at_work, starting):
+    return schedule.clients_to_ask(Progress(1, 0, at_work, starting))
+
+
+def completes(schedule, replies, at_work, past_deadline=False):
+    return schedule.is_complete(Progress(1, replies, at_work, past_deadline=past_deadline))
+
+
 @pytest.mark.parametrize(
     ("fraction", "clients", "size"), [(0.2, 20, 4), (0.05, 20, 1), (1.0, 7, 7), (0.1, 100, 10)]
 )
@@ -33,38 +54,38 @@ def test_cohort_has_max_of_one_and_ck_clients(fraction, clients, size):
 
 def test_draw_is_a_function_of_seed_and_number():
     free = range(100)
-    schedule = Schedule(10, seed=1)
-    assert schedule.drawn(free, 10, 3) == Schedule(10, seed=1).drawn(free, 10, 3)
-    assert schedule.drawn(free, 10, 3) != schedule.drawn(free, 10, 4)
-    assert schedule.drawn(free, 10, 3) != Schedule(10, seed=2).drawn(free, 10, 3)
+    schedule = sampling(seed=1)
+    assert schedule.sample(free, 10, 3) == sampling(seed=1).sample(free, 10, 3)
+    assert schedule.sample(free, 10, 3) != schedule.sample(free, 10, 4)
+    assert schedule.sample(free, 10, 3) != sampling(seed=2).sample(free, 10, 3)
 
 
 def test_draw_is_ascending_without_repeats_and_of_the_free_alone():
     free = list(range(0, 100, 2))
-    drawn = Schedule(25, seed=1).drawn(free, 25, 1)
+    drawn = sampling().sample(free, 25, 1)
     assert drawn == sorted(set(drawn))
     assert len(drawn) == 25
     assert set(drawn) <= set(free)
 
 
 def test_no_more_are_drawn_than_are_free():
-    assert Schedule(10, seed=1).drawn([4, 7], 10, 1) == [4, 7]
+    assert sampling().sample([4, 7], 10, 1) == [4, 7]
 
 
 def test_clients_are_drawn_uniformly():
     """Each of 10 clients is among 3 with probability 0.3: 600 of 2,000, deviation 20.5."""
     counts = [0] * 10
     for number in range(1, 2001):
-        for client in Schedule(3, seed=5).drawn(range(10), 3, number):
+        for client in sampling(seed=5).sample(range(10), 3, number):
             counts[client] += 1
     assert all(abs(count - 600) < 5 * 20.5 for count in counts)
 
 
 def test_sync_asks_its_cohort_once_and_ends_when_nobody_is_at_work():
     schedule = make_schedule(recipe())
-    assert [schedule.wanted(0, True), schedule.wanted(3, False)] == [4, 0]
-    assert not schedule.ended(3, flying=1, late=False)
-    assert schedule.ended(4, flying=0, late=False)
+    assert [asks(schedule, 0, True), asks(schedule, 3, False)] == [4, 0]
+    assert not completes(schedule, 3, 1)
+    assert completes(schedule, 4, 0)
 
 
 def test_quorum_with_a_deadline_waits_for_all_until_then_and_after_it_for_the_least():
@@ -75,39 +96,45 @@ def test_quorum_with_a_deadline_waits_for_all_until_then_and_after_it_for_the_le
             "schedule={name: quorum, min_fraction: 0.7, deadline_s: 9.0, over_selection: 0.3}",
         )
     )
-    assert schedule.wanted(0, True) == 6
-    assert not schedule.ended(3, flying=3, late=False)
-    assert schedule.ended(4, flying=2, late=False)
-    assert not schedule.ended(2, flying=4, late=True)
-    assert schedule.ended(3, flying=3, late=True)
+    assert asks(schedule, 0, True) == 6
+    assert not completes(schedule, 3, 3)
+    assert completes(schedule, 4, 2)
+    assert not completes(schedule, 2, 4, past_deadline=True)
+    assert completes(schedule, 3, 3, past_deadline=True)
 
 
 def test_quorum_without_a_deadline_ends_with_the_least():
     schedule = make_schedule(recipe(*CLOCK, "schedule={name: quorum, min_fraction: 0.5}"))
-    assert schedule.ended(2, flying=2, late=False)
-    assert not schedule.ended(1, flying=3, late=False)
+    assert completes(schedule, 2, 2)
+    assert not completes(schedule, 1, 3)
 
 
 def test_over_selection_asks_no_more_than_there_are():
     schedule = make_schedule(
         recipe(*CLOCK, "schedule={name: quorum, over_selection: 1.0}", clients=5, fraction=0.8)
     )
-    assert schedule.wanted(0, True) == 5
+    assert asks(schedule, 0, True) == 5
 
 
 def test_buffered_keeps_its_number_at_work():
     schedule = make_schedule(recipe(*CLOCK, "schedule={name: buffered, buffer: 2, concurrency: 7}"))
-    assert [schedule.wanted(0, True), schedule.wanted(5, False), schedule.wanted(7, True)] == [7, 2, 0]
-    assert schedule.ended(2, flying=5, late=False)
-    assert not schedule.ended(1, flying=6, late=False)
+    assert [asks(schedule, 0, True), asks(schedule, 5, False), asks(schedule, 7, True)] == [7, 2, 0]
+    assert completes(schedule, 2, 5)
+    assert not completes(schedule, 1, 6)
 
 
 def test_presets_are_the_published_rules():
     fedbuff = make_schedule(recipe(*CLOCK, "schedule={name: fedbuff}", fraction=0.5))
-    assert (fedbuff.enough, fedbuff.rule.normalisation, fedbuff.rule.difference) == (10, "count", True)
+    assert (fedbuff.options.buffer, fedbuff.rule.normalisation, fedbuff.rule.difference) == (
+        10,
+        "count",
+        True,
+    )
     assert fedbuff.rule.staleness.weight(3) == 0.5
     fedasync = make_schedule(recipe(*CLOCK, "schedule={name: fedasync}"))
-    assert (fedasync.enough, fedasync.rule.server_lr, fedasync.rule.difference) == (1, 0.6, False)
+    assert (fedasync.rule.server_lr, fedasync.rule.normalisation) == (0.6, "none")
+    assert not fedasync.rule.difference
+    assert completes(fedasync, 1, at_work=3)
     assert fedasync.rule.staleness.weight(3) == 0.5
 
 
@@ -148,8 +175,8 @@ def test_bad_schedules_and_clocks_are_answered(overrides, message):
 def checked(method, *overrides):
     asked = recipe(*overrides, "local.epochs=2", clients=4, fraction=1.0)
     check_exchanges(asked, method)
-    devices = make_devices(clock_options(asked), 4, seed=1)
-    check_schedule(asked, method, devices, [100, 200, 300, 400])
+    schedule, clock = make_schedule(asked), make_clock(asked, load_devices(asked))
+    check_schedule(schedule, clock, method, asked, [100, 200, 300, 400])
 
 
 def test_deadline_that_nobody_can_meet_is_told_at_the_start():
@@ -171,4 +198,11 @@ def test_methods_with_several_exchanges_are_refused_where_there_are_no_rounds():
 
 
 def test_without_a_deadline_there_is_none():
-    assert make_schedule(recipe()).deadline_s == math.inf
+    assert make_schedule(recipe()).deadline_s(1) == math.inf
+
+
+@pytest.mark.parametrize("sampled", [[1, 1], [2, 1], [0], [8], [1, 2, 5]])
+def test_sample_of_others_than_the_available_is_refused(sampled):
+    check_sample([1, 5], [1, 2, 5], 2)
+    with pytest.raises(RunError, match="expected at most 2 of the 3 that are available"):
+        check_sample(sampled, [1, 2, 5], 2)

@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from contexts import server_context
 from torch import nn
 
 from algorithms.fedavg import FedAvg
 from cluster.engine.calls import Held, StepCall, StepError
 from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
 from rayfed_kd.batching.together import _rounds
 from rayfed_kd.data.batches import Drawn
 from rayfed_kd.experiment.preparation import prepare
@@ -42,8 +41,7 @@ def setting(method=None, **recipe):
 
 def calls(one):
     """What goes down first, and the first round's steps."""
-    run = Simulation(one, LocalEngine(Host(one)), None)
-    ctx = run._context(1)
+    ctx = server_context(one)
     message = one.method.dispatch(one.method.init_server(ctx), ctx)
     parts = {name: to_array(part).copy() for name, part in message.parts.items()}
     held = Held(parts)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rayfed_kd.data import cache
-from rayfed_kd.data.cache import cached
+from rayfed_kd.data.cache import load_cached
 from rayfed_kd.data.dataset import RawDataset, Source, Split
 from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.errors import DataError
@@ -38,45 +38,45 @@ def counted(tmp_path):
 
 
 def test_second_start_decodes_nothing(counted):
-    first, second = cached("made", counted.source(), 1.0), cached("made", counted.source(), 1.0)
+    first, second = load_cached("made", counted.source(), 1.0), load_cached("made", counted.source(), 1.0)
     assert counted.decoded == 1
     assert first.folder == second.folder
 
 
 def test_changed_content_is_decoded_again(counted):
-    cached("made", counted.source(), 1.0)
+    load_cached("made", counted.source(), 1.0)
     counted.file.write_bytes(b"two")
     counted.value = 2
-    assert cached("made", counted.source(), 1.0).train.images.max() == 2
+    assert load_cached("made", counted.source(), 1.0).train.images.max() == 2
 
 
 def test_same_content_under_a_new_time_is_not_decoded_again(counted):
-    cached("made", counted.source(), 1.0)
+    load_cached("made", counted.source(), 1.0)
     counted.file.touch()
-    cached("made", counted.source(), 1.0)
+    load_cached("made", counted.source(), 1.0)
     assert counted.decoded == 1
 
 
 def test_other_settings_make_another_entry(counted):
-    cached("made", counted.source(size=1), 1.0)
-    cached("made", counted.source(size=2), 1.0)
+    load_cached("made", counted.source(size=1), 1.0)
+    load_cached("made", counted.source(size=2), 1.0)
     assert counted.decoded == 2
 
 
 def test_truncated_entry_is_made_again(counted):
-    entry = cached("made", counted.source(), 1.0).folder
+    entry = load_cached("made", counted.source(), 1.0).folder
     images = entry / "train-images.npy"
     images.write_bytes(images.read_bytes()[:-3])
     with pytest.raises(DataError, match="no whole cache entry"):
         open_dataset(entry)
-    assert len(cached("made", counted.source(), 1.0).train) == 4
+    assert len(load_cached("made", counted.source(), 1.0).train) == 4
     assert counted.decoded == 2
 
 
 def test_half_written_entry_never_counts(counted, monkeypatch):
     monkeypatch.setattr(cache.json, "dumps", lambda *a, **k: 1 / 0 if "files" in a[0] else "x")
     with pytest.raises(ZeroDivisionError):
-        cached("made", counted.source(), 1.0)
+        load_cached("made", counted.source(), 1.0)
     monkeypatch.undo()
     assert not list(counted.file.parent.glob("cache/made-*"))
 
@@ -99,12 +99,12 @@ def test_labels_out_of_range_are_refused(counted, monkeypatch):
     bad = RawDataset(raw.train, None, ("only",))
     monkeypatch.setattr(counted, "decode", lambda: bad)
     with pytest.raises(DataError, match="labels from 0 to 1, expected 0 to 0"):
-        cached("made", counted.source(), 1.0)
+        load_cached("made", counted.source(), 1.0)
 
 
 def test_statistics_are_those_of_the_pixels(counted):
     """All pixels 1: mean 1 / 255, no deviation, which counts as 1."""
-    data = cached("made", counted.source(), 1.0)
+    data = load_cached("made", counted.source(), 1.0)
     assert data.mean == pytest.approx((1 / 255,))
     assert data.std == (1.0,)
 
@@ -119,15 +119,15 @@ def hashed(monkeypatch):
 
 def test_second_start_hashes_nothing(counted, hashed):
     for _ in range(2):
-        cached("made", counted.source(), 1.0)
+        load_cached("made", counted.source(), 1.0)
         assert hashed == [counted.file]
 
 
 def test_many_files_go_by_size_and_time(counted, hashed, monkeypatch):
     monkeypatch.setattr(cache, "MANY_FILES", 0)
-    cached("made", counted.source(), 1.0)
+    load_cached("made", counted.source(), 1.0)
     counted.file.write_bytes(b"longer")
-    cached("made", counted.source(), 1.0)
+    load_cached("made", counted.source(), 1.0)
     assert counted.decoded == 2
     assert hashed == []
 
@@ -135,29 +135,29 @@ def test_many_files_go_by_size_and_time(counted, hashed, monkeypatch):
 def test_missing_file_of_a_source_is_named(counted):
     counted.file.unlink()
     with pytest.raises(DataError, match=r"source.bin: cannot be read"):
-        cached("made", counted.source(), 1.0)
+        load_cached("made", counted.source(), 1.0)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"files": 3}'])
 def test_entry_with_damaged_meta_is_made_again(counted, content):
-    (cached("made", counted.source(), 1.0).folder / "meta.json").write_text(content)
-    assert len(cached("made", counted.source(), 1.0).train) == 4
+    (load_cached("made", counted.source(), 1.0).folder / "meta.json").write_text(content)
+    assert len(load_cached("made", counted.source(), 1.0).train) == 4
     assert counted.decoded == 2
 
 
 def test_what_a_killed_process_left_is_removed(counted):
-    entry = cached("made", counted.source(), 1.0).folder
+    entry = load_cached("made", counted.source(), 1.0).folder
     aside = entry.with_name(f".making-{entry.name}")
     entry.rename(aside)
     (aside / "meta.json").unlink()
-    assert cached("made", counted.source(), 1.0).folder == entry
+    assert load_cached("made", counted.source(), 1.0).folder == entry
     assert not aside.exists()
 
 
 def test_cache_that_cannot_be_made_is_told(counted, monkeypatch):
     monkeypatch.setenv("RAYFED_KD_CACHE", str(counted.file / "below-a-file"))
     with pytest.raises(DataError, match=r"cache folder .* cannot be made .* set RAYFED_KD_CACHE"):
-        cached("made", counted.source(), 1.0)
+        load_cached("made", counted.source(), 1.0)
 
 
 def test_full_disk_is_told_and_leaves_nothing(counted, monkeypatch):
@@ -166,7 +166,7 @@ def test_full_disk_is_told_and_leaves_nothing(counted, monkeypatch):
 
     monkeypatch.setattr(cache.np, "save", full)
     with pytest.raises(DataError, match=r"cannot be written .*No space left"):
-        cached("made", counted.source(), 1.0)
+        load_cached("made", counted.source(), 1.0)
     assert not list(cache.cache_folder().glob("*made-*"))
 
 
@@ -195,4 +195,4 @@ TRAIN = Split(PIXELS, LABELS)
 def test_source_that_hands_over_nonsense_is_refused(raw, told, counted, monkeypatch):
     monkeypatch.setattr(counted, "decode", lambda: raw)
     with pytest.raises(DataError, match=f"data made.*{told}"):
-        cached("made", counted.source(), 1.0)
+        load_cached("made", counted.source(), 1.0)

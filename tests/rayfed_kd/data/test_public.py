@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from contexts import client_context, server_context
 
-from cluster.engine.host import Host
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import DataError, RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import DispatchFacts, ServerContext
+from rayfed_kd.protocol import DispatchFacts
 
 RECIPE = {
     "method": {"name": "fedavg"},
@@ -34,12 +34,8 @@ def setting(*overrides):
     return prepare(RECIPE, overrides).setting
 
 
-def client_context(found, client=0, round_index=1):
-    return Host(found)._context(DispatchFacts(client, round_index, round_index))
-
-
-def server_context(found):
-    return ServerContext(found.workshop(), found.device_data(), found.server_facts(1), found.recipe.seed)
+def of_client(found, client=0, round_index=1):
+    return client_context(found, DispatchFacts(client, round_index, round_index))
 
 
 def private(partition):
@@ -111,7 +107,7 @@ def test_images_and_labels_of_an_id_are_the_same_for_server_and_clients():
     ids = torch.tensor([3, 0, 7])
     chosen = found.partition.public[ids.numpy()]
     train = found.dataset.train
-    contexts = [server_context(found), client_context(found, 0), client_context(found, 3)]
+    contexts = [server_context(found), of_client(found, 0), of_client(found, 3)]
     for ctx in contexts:
         assert len(ctx.public) == len(found.partition.public)
         assert ctx.public.labels(ids).tolist() == train.labels[chosen].tolist()
@@ -123,14 +119,14 @@ def test_images_and_labels_of_an_id_are_the_same_for_server_and_clients():
 
 def test_public_batches_are_not_augmented_and_have_an_order_of_their_own():
     found = setting("data.augment=crop_flip")
-    ctx = client_context(found)
+    ctx = of_client(found)
     batches = list(ctx.public.epoch(0, 16))
     ids = torch.cat([batch.ids for batch in batches])
     assert sorted(ids.tolist()) == list(range(len(ctx.public)))
     assert torch.equal(torch.cat([batch.images for batch in batches]), ctx.public.images(ids))
-    for other in (ctx.public.epoch(1, 16), client_context(found, 1).public.epoch(0, 16)):
+    for other in (ctx.public.epoch(1, 16), of_client(found, 1).public.epoch(0, 16)):
         assert next(other).ids.tolist() != batches[0].ids.tolist()
-    again = client_context(found).public.epoch(0, 16)
+    again = of_client(found).public.epoch(0, 16)
     assert next(again).ids.tolist() == batches[0].ids.tolist()
     assert torch.equal(torch.cat([b.ids for b in ctx.public.in_order()]), ctx.public.ids)
     some = torch.tensor([5, 2, 9])
@@ -140,7 +136,7 @@ def test_public_batches_are_not_augmented_and_have_an_order_of_their_own():
 
 def test_a_public_set_leaves_clients_own_batches_alone():
     found = setting()
-    first, second = client_context(found), client_context(found)
+    first, second = of_client(found), of_client(found)
     list(second.public.epoch(0, 16))
     assert torch.equal(next(first.epoch(0)).images, next(second.epoch(0)).images)
 
@@ -148,19 +144,19 @@ def test_a_public_set_leaves_clients_own_batches_alone():
 def test_public_samples_take_simulated_time_as_private_ones_do():
     """A pass over each: what the clock charges a client for is both."""
     found = setting()
-    ctx = client_context(found)
+    ctx = of_client(found)
     assert sum(len(batch.ids) for batch in ctx.public.epoch(0, 16)) == len(found.partition.public)
     assert sum(len(labels) for _, labels in ctx.epoch(0)) == ctx.num_samples
     assert ctx.samples_drawn == len(found.partition.public) + ctx.num_samples
 
 
 def test_unknown_labels_are_not_given():
-    ctx = client_context(setting("partition.public={fraction: 0.5, labels: false}"))
+    ctx = of_client(setting("partition.public={fraction: 0.5, labels: false}"))
     assert len(ctx.public.images(torch.tensor([0]))) == 1
     with pytest.raises(RunError, match=r"partition\.public\.labels is false"):
         ctx.public.labels(torch.tensor([0]))
     with pytest.raises(RunError, match=r"this recipe has no partition\.public"):
-        len(client_context(setting("partition.public=null")).public)
+        len(of_client(setting("partition.public=null")).public)
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def test_ctrl_c_in_a_comparison_tells_that_the_comparison_goes_on(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130
-    told = "interrupted: what was finished is there; the same compare command again goes on\n"
+    told = "interrupted: finished work is kept; the same compare command again goes on\n"
     assert errors.endswith(told)
 
 

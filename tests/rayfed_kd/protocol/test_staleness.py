@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import Lateness, Replies, Reply, UpdateRule
-from rayfed_kd.recipe.staleness import Staleness
+from rayfed_kd.recipe.staleness import Constant, Exponential, Hinge, Polynomial, Threshold
 
 
 def vec(*values):
@@ -22,13 +22,13 @@ def late(tau, *sent):
 @pytest.mark.parametrize(
     ("staleness", "expected"),
     [
-        (Staleness(), [1, 1, 1, 1]),
-        (Staleness(name="polynomial"), [1, 1 / math.sqrt(2), 1 / math.sqrt(3), 1 / math.sqrt(8)]),
-        (Staleness(name="polynomial", a=2.0), [1, 1 / 4, 1 / 9, 1 / 64]),
-        (Staleness(name="hinge"), [1, 1, 1, 1 / 31]),  # a 10, b 4: 1 / (10 (7 - 4) + 1)
-        (Staleness(name="hinge", a=1.0, b=1.0), [1, 1, 1 / 2, 1 / 7]),
-        (Staleness(name="threshold", b=1.0), [1, 1, 0, 0]),
-        (Staleness(name="exponential", a=0.5), [1, math.exp(-0.5), math.exp(-1), math.exp(-3.5)]),
+        (Constant(), [1, 1, 1, 1]),
+        (Polynomial(), [1, 1 / math.sqrt(2), 1 / math.sqrt(3), 1 / math.sqrt(8)]),
+        (Polynomial(a=2.0), [1, 1 / 4, 1 / 9, 1 / 64]),
+        (Hinge(), [1, 1, 1, 1 / 31]),  # a 10, b 4: 1 / (10 (7 - 4) + 1)
+        (Hinge(a=1.0, b=1.0), [1, 1, 1 / 2, 1 / 7]),
+        (Threshold(b=1.0), [1, 1, 0, 0]),
+        (Exponential(a=0.5), [1, math.exp(-0.5), math.exp(-1), math.exp(-3.5)]),
     ],
 )
 def test_weights_are_the_functions_of_staleness(staleness, expected):
@@ -37,19 +37,19 @@ def test_weights_are_the_functions_of_staleness(staleness, expected):
 
 def test_parameter_that_a_function_does_not_take_is_refused():
     with pytest.raises(ValidationError, match="threshold takes b"):
-        Staleness(name="threshold", a=1.0)
+        Threshold(a=1.0)
 
 
 def test_fedasync_mixes_the_models():
     """alpha 0.6, tau 3, a 0.5: weight 0.3; 0.7 * 1 + 0.3 * 5 = 2.2."""
-    rule = UpdateRule(Staleness(name="polynomial", a=0.5), "none", difference=False, server_lr=0.6)
+    rule = UpdateRule(Polynomial(a=0.5), "none", difference=False, server_lr=0.6)
     new = rule.applied(vec(1.0, 0.0), [vec(5.0, 10.0)], [40.0], [late(3, 9.0, 9.0)])
     assert torch.allclose(new, vec(2.2, 3.0))
 
 
 def test_fedbuff_adds_the_weighted_differences():
     """K 2, eta 0.5; fresh 4 from 2, and 7 from 3 with tau 3, weight 1/2: 2 + 0.5 (2 + 0.5 * 4) / 2 = 3."""
-    rule = UpdateRule(Staleness(name="polynomial", a=0.5), "count", difference=True, server_lr=0.5)
+    rule = UpdateRule(Polynomial(a=0.5), "count", difference=True, server_lr=0.5)
     new = rule.applied(vec(2.0), [vec(4.0), vec(7.0)], [30.0, 10.0], [late(0, 2.0), late(3, 3.0)])
     assert torch.allclose(new, vec(3.0))
 
@@ -65,19 +65,19 @@ def test_fedbuff_adds_the_weighted_differences():
     ],
 )
 def test_normalisations(normalisation, expected):
-    rule = UpdateRule(Staleness(name="polynomial", a=1.0), normalisation)
+    rule = UpdateRule(Polynomial(a=1.0), normalisation)
     new = rule.applied(vec(2.0), [vec(4.0), vec(7.0)], [30.0, 10.0], [late(0, 2.0), late(1, 3.0)])
     assert torch.allclose(new, vec(expected))
 
 
 def test_replies_that_all_weigh_nothing_change_nothing():
-    rule = UpdateRule(Staleness(name="threshold", b=0.0), "weight_sum")
+    rule = UpdateRule(Threshold(b=0.0), "weight_sum")
     assert torch.equal(rule.applied(vec(2.0), [vec(4.0)], [30.0], [late(1, 3.0)]), vec(2.0))
 
 
 def test_buffers_are_mixed_as_they_are():
     """A variance of 0.1, sent as 1.0 and come back as 0.2, must not become 0.1 + 0.2 - 1.0."""
-    rule = UpdateRule(Staleness(), "count", server_lr=0.5, borders={2: 1})
+    rule = UpdateRule(Constant(), "count", server_lr=0.5, borders={2: 1})
     new = rule.applied(vec(2.0, 0.1), [vec(7.0, 0.2)], [10.0], [late(1, 3.0, 1.0)])
     assert torch.allclose(new, vec(2 + 0.5 * 4, 0.5 * 0.1 + 0.5 * 0.2))
 
@@ -86,7 +86,7 @@ def test_fresh_replies_give_the_weighted_mean_to_the_bit():
     torch.manual_seed(1)
     vectors, counts = [torch.randn(1000) for _ in range(7)], [13.0, 7.0, 101.0, 2.0, 55.0, 31.0, 29.0]
     expected = weighted_mean(vectors, counts)
-    for rule in (UpdateRule(), UpdateRule(Staleness(name="polynomial"), "samples", difference=False)):
+    for rule in (UpdateRule(), UpdateRule(Polynomial(), "samples", difference=False)):
         assert torch.equal(rule.applied(torch.randn(1000), vectors, counts, [late(0)] * 7), expected)
 
 
@@ -97,6 +97,6 @@ def test_replies_bring_their_lateness_themselves():
 
     fresh, old = Reply(student=vec(4.0)), Reply(student=vec(7.0))
     fresh.client, old.client, old.staleness, old.sent = 5, 2, 1, Sent()
-    replies = Replies([fresh, old], UpdateRule(Staleness(name="polynomial", a=1.0), "count"))
+    replies = Replies([fresh, old], UpdateRule(Polynomial(a=1.0), "count"))
     # Client 2 first: 2 + (0.5 * (7 - 3) + 1 * (4 - 2)) / 2
     assert torch.allclose(replies.aggregated("student", [10.0, 30.0], vec(2.0)), vec(4.0))

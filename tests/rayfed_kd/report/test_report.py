@@ -20,12 +20,14 @@ from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.published import tables_named
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
+from rayfed_kd.comparison.table_text import caption, cells, header
+from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.report import write_report
+from rayfed_kd.report.page import write_report
 from rayfed_kd.results.tables import TableWriter
-from rayfed_kd.tuning.folder import Asked, Record, SearchFolder
+from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
 HEADER = "# Table 2 of Atapour et al. 2024.\n"
 RECIPE = {
@@ -343,12 +345,12 @@ def test_comparison_shows_its_own_table_and_the_studys_published_rows(tmp_path):
     study = Study.model_validate(content)
     nothing = partial(run_each, local=True, address=None, jobs=None, tell=lambda line: None)
     comparison = compare(study, run=nothing)
-    comparison.write(tmp_path / "runs")
+    write_comparison(comparison, tmp_path / "runs")
     found = report(tmp_path / "runs")
-    ours = next(t for t in found.tables if t[0] == comparison.header())
-    assert ours[1:] == comparison.cells()
+    ours = next(t for t in found.tables if t[0] == header(comparison))
+    assert ours[1:] == cells(comparison)
     assert ["FedD2S", "UA 77.47 ± 0.29"] in found.table("system", "as printed")
-    assert comparison.caption() in found.text
+    assert caption(comparison) in found.text
 
 
 def searched(folder):
@@ -357,16 +359,16 @@ def searched(folder):
     recipe = load_recipe(RECIPE).model_dump()
     search = SearchFolder(folder)
     records = [
-        Record(0, {"method.prox": 0.25, "local.epochs": 1}, "stopped", 1),
-        Record(1, {"method.prox": 0.5, "local.epochs": 2}, "finished", 3),
-        Record(2, {"method.prox": 1.0, "local.epochs": 1}, "failed", 2, "round 3: <NaN>"),
-        Record(3, {"method.prox": 0.125, "local.epochs": 1}),
+        TrialRecord(0, {"method.prox": 0.25, "local.epochs": 1}, "stopped", 1),
+        TrialRecord(1, {"method.prox": 0.5, "local.epochs": 2}, "finished", 3),
+        TrialRecord(2, {"method.prox": 1.0, "local.epochs": 1}, "failed", 2, "round 3: <NaN>"),
+        TrialRecord(3, {"method.prox": 0.125, "local.epochs": 1}),
     ]
-    with search.claimed(Asked(recipe, space, "amp/aca", "random", "asha"), resume=False):
+    with search.claimed(SearchSettings(recipe, space, "amp/aca", "random", "asha"), resume=False):
         for record in records[:3]:
             made(search.trial(record.number), rounds=record.round)
         for record in records:
-            search.write(record)
+            search.write_record(record)
     return folder
 
 
@@ -399,8 +401,8 @@ def test_search_without_a_value_is_a_page_too(tmp_path):
     folder = tmp_path / "tune-x"
     search = SearchFolder(folder)
     recipe, space = load_recipe(RECIPE).model_dump(), {"local.epochs": {"choice": [1, 2]}}
-    with search.claimed(Asked(recipe, space, "amp/aca", "grid", "fifo"), resume=False):
-        search.write(Record(0, {"local.epochs": 1}, "failed", 0, "no such thing"))
+    with search.claimed(SearchSettings(recipe, space, "amp/aca", "grid", "fifo"), resume=False):
+        search.write_record(TrialRecord(0, {"local.epochs": 1}, "failed", 0, "no such thing"))
     found = report(folder)
     assert "No trial has a value." in found.text
     assert found.table("trial", "error") == [["0", "no such thing"]]
@@ -408,7 +410,7 @@ def test_search_without_a_value_is_a_page_too(tmp_path):
 
 def test_search_of_another_form_is_refused(tmp_path):
     (tmp_path / "search.yaml").write_text("recipe: {}\nsteps: 3\n")
-    with pytest.raises(RecipeError, match=r"search.yaml: no search that this version"):
+    with pytest.raises(RecipeError, match=r"search.yaml: another version of rayfed-kd wrote this search"):
         report(tmp_path)
 
 

@@ -12,9 +12,9 @@ import pytest
 import rayfed_kd
 from algorithms import METHODS
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.report import write_report
-from rayfed_kd.tuning.folder import Asked, Record, SearchFolder
-from rayfed_kd.tuning.spaces import overrides_of
+from rayfed_kd.report.page import write_report
+from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
+from rayfed_kd.tuning.space import coefficient_overrides
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -125,13 +125,15 @@ def searched(folder):
     """A search of three trials, as `tune` leaves it: two ran, one failed."""
     space = {"method.gamma": {"loguniform": [0.01, 10.0]}, "local.epochs": {"choice": [1, 2]}}
     recipe, search = load_recipe(RECIPE).model_dump(), SearchFolder(folder)
-    with search.claimed(Asked(recipe, space, "amp/oca", "random", "asha"), resume=False):
+    with search.claimed(SearchSettings(recipe, space, "amp/oca", "random", "asha"), resume=False):
         for number, gamma in enumerate((0.1, 1.0)):
             drawn = {"method.gamma": gamma, "local.epochs": 1}
-            changes = [*overrides_of(drawn), f"results.folder={search.trial(number)}"]
+            changes = [*coefficient_overrides(drawn), f"results.folder={search.trial(number)}"]
             rayfed_kd.run(recipe, changes, local=True)
-            search.write(Record(number, drawn, "finished", 2))
-        search.write(Record(2, {"method.gamma": 10.0, "local.epochs": 2}, "failed", 0, "no such thing"))
+            search.write_record(TrialRecord(number, drawn, "finished", 2))
+        search.write_record(
+            TrialRecord(2, {"method.gamma": 10.0, "local.epochs": 2}, "failed", 0, "no such thing")
+        )
     return folder
 
 

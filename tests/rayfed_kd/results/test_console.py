@@ -4,7 +4,6 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rayfed_kd.results.console import RunConsole, format_bytes
 
@@ -58,10 +57,10 @@ def test_without_a_terminal_there_are_no_control_characters():
 
 
 def test_live_display_keeps_the_last_evaluation(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
+    for name, value in (("TERM", "xterm"), ("FORCE_COLOR", "1"), ("COLUMNS", "120")):
+        monkeypatch.setenv(name, value)  # rich takes the stream for a terminal of that width
     stream = io.StringIO()
     console = RunConsole(stream)
-    console._console = Console(file=stream, force_terminal=True, width=120)
     console.start("quickstart.yaml")
     console.round(EVENT)
     console.round({**EVENT, "round": 4, "metrics": {}})

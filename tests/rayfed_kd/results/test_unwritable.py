@@ -15,11 +15,15 @@ from rayfed_kd.results.tables import read_table
 SMALL = ["rounds=3", "data.fraction=0.3", "local.epochs=1", "evaluation.samples=false"]
 
 
-def limited(folder, most_bytes, *changes):
+def run_words(folder, *changes):
+    recipe = str(ROOT / "configs/quickstart.yaml")
+    return ["run", recipe, "--local", f"results.folder={folder}", *SMALL, *changes]
+
+
+def limited(words, most_bytes):
     """The command in a process whose files cannot grow further: to it the disk is full."""
-    words = ["run", str(ROOT / "configs/quickstart.yaml"), "--local", f"results.folder={folder}", *SMALL]
     return subprocess.run(
-        [sys.executable, "-m", "rayfed_kd", *words, *changes],
+        [sys.executable, "-m", "rayfed_kd", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),
         capture_output=True,
@@ -30,7 +34,7 @@ def limited(folder, most_bytes, *changes):
 
 def test_disk_that_fills_up_in_mid_run_ends_it_with_what_there_is(tmp_path):
     """Tables of three rounds are small; the checkpoint, with every client's model, is not."""
-    done = limited(tmp_path / "run", 300_000, "checkpoint.every=2")
+    done = limited(run_words(tmp_path / "run", "checkpoint.every=2"), 300_000)
     assert done.returncode == 1
     message = "the run's folder cannot be written"
     assert message in done.stderr
@@ -41,11 +45,26 @@ def test_disk_that_fills_up_in_mid_run_ends_it_with_what_there_is(tmp_path):
 
 
 def test_disk_that_is_full_before_the_first_round_is_a_bad_folder(tmp_path):
-    done = limited(tmp_path / "run", 100)
+    done = limited(run_words(tmp_path / "run"), 100)
     assert done.returncode == 2
     assert "results.folder:" in done.stderr
     assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_full_disk_on_resuming_leaves_the_recipe_as_it_was(tmp_path):
+    """config.yaml is all that says what the run is: half of it would end the run for good."""
+    folder = rayfed_kd.run(
+        ROOT / "configs/quickstart.yaml",
+        [f"results.folder={tmp_path / 'run'}", *SMALL, "rounds=1", "data.fraction=0.1"],
+        local=True,
+    ).folder
+    config = (folder / "config.yaml").read_text()
+    done = limited(["resume", str(folder), "--local", "rounds=2"], 100)
+    assert done.returncode == 2
+    assert "results.folder:" in done.stderr
+    assert (folder / "config.yaml").read_text() == config
+    assert not list(folder.glob(".part-*"))
 
 
 @pytest.mark.parametrize("place", ["file/below", "/proc/nothing/here"])

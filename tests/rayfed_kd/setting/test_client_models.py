@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import ray
 import torch
+from contexts import client_context
+from runs import run_in_process
 
 import rayfed_kd
-from cluster.engine.host import Host
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
@@ -15,7 +15,7 @@ from rayfed_kd.recipe.loading import load_recipe
 OWN = '''
 import torch
 from rayfed_kd.protocol import PERSONAL, Message, OneExchange, Reply
-from rayfed_kd.training import train_on_labels
+from rayfed_kd.toolbox.local_training import train_on_labels
 
 
 class Own(OneExchange):
@@ -76,7 +76,7 @@ def own_method(tmp_path, monkeypatch):
 
 
 def context(setting, client):
-    return Host(setting)._context(DispatchFacts(client, 1, 1))
+    return client_context(setting, DispatchFacts(client, 1, 1))
 
 
 def run(folder, *overrides, local=True):
@@ -143,14 +143,10 @@ def test_export_gives_a_clients_own_architecture(tmp_path):
     assert load_recipe(paths[1][2]).model_dump() == load_recipe(tmp_path / "a" / "config.yaml").model_dump()
 
 
-def test_ray_gives_the_local_engines_bits(tmp_path):
-    expected = run(tmp_path / "local")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    try:
-        large = "placement.overrides=[{clients: [1, 3], num_cpus: 2}]"
-        found = run(tmp_path / "ray", large, "placement.clients_per_actor=3", local=False)
-    finally:
-        ray.shutdown()
+def test_ray_gives_the_local_engines_bits(hosts):
+    expected = run_in_process(RECIPE)
+    large = "placement.overrides=[{clients: [1, 3], num_cpus: 2}]"
+    found = hosts.run(RECIPE, large, "placement.clients_per_actor=3")
     assert np.array_equal(found.models["server"], expected.models["server"])
     for name in ("metrics", "clients"):
         assert found.tables[name].equals(expected.tables[name])

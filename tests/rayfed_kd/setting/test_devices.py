@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.server.clock import (
+    ConstantClock,
+    ConstantOptions,
+    LogNormalClock,
+    LogNormalOptions,
+    NoClock,
+    TraceClock,
+    TraceOptions,
+)
 from rayfed_kd.errors import DataError, RecipeError
-from rayfed_kd.recipe.timing import ConstantOptions, LogNormalOptions, NoClockOptions, TraceOptions
-from rayfed_kd.setting.devices import Windows, make_devices, read_trace
+from rayfed_kd.protocol import Windows
+from rayfed_kd.setting.devices import read_trace
 
 
 def windows(*pairs, period=100.0):
@@ -19,7 +28,7 @@ def windows(*pairs, period=100.0):
 
 def test_busy_seconds_are_messages_and_work():
     """1.25 MB down at 10 Mbit/s: 1 s; 300 samples of 0.01 s: 3 s; 2.5 MB up at 5 Mbit/s: 4 s; 2 * 0.1 s."""
-    devices = make_devices(
+    devices = ConstantClock.make_devices(
         ConstantOptions(seconds_per_sample=0.01, down_mbit_s=10.0, up_mbit_s=5.0, latency_s=0.1), 3, seed=1
     )
     assert devices.busy_s(2, 1_250_000, 300, 2_500_000) == pytest.approx(8.2)
@@ -28,7 +37,7 @@ def test_busy_seconds_are_messages_and_work():
 
 def test_lognormal_devices_have_the_asked_median_and_spread():
     """Of 20,000: the standard error of mean and deviation of the logarithm is below 0.01."""
-    devices = make_devices(
+    devices = LogNormalClock.make_devices(
         LogNormalOptions(seconds_per_sample=0.01, compute_sigma=0.8, bandwidth_sigma=0.3), 20_000, seed=1
     )
     logs = np.log(devices.seconds_per_sample)
@@ -39,13 +48,13 @@ def test_lognormal_devices_have_the_asked_median_and_spread():
 
 
 def test_devices_are_a_function_of_the_seed():
-    one, same, other = (make_devices(LogNormalOptions(), 5, seed) for seed in (1, 1, 2))
+    one, same, other = (LogNormalClock.make_devices(LogNormalOptions(), 5, seed) for seed in (1, 1, 2))
     assert np.array_equal(one.up_mbit_s, same.up_mbit_s)
     assert not np.array_equal(one.up_mbit_s, other.up_mbit_s)
 
 
 def test_without_a_clock_there_are_no_devices():
-    assert make_devices(NoClockOptions(), 5, seed=1) is None
+    assert NoClock.make_devices(NoClock.options_model()(), 5, seed=1) is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +122,9 @@ def test_trace_gives_every_client_its_device(name, tmp_path):
         {"client": 0, "from_s": None, "until_s": None},
         {"client": 1, "from_s": 10.0, "until_s": 20.0},
     ]
-    devices = make_devices(TraceOptions(file=str(trace(tmp_path / name, rows)), period_s=100.0), 2, seed=1)
+    devices = TraceClock.make_devices(
+        TraceOptions(file=str(trace(tmp_path / name, rows)), period_s=100.0), 2, seed=1
+    )
     assert devices.windows[0] is None
     assert devices.available_from(1, 30.0) == 50.0
     assert devices.latency_s.tolist() == [0.0, 0.0]

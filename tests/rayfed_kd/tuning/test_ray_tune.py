@@ -20,8 +20,9 @@ from rayfed_kd.cli.main import commands
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.tables import read_table
-from rayfed_kd.tuning.folder import SearchFolder
-from rayfed_kd.tuning.ray_tune import _placement
+from rayfed_kd.tuning.ray_tune import trial_placement
+from rayfed_kd.tuning.search_folder import SearchFolder
+from rayfed_kd.tuning.search_result import write_search_result
 
 RECIPE = {
     "method": {"name": "fedavg"},
@@ -33,6 +34,7 @@ RECIPE = {
     "rounds": 9,
     "evaluation": {"samples": False},
     "checkpoint": {"every": 2},
+    "placement": {"clients_per_actor": 3},
 }
 LR = "local.optimizer.lr"
 
@@ -62,12 +64,13 @@ def same(found, expected):
 
 
 @pytest.fixture(scope="module")
-def failing(tmp_path_factory):
+def failing(tmp_path_factory, session_ray):
     """Grid search over three learning rates, of which 1e30 makes NaN in the first round."""
+    session_ray.start()
     folder, told = tmp_path_factory.mktemp("failing"), []
     keys = {LR: {"choice": [0.05, 1e30, 0.5]}}
     found = search(folder, keys, told=told, search="grid", scheduler="fifo", concurrent=2)
-    found.write()
+    write_search_result(found)
     return folder, found, told
 
 
@@ -124,7 +127,7 @@ def test_trials_placement_group_holds_server_and_hosts():
     plan = plan_hosts(recipe, [Node(4, 0, 2**34)])
     assert bundles(plan).asked == [{"CPU": 0.5}, {"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 1.0}]
     assert bundles(plan).places == [0, 1, 2, 3]
-    group = _placement(plan)
+    group = trial_placement(plan)
     assert group.head_bundle_is_empty  # the function that waits
     assert group.required_resources == {"CPU": 3.5}
     recipe = Recipe.model_validate({**RECIPE, "placement": {**placement, "client": {"num_cpus": 0}}})

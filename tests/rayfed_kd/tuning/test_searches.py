@@ -16,12 +16,13 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.tuning.findings import Found
-from rayfed_kd.tuning.folder import Asked, Metric, Record, SearchFolder, chosen_metric
-from rayfed_kd.tuning.proposers import Learning
-from rayfed_kd.tuning.search import Wanted, evaluated_metrics, ready_search
-from rayfed_kd.tuning.spaces import read_space
-from rayfed_kd.tuning.trial_rows import TrialRow
+from rayfed_kd.tuning.metric import SearchMetric, choose_metric
+from rayfed_kd.tuning.proposers import OptunaProposer
+from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
+from rayfed_kd.tuning.search_result import SearchResult, result_of_search, write_search_result
+from rayfed_kd.tuning.search_setup import SearchRequest, evaluated_metrics, prepare_search
+from rayfed_kd.tuning.space import read_space
+from rayfed_kd.tuning.trial_results import TrialResult
 from rayfed_kd.tuning.tune import accept_coefficients
 
 RECIPE = {**THREE_CLIENTS, "method": {"name": "fedavg", "track_oca": True}}
@@ -41,8 +42,10 @@ def space_file(folder, keys=KEYS, **more):
 
 def ready(folder, *overrides, keys=KEYS, search="random", samples=None, metric=None, **more):
     prepared = prepare(RECIPE, overrides)
-    wanted = Wanted(space_file(folder, keys, **more), samples, search, "asha", metric, folder / "search")
-    return ready_search(prepared.setting, wanted, partial(accept_coefficients, prepared))
+    wanted = SearchRequest(
+        space_file(folder, keys, **more), samples, search, "asha", metric, folder / "search"
+    )
+    return prepare_search(prepared.setting, wanted, partial(accept_coefficients, prepared))
 
 
 @pytest.mark.parametrize(
@@ -64,14 +67,14 @@ EVALUATED = {"student": ["server_accuracy", "amp"], "teacher": ["server_accuracy
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (None, Metric("ua", "personal")),
-        ("ua", Metric("ua", "personal")),
-        ("amp/teacher", Metric("amp", "teacher")),
-        ("/student", Metric("server_accuracy", "student")),
+        (None, SearchMetric("ua", "personal")),
+        ("ua", SearchMetric("ua", "personal")),
+        ("amp/teacher", SearchMetric("amp", "teacher")),
+        ("/student", SearchMetric("server_accuracy", "student")),
     ],
 )
 def test_metric_is_the_headline_of_the_last_model_unless_said(asked, expected):
-    assert chosen_metric(asked, EVALUATED) == expected
+    assert choose_metric(asked, EVALUATED) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,27 +88,27 @@ def test_metric_is_the_headline_of_the_last_model_unless_said(asked, expected):
 )
 def test_metric_that_is_not_there_is_refused_with_those_that_are(asked, message):
     with pytest.raises(RecipeError) as caught:
-        chosen_metric(asked, EVALUATED)
+        choose_metric(asked, EVALUATED)
     assert message in str(caught.value)
 
 
 def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
     assert ready(tmp_path).trials == 10
-    assert ready(tmp_path, samples=None, **{"metric": "amp/aca"}).metric == Metric("amp", "aca")
+    assert ready(tmp_path, samples=None, **{"metric": "amp/aca"}).metric == SearchMetric("amp", "aca")
     (tmp_path / "b").mkdir()
     prepared = prepare(RECIPE)
     path = space_file(tmp_path / "b", samples=4)
     for samples, expected in ((None, 4), (2, 2)):
-        wanted = Wanted(path, samples, "random", "fifo", None, tmp_path)
-        assert ready_search(prepared.setting, wanted, lambda coefficients: None).trials == expected
+        wanted = SearchRequest(path, samples, "random", "fifo", None, tmp_path)
+        assert prepare_search(prepared.setting, wanted, lambda coefficients: None).trials == expected
 
 
 def test_metric_that_the_recipe_does_not_have_names_the_space_that_asks_for_it(tmp_path):
     setting, path = prepare(RECIPE).setting, space_file(tmp_path, metric="amp/student")
     for asked, named in ((None, "space.yaml: "), ("amp/student", "")):
-        wanted = Wanted(path, None, "random", "asha", asked, tmp_path)
+        wanted = SearchRequest(path, None, "random", "asha", asked, tmp_path)
         with pytest.raises(RecipeError) as caught:
-            ready_search(setting, wanted, lambda coefficients: None)
+            prepare_search(setting, wanted, lambda coefficients: None)
         said = str(caught.value).removeprefix(f"{tmp_path}/")
         assert said == f"{named}metric 'amp/student': this recipe evaluates aca, oca."
 
@@ -151,7 +154,7 @@ def test_missing_ray_tune_is_told(tmp_path, monkeypatch):
 
 @pytest.fixture
 def asked():
-    return Asked(load_recipe(RECIPE).model_dump(), KEYS, "amp/oca", "random", "asha")
+    return SearchSettings(load_recipe(RECIPE).model_dump(), KEYS, "amp/oca", "random", "asha")
 
 
 def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked, tmp_path):
@@ -165,7 +168,7 @@ def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked
         pass
     with pytest.raises(RecipeError, match="holds a search already: --resume goes on"):
         folder.claimed(asked, resume=False).__enter__()
-    other = Asked(load_recipe(RECIPE, ["seed=2"]).model_dump(), KEYS, "amp/aca", "random", "asha")
+    other = SearchSettings(load_recipe(RECIPE, ["seed=2"]).model_dump(), KEYS, "amp/aca", "random", "asha")
     with pytest.raises(RecipeError) as caught:
         folder.claimed(other, resume=True).__enter__()
     assert "holds another search: metric was amp/oca, is amp/aca; recipe.seed was 1, is 2" in str(
@@ -178,7 +181,7 @@ def test_search_goes_on_with_other_placement_and_checkpoints(asked, tmp_path):
     with folder.claimed(asked, resume=False):
         pass
     changes = ["placement.clients_per_actor=1", "checkpoint.every=1"]
-    other = Asked(load_recipe(RECIPE, changes).model_dump(), KEYS, "amp/oca", "random", "asha")
+    other = SearchSettings(load_recipe(RECIPE, changes).model_dump(), KEYS, "amp/oca", "random", "asha")
     with folder.claimed(other, resume=True):
         pass
 
@@ -186,15 +189,15 @@ def test_search_goes_on_with_other_placement_and_checkpoints(asked, tmp_path):
 def test_failed_trials_are_tried_again_and_others_left(asked, tmp_path):
     folder = SearchFolder(tmp_path / "search")
     records = [
-        Record(0, {"a": 1}, "finished", 2),
-        Record(1, {"a": 2}, "failed", 1, "boom"),
-        Record(2, {"a": 3}),
+        TrialRecord(0, {"a": 1}, "finished", 2),
+        TrialRecord(1, {"a": 2}, "failed", 1, "boom"),
+        TrialRecord(2, {"a": 3}),
     ]
     with folder.claimed(asked, resume=False):
         for record in records:
-            folder.write(record)
+            folder.write_record(record)
     with folder.claimed(asked, resume=True):
-        assert folder.records() == [records[0], Record(1, {"a": 2}, "running", 1), records[2]]
+        assert folder.records() == [records[0], TrialRecord(1, {"a": 2}, "running", 1), records[2]]
 
 
 def test_folder_that_cannot_be_made_is_refused(asked, tmp_path):
@@ -230,7 +233,7 @@ def rows():
 
     def row(trial, lr, epochs, values, status="finished", error=None):
         coefficients = {"local.optimizer.lr": lr, "local.epochs": epochs, "method.track_oca": trial % 2 == 0}
-        return TrialRow(trial, coefficients, values, len(values), 1.5, status, error)
+        return TrialResult(trial, coefficients, values, len(values), 1.5, status, error)
 
     return [
         row(0, 0.01, 1, [(1, 0.2), (2, 0.4)]),
@@ -244,7 +247,9 @@ def rows():
 @pytest.fixture
 def found(tmp_path):
     space, recipe = read_space(space_file(tmp_path)), Recipe.model_validate(RECIPE)
-    return Found(tmp_path / "out", rows(), space, Metric("amp", "oca"), recipe, "random search, asha")
+    return SearchResult(
+        tmp_path / "out", rows(), space, SearchMetric("amp", "oca"), recipe, "random search, asha"
+    )
 
 
 def test_best_trial_is_the_first_of_equals_that_did_not_fail(found):
@@ -252,7 +257,7 @@ def test_best_trial_is_the_first_of_equals_that_did_not_fail(found):
 
 
 def test_table_has_a_row_a_trial_by_hand(found):
-    found.write()
+    write_search_result(found)
     table = pq.read_table(found.folder / "trials.parquet")
     names = ["trial", *KEYS, "best", "best_round", "last", "rounds", "seconds", "status", "error"]
     assert table.column_names == names
@@ -268,15 +273,15 @@ def test_table_has_a_row_a_trial_by_hand(found):
 
 def test_mixed_and_nested_values_stand_in_the_table_as_json(found, tmp_path):
     space = read_space(space_file(tmp_path, {"a": {"choice": ["x", {"b": 1}]}, "c": {"choice": [1, 0.5]}}))
-    row = TrialRow(0, {"a": {"b": 1}, "c": 1}, [(1, 0.5)], 1, 1.0, "finished")
-    other = TrialRow(1, {"a": "x", "c": 0.5}, [(1, 0.4)], 1, 1.0, "finished")
-    table = Found(tmp_path, [row, other], space, found.metric, found.recipe, "").table()
+    row = TrialResult(0, {"a": {"b": 1}, "c": 1}, [(1, 0.5)], 1, 1.0, "finished")
+    other = TrialResult(1, {"a": "x", "c": 0.5}, [(1, 0.4)], 1, 1.0, "finished")
+    table = SearchResult(tmp_path, [row, other], space, found.metric, found.recipe, "").table()
     assert table["a"].to_pylist() == ['{"b": 1}', '"x"']
     assert table["c"].to_pylist() == [1.0, 0.5]
 
 
 def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
-    found.write()
+    write_search_result(found)
     text = (found.folder / "best.yaml").read_text()
     first, second, third, *_ = text.splitlines()
     told = "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
@@ -289,7 +294,7 @@ def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
 
 
 def test_pictures_and_hparams_are_written(found):
-    paths = {path.name for path in found.write()}
+    paths = {path.name for path in write_search_result(found)}
     assert paths == {"trials.parquet", "best.yaml", "coefficients.png", "parallel.png"}
     assert all((found.folder / "figures" / name).stat().st_size > 5000 for name in ("parallel.png",))
     runs = sorted(path.name for path in (found.folder / "tensorboard").iterdir())
@@ -299,7 +304,7 @@ def test_pictures_and_hparams_are_written(found):
     assert [event.value for event in events.Scalars("amp/oca")] == pytest.approx([0.6, 0.5])
     assert "_hparams_/session_start_info" in events.summary_metadata
     assert events.Scalars("best/amp/oca")[0].value == pytest.approx(0.6)
-    found.write()  # again, as after --resume: nothing doubles
+    write_search_result(found)  # again, as after --resume: nothing doubles
     events = EventAccumulator(str(found.folder / "tensorboard" / "00001"))
     events.Reload()
     assert len(events.Scalars("amp/oca")) == 2
@@ -307,14 +312,14 @@ def test_pictures_and_hparams_are_written(found):
 
 def test_search_whose_trials_all_failed_ends_with_their_errors(tmp_path):
     search = ready(tmp_path)
-    search.folder.write(Record(0, search.listed[0], "failed", 0, "boom"))
+    search.folder.write_record(TrialRecord(0, search.listed[0], "failed", 0, "boom"))
     with pytest.raises(RunError, match="no trial ended with a value:\ntrial 0 failed: boom"):
-        search.found()
+        result_of_search(search)
 
 
 def learned(space, begun=(), trials=16):
     """Proposals, each told a value that is best at lr 0.03 and one epoch; trial 3 failed."""
-    proposer, proposed = Learning(space, 1, begun), []
+    proposer, proposed = OptunaProposer(space, 1, begun), []
     for number in range(trials):
         proposed.append(dict(proposer.propose(number)))
         value = -abs(proposed[-1]["local.optimizer.lr"] - 0.03) - proposed[-1]["local.epochs"]
@@ -344,7 +349,7 @@ def test_optuna_learns_what_does_well(tmp_path):
 def test_importing_what_a_search_is_made_of_loads_neither_torch_nor_ray():
     import subprocess
 
-    code = "import rayfed_kd.tuning.spaces, rayfed_kd.tuning.folder, rayfed_kd.tuning.proposers, sys"
+    code = "import rayfed_kd.tuning.space, rayfed_kd.tuning.search_folder, rayfed_kd.tuning.proposers, sys"
     code += "\nprint([m for m in ('torch', 'ray', 'optuna') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

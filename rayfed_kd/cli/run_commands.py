@@ -1,0 +1,133 @@
+"""Commands about one run: run, resume, export, partition."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rayfed_kd.cli.options import ADDRESS, OVERRIDES, RECIPE
+
+if TYPE_CHECKING:
+    from rayfed_kd.experiment.result import Result
+    from rayfed_kd.results.console import RunConsole
+
+
+@click.command()
+@RECIPE
+@OVERRIDES
+@click.option("--local", is_flag=True, help="Run in this process, without Ray: for debuggers and small runs.")
+@ADDRESS
+def run(recipe: str, overrides: tuple[str, ...], local: bool, address: str | None) -> None:
+    """Run RECIPE, a YAML file.
+
+    KEY=VALUE changes a key of the recipe, as method.gamma=0.5 or rounds=20.
+    """
+    from rayfed_kd.experiment.running import run as run_recipe
+
+    def start(console: RunConsole) -> Result:
+        return run_recipe(
+            recipe, overrides, local=local, address=address, on_event=console.round, tell=console.message
+        )
+
+    _run_on_console(shlex.join((recipe, *overrides)), start)
+
+
+@click.command()
+@click.argument("folder", type=click.Path())
+@OVERRIDES
+@click.option("--local", is_flag=True, help="Run in this process, without Ray.")
+@ADDRESS
+@click.option(
+    "--anyway",
+    is_flag=True,
+    help="Go on although rayfed-kd, torch or numpy have another version than when the run began.",
+)
+def resume(folder: str, overrides: tuple[str, ...], local: bool, address: str | None, anyway: bool) -> None:
+    """Go on with the run in FOLDER from its last checkpoint.
+
+    The result is the same as if the run had never been cut off. rounds=N with a larger N extends the run;
+    keys of placement, checkpoint and faults may change, too.
+    """
+    from rayfed_kd.experiment.resuming import resume as resume_run
+
+    def start(console: RunConsole) -> Result:
+        return resume_run(
+            folder,
+            overrides,
+            local=local,
+            address=address,
+            on_event=console.round,
+            tell=console.message,
+            anyway=anyway,
+        )
+
+    _run_on_console(shlex.join(("resume", folder, *overrides)), start, resumed=True)
+
+
+def _run_on_console(title: str, start: Callable[[RunConsole], Result], *, resumed: bool = False) -> None:
+    """Show a run while it goes, and its summary at its end."""
+    import time
+
+    from rayfed_kd.results.console import RunConsole
+
+    started = time.perf_counter()
+    console = RunConsole()
+    console.start(title)
+    try:
+        result = start(console)
+    finally:
+        console.stop()
+    console.finish(result.summary, result.folder, time.perf_counter() - started, resumed=resumed)
+
+
+@click.command()
+@click.argument("folder", type=click.Path())
+@click.option("--model", required=True, help="The evaluated model to export, as oca.")
+@click.option(
+    "--to",
+    required=True,
+    type=click.Path(),
+    help="File name; its suffix is replaced by .safetensors, .pt and .yaml.",
+)
+@click.option(
+    "--client",
+    type=int,
+    help="The client whose model is exported, where each client has its own, as personal.",
+)
+def export(folder: str, model: str, to: str, client: int | None) -> None:
+    """Export a model of the run in FOLDER as safetensors and as a torch state_dict.
+
+    The recipe is written beside it.
+    """
+    from rayfed_kd.experiment.exporting import export as export_model
+
+    for path in export_model(folder, model, to, client):
+        click.echo(path)
+
+
+@click.command()
+@RECIPE
+@OVERRIDES
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Folder for the pictures. Default: the current one.",
+)
+def partition(recipe: str, overrides: tuple[str, ...], out: Path) -> None:
+    """Draw RECIPE's partition: pictures, partition.parquet, and a table of the clients."""
+    from rich.console import Console
+
+    from rayfed_kd.experiment.partitioning import draw_partition
+
+    table, paths = draw_partition(recipe, overrides, out)
+    Console().print(table)
+    for path in paths:
+        click.echo(path)
+
+
+COMMANDS = (run, resume, export, partition)

@@ -1,0 +1,158 @@
+"""Commands about several runs: compare, tune, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rayfed_kd.cli.interruption import resumed_by
+from rayfed_kd.cli.options import ADDRESS, OVERRIDES, RECIPE
+from rayfed_kd.errors import RecipeError
+
+if TYPE_CHECKING:
+    from rayfed_kd.comparison.comparison import Comparison
+
+QUICK = "quick=true"
+
+
+@click.command()
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG [CONFIG|KEY=VALUE]...")
+@click.option("--seeds", type=click.IntRange(1), help="Run the seeds 1 to N. Default: the study's, else 1.")
+@click.option(
+    "--table", "tables", multiple=True, metavar="NAME", help="Run this table of the study; repeatable."
+)
+@click.option("--only", multiple=True, metavar="LABEL", help="Run this row and no other; repeatable.")
+@click.option("--without", multiple=True, metavar="LABEL", help="Leave this row out; repeatable.")
+@click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray. Default: as many as have room.")
+@click.option("--folder", help="Where runs and tables go. Default: the study's folder.")
+@click.option("--local", is_flag=True, help="Run in this process, one run after another, without Ray.")
+@ADDRESS
+def compare(
+    configs: tuple[str, ...],
+    jobs: int | None,
+    local: bool,
+    address: str | None,
+    **selection: Any,
+) -> None:
+    """Run a study file, or several recipes, with every seed, and compare the runs in one table.
+
+    KEY=VALUE changes every recipe. A study file gives rows options of their own:
+    rayfed_kd/comparison/studies.py shows every key. quick=true runs a study's quick version. --table, --only
+    and --without take parts of a study. The table's title names what the command line changes.
+
+    The table has mean and deviation of every metric, the paper's values, and how far both orders agree.
+    Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
+    that was cut off goes on with the same command.
+    """
+    from functools import partial
+
+    from rayfed_kd.comparison.checking import check_data, check_study
+    from rayfed_kd.comparison.comparing import compare as compare_runs
+    from rayfed_kd.comparison.runs import run_each
+    from rayfed_kd.comparison.study_selection import select_studies
+
+    overrides = [word for word in configs if "=" in word and word != QUICK]
+    if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
+        raise RecipeError(f"{wrong}: expected {QUICK}, or nothing")
+    sources = [word for word in configs if "=" not in word]
+    studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
+    run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
+    for study in studies:  # all tables, before the first one's runs take hours
+        check_study(study)
+        check_data(study)
+    with resumed_by("the same compare command again"):
+        for study in studies:
+            _show_comparison(compare_runs(study, run=run_missing, tell=click.echo))
+
+
+def _show_comparison(comparison: Comparison) -> None:
+    """Show the table on the screen, and write its files."""
+    from rich.console import Console
+
+    from rayfed_kd.comparison.writers.files import write_comparison
+    from rayfed_kd.comparison.writers.markdown import render_markdown
+    from rayfed_kd.comparison.writers.screen import print_comparison
+
+    console = Console()
+    if console.is_terminal:
+        print_comparison(comparison, console)
+    else:  # a file or another program: no line is folded to a width
+        click.echo(render_markdown(comparison))
+    for path in write_comparison(comparison, Path(comparison.study.folder)):
+        click.echo(path)
+
+
+@click.command()
+@RECIPE
+@OVERRIDES
+@click.option(
+    "--space", required=True, type=click.Path(), help="YAML file that says which keys take which values."
+)
+@click.option("--samples", type=int, help="Number of trials. Default: the space's, else 10.")
+@click.option(
+    "--scheduler",
+    type=click.Choice(["asha", "fifo"]),
+    default="asha",
+    show_default=True,
+    help="asha stops trials that are behind; fifo lets every trial end.",
+)
+@click.option(
+    "--search",
+    type=click.Choice(["random", "optuna", "grid"]),
+    default="random",
+    show_default=True,
+    help="How coefficients are proposed.",
+)
+@click.option("--metric", help="METRIC/MODEL, as amp/oca. Default: the space's, else the recipe's headline.")
+@click.option("--concurrent", type=click.IntRange(1), help="Trials at a time. Default: as many as have room.")
+@click.option("--folder", help="Where trials and tables go. Default: runs/tune- and the recipe's name.")
+@click.option("--resume", is_flag=True, help="Go on with the search in the folder.")
+@ADDRESS
+def tune(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
+    """Search the coefficients of RECIPE with Ray Tune: every trial is a run of its own.
+
+    rayfed_kd/tuning/space.py shows a space file. ASHA stops trials that are behind after a ninth and after a
+    third of the rounds.
+
+    The folder gets trials.parquet, best.yaml (a recipe that `run` takes), pictures, and TensorBoard files
+    with HParams. --resume goes on after an interruption and tries failed trials again; with more --samples
+    it adds trials.
+    """
+    from rich.console import Console
+
+    from rayfed_kd.cli.listing import page_width
+    from rayfed_kd.tuning.search_result import write_search_result
+    from rayfed_kd.tuning.tune import tune as search_coefficients
+
+    with resumed_by("the same tune command with --resume"):
+        result = search_coefficients(recipe, overrides=overrides, tell=click.echo, **options)
+    page_width(Console()).print(result.screen_table())
+    for line in result.failures():
+        click.echo(line, err=True)
+    for path in write_search_result(result):
+        click.echo(path)
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FOLDER...")
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    default="report.html",
+    help="File name of the page. Default: report.html.",
+)
+def report(folders: tuple[Path, ...], to: Path) -> None:
+    """Write one HTML page about the runs, comparisons and searches in FOLDERs.
+
+    The page works offline. Its tables lie beside it as Markdown, under the same name with the suffix .md.
+    """
+    from algorithms import METHODS
+    from rayfed_kd.report.page import write_report
+
+    for path in write_report(folders, to, METHODS):
+        click.echo(path)
+
+
+COMMANDS = (compare, tune, report)

@@ -1,0 +1,140 @@
+"""Checks of a study before its first run: what can be refused is refused before hours are spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rayfed_kd.comparison.planning import PlannedRun, plan_runs
+from rayfed_kd.comparison.published import published_lines
+from rayfed_kd.comparison.studies import Published, Study, TargetRun, check_names
+from rayfed_kd.errors import RecipeError, naming, nearest
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.schema import Recipe
+
+# Where and how a run ran does not change its result; the seed has a folder of its own.
+NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
+
+
+def check_study(study: Study) -> None:
+    """Check that `compare` would start the study.
+
+    Args:
+        study: one table's study.
+
+    Raises:
+        RecipeError: as `resolve_recipes`.
+    """
+    with naming(study.source or None):
+        resolve_recipes(study, plan_runs(study))
+
+
+def check_data(study: Study) -> None:
+    """Check that the data of the runs that are not finished is on this machine.
+
+    A command checks all its tables first: the last one's data must not be missed after hours of runs.
+
+    Args:
+        study: one table's study.
+
+    Raises:
+        DataError: the data is missing.
+    """
+    from rayfed_kd.setting.loading import find_data
+
+    unfinished = next((run for run in plan_runs(study) if not run.done), None)
+    if unfinished is not None:  # all rows have the same data
+        find_data(load_recipe(unfinished.source, unfinished.overrides))
+
+
+def resolve_recipes(study: Study, planned: Sequence[PlannedRun]) -> list[Recipe]:
+    """Read every run's recipe, and check the study as a whole.
+
+    Args:
+        study: one table's study.
+        planned: its runs.
+
+    Returns: a recipe per run.
+
+    Raises:
+        RecipeError: two rows have the same label, a name refers to no row or to nothing that is printed, a
+            recipe is bad, rows have different data, or a folder holds another finished run.
+    """
+    _check_rows(study, planned)
+    _check_published(study)
+    recipes = []
+    for run in planned:
+        with run.naming():
+            overrides = [*run.overrides, f"results.folder={run.unfinished_folder}"]
+            recipes.append(load_recipe(run.source, overrides))
+    _check_same_data(planned, recipes)
+    for run, recipe in zip(planned, recipes, strict=True):
+        if run.done:
+            _check_finished_run(run, recipe)
+    return recipes
+
+
+def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
+    labels = study.labels
+    if len({run.folder for run in planned}) < len(planned):
+        raise RecipeError(
+            f"runs: {', '.join(labels)}: two rows have the same label; a study file gives each its own"
+        )
+    if isinstance(study.target, TargetRun) and study.target.run not in labels:
+        raise RecipeError(f"target.run: {study.target.run!r} is no row; there are {labels}")
+    for run in study.runs:
+        if run.against is not None and run.against not in labels:
+            raise RecipeError(f"runs: {run.label}: against: {run.against!r} is no row; there are {labels}")
+
+
+def _check_same_data(planned: Sequence[PlannedRun], recipes: Sequence[Recipe]) -> None:
+    data_of_rows = [recipe.data.model_dump(exclude={"augment", "pixels"}) for recipe in recipes]
+    for run, data in zip(planned, data_of_rows, strict=True):
+        if data != data_of_rows[0]:
+            first = f"{planned[0].label} has data {_data_text(data_of_rows[0])}"
+            raise RecipeError(
+                f"runs: {first}, {run.label} has {_data_text(data)}; "
+                "expected the same data and classes in every row"
+            )
+
+
+def _data_text(data: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in data.items() if value is not None)
+
+
+def _check_published(study: Study) -> None:
+    """Check that every printed table, metric and name exists that the study refers to."""
+    printed_lines = [line for published in study.published for line in _printed_lines(published)]
+    for published in study.published:
+        check_names("published.rows", published.rows, study.labels)
+    printed_names = [line["label"] for line in printed_lines]
+    for run in study.runs:
+        names = run.published.values() if isinstance(run.published, dict) else filter(None, [run.published])
+        for name in names:
+            if name not in printed_names:
+                valid = ", ".join(dict.fromkeys(printed_names))
+                raise RecipeError(
+                    f"runs: {run.label}: published: {name!r} is not printed; there are {valid}",
+                    hint=nearest(name, printed_names),
+                )
+
+
+def _printed_lines(published: Published) -> list[dict[str, Any]]:
+    lines = published_lines(published.paper, published.table, published.where)
+    metrics = {metric for line in lines for metric in line["values"]}
+    if published.metric is not None and published.metric not in metrics:
+        valid = ", ".join(sorted(metrics))
+        raise RecipeError(f"published.metric: {published.metric!r}: table {published.table} prints {valid}")
+    return lines
+
+
+def _check_finished_run(run: PlannedRun, recipe: Recipe) -> None:
+    """Refuse a finished run of another recipe: it would stand in the table under a wrong label."""
+    finished = load_recipe(run.folder / "config.yaml").model_dump(exclude=NOT_COMPARED)
+    planned = recipe.model_dump(exclude=NOT_COMPARED)
+    changed = [key for key in planned if planned[key] != finished[key]]
+    if changed:
+        differences = "; ".join(f"{key} was {finished[key]}, is {planned[key]}" for key in changed)
+        raise RecipeError(
+            f"{run.folder} holds another run: {differences}. Give another --folder, or remove it"
+        )

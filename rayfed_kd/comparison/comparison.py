@@ -1,0 +1,215 @@
+"""The numbers of a comparison: what each row reached, what that cost, and how it stands to the paper.
+
+`Comparison` computes and never formats. `table_text` makes cells and sentences of it, `writers` files.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rayfed_kd.comparison.curves import Curve, CurveKey
+from rayfed_kd.comparison.paper_rows import PaperRows, PrintedValue, rank_correlation
+from rayfed_kd.comparison.studies import Study
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER
+
+# The metric that a comparison is about where the study names none: the first of these that any row has.
+HEADLINES = ("server_accuracy", "amp", "ua")
+STATISTICS = ("last", "best", "mean of last")
+# Two rows agree or disagree in their order only by chance; three are the least that says something.
+FEWEST_RANKED_ROWS = 3
+
+Row = tuple[str, str]  # (label, evaluated model)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far our order of rows agrees with the paper's.
+
+    Attributes:
+        metric: our metric's column.
+        statistic: `last`, `best` or `mean of last`.
+        rows: the number of rows that both have.
+        tau: Kendall's tau-b, in [-1, 1]; NaN if one order ties all rows.
+    """
+
+    metric: str
+    statistic: str
+    rows: int
+    tau: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The numbers of one study's runs.
+
+    Attributes:
+        study: the study.
+        curves: one per row, evaluated model, seed and metric; keys as `CurveKey`.
+        notes: sentences that a reader of the table needs, without the final stop.
+    """
+
+    study: Study
+    curves: Mapping[CurveKey, Curve]
+    notes: Sequence[str] = ()
+
+    @property
+    def all_notes(self) -> list[str]:
+        """`notes`, and one on models that the study names and no row evaluates."""
+        missing = set(self.study.models) - {key[1] for key in self.curves}
+        unknown = [f"models: no row evaluates {', '.join(sorted(missing))}"] if missing else []
+        return [*self.notes, *unknown]
+
+    def rows(self) -> list[Row]:
+        """(label, model) of every row, in the study's order.
+
+        The models are those that the study names, in its order. A row that has none of them is shown with
+        all its models, as is every row of a study that names none.
+        """
+        available = {(key[0], key[1]) for key in self.curves}
+        models = list(self.study.models) or sorted({model for _, model in available})
+        labels = [run.label for run in self.study.runs]
+        rows = [(label, model) for label in labels for model in models if (label, model) in available]
+        for label in labels:
+            if not any(row[0] == label for row in rows):
+                rows += sorted(row for row in available if row[0] == label)
+        return rows
+
+    def metrics(self) -> list[str]:
+        """The metrics' columns that any row has, in the order of `METRICS`."""
+        return [metric for metric in METRICS if any(key[3] == metric for key in self.curves)]
+
+    def headline(self) -> str:
+        """The metric that `best`, `mean of last` and the target are about.
+
+        Raises:
+            RecipeError: no row has the metric that the study names.
+        """
+        named = self.study.headline
+        if named is not None:
+            if named not in self.metrics():
+                raise RecipeError(f"headline: no row has {named}; there are {', '.join(self.metrics())}")
+            return named
+        return next(metric for metric in HEADLINES if metric in self.metrics())
+
+    def seed_curves(self, row: Row, metric: str) -> dict[int, Curve]:
+        """The row's curves of a metric by seed, in the study's order; no entry for a seed that has none."""
+        keys = {seed: CurveKey(*row, seed, metric) for seed in self.study.seeds}
+        return {seed: self.curves[key] for seed, key in keys.items() if key in self.curves}
+
+    def values(self, row: Row, metric: str, statistic: str) -> list[float]:
+        """One value per seed, in the study's order of seeds.
+
+        Args:
+            row: (label, model).
+            metric: the metric's column.
+            statistic: `last`, `best` (the smallest of FM, else the largest), or `mean of last`, over the
+                study's number of last evaluations.
+
+        Returns: accuracies in [0, 1], FM as it is; fewer values than seeds where a run has none.
+        """
+        return [
+            _statistic_of(curve.values, metric, statistic, self.study.last)
+            for curve in self.seed_curves(row, metric).values()
+        ]
+
+    def costs(self, row: Row) -> dict[str, list[float | None]]:
+        """What the row needed to reach the study's target, by kind and seed.
+
+        Args:
+            row: (label, model).
+
+        Returns: lists under `rounds`, `bytes` and `sim_s`, one value per seed that has a curve and a target;
+            None where the target was not reached, or there is no clock.
+        """
+        costs: dict[str, list[float | None]] = {"rounds": [], "bytes": [], "sim_s": []}
+        for seed, curve in self.seed_curves(row, self.headline()).items():
+            target = self.target(seed)
+            if target is None:
+                continue
+            place = next((i for i, value in enumerate(curve.values) if value >= target), None)
+            costs["rounds"].append(None if place is None else curve.rounds[place])
+            costs["bytes"].append(None if place is None else curve.bytes[place])
+            costs["sim_s"].append(None if place is None else curve.sim_s[place])
+        return costs
+
+    def target(self, seed: int) -> float | None:
+        """The headline's value to reach with this seed; None if the study names none or its row has none."""
+        target = self.study.target
+        if target is None or isinstance(target, float):
+            return target
+        best = [
+            max(curve.values)
+            for (label, _, curve_seed, metric), curve in self.curves.items()
+            if (label, curve_seed, metric) == (target.run, seed, self.headline())
+        ]
+        return max(best, default=None)
+
+    def relative_changes(self, row: Row) -> list[float]:
+        """Relative change of the row's accuracy against the row that it names in `against`.
+
+        The accuracy is the last one, of the first metric of `HEADLINES` that both rows have.
+
+        Args:
+            row: (label, model).
+
+        Returns: ours / theirs - 1 per seed, NaN where theirs is 0; empty if the row names no other one or
+            has no accuracy in common with it.
+        """
+        label, model = row
+        other = next(run.against for run in self.study.runs if run.label == label)
+        if other is None:
+            return []
+        # Not the headline: a row of another kind of method may not have it.
+        for metric in HEADLINES:
+            ours, theirs = (self.values((name, model), metric, "last") for name in (label, other))
+            if ours and len(ours) == len(theirs):
+                return [new / old - 1 if old else math.nan for new, old in zip(ours, theirs, strict=True)]
+        return []
+
+    @cached_property
+    def papers(self) -> list[PaperRows]:
+        """The printed tables that the study names."""
+        return [PaperRows(published, self.study) for published in self.study.published]
+
+    def printed_values(self) -> dict[str, dict[Row, PrintedValue]]:
+        """Printed metric -> our row -> what the paper has there; no metric that no row has."""
+        values: dict[str, dict[Row, PrintedValue]] = {}
+        for paper in self.papers:
+            for row in self.rows():
+                value = paper.value(*row)
+                if value is not None and paper.metric is not None:
+                    values.setdefault(paper.metric, {})[row] = value
+        return values
+
+    def agreement(self, paper: PaperRows) -> Agreement | None:
+        """How far our order of rows agrees with the paper's; None for fewer than three rows in common."""
+        metric, statistic = paper.published.ours or self.headline(), paper.published.statistic
+        pairs = []
+        for row in self.rows():
+            printed, values = paper.value(*row), self.values(row, metric, statistic)
+            if values and printed is not None and printed[0] is not None:
+                pairs.append((statistics.fmean(values), printed[0]))
+        if len(pairs) < FEWEST_RANKED_ROWS:
+            return None
+        return Agreement(metric, statistic, len(pairs), rank_correlation(*zip(*pairs, strict=True)))
+
+    def has_relative_changes(self) -> bool:
+        """Whether any row names another one that it is held against."""
+        return any(run.against is not None for run in self.study.runs)
+
+    def has_clock(self) -> bool:
+        """Whether any run simulated time."""
+        return any(value is not None for curve in self.curves.values() for value in curve.sim_s)
+
+
+def _statistic_of(values: Sequence[float], metric: str, statistic: str, last: int) -> float:
+    if statistic == "best":
+        return min(values) if metric in SMALLER_IS_BETTER else max(values)
+    if statistic == "last":
+        return values[-1]
+    return statistics.fmean(values[-last:])

@@ -1,0 +1,157 @@
+"""A comparison as text: its table's cells, and the sentences that stand with it.
+
+Markdown, LaTeX and the screen show the same cells and sentences; each writer only lays them out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rayfed_kd.comparison.comparison import HEADLINES, STATISTICS, Comparison, Row
+from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
+
+TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
+MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class PublishedLines:
+    """A paper's printed table beneath ours.
+
+    Attributes:
+        heading: which table, what differs here, and how far both orders agree.
+        lines: (system, its values as printed).
+    """
+
+    heading: str
+    lines: Sequence[tuple[str, str]]
+
+
+def row_name(comparison: Comparison, row: Row) -> str:
+    """A row's name for readers: its label, and in brackets what the study calls the model."""
+    label, model = row
+    return f"{label} ({comparison.study.models.get(model, model)})"
+
+
+def header(comparison: Comparison) -> list[str]:
+    """The table's column titles, the rows' names first."""
+    headline = TITLES[comparison.headline()]
+    # A short run has fewer evaluations than the study averages: the title says what there is.
+    evaluations = max(len(curve.values) for curve in comparison.curves.values())
+    averaged = min(comparison.study.last, evaluations)
+    columns = ["run", *(TITLES[metric] for metric in comparison.metrics())]
+    columns += [f"{headline}, best", f"{headline}, mean of last {averaged} evaluations"]
+    if comparison.has_relative_changes():
+        columns.append("relative change %")
+    columns += [f"published {metric}" for metric in comparison.printed_values()]
+    if comparison.study.target is not None:
+        columns += ["rounds to target", "MiB to target"]
+        if comparison.has_clock():
+            columns.append("simulated s to target")
+    return columns
+
+
+def cells(comparison: Comparison) -> list[list[str]]:
+    """The table's rows below `header`: means and sample deviations over seeds; "" where there is no value."""
+    return [_row_cells(comparison, row) for row in comparison.rows()]
+
+
+def _row_cells(comparison: Comparison, row: Row) -> list[str]:
+    line = [row_name(comparison, row)]
+    line += [_mean_text(comparison.values(row, metric, "last"), metric) for metric in comparison.metrics()]
+    headline = comparison.headline()
+    line += [_mean_text(comparison.values(row, headline, s), headline) for s in STATISTICS[1:]]
+    if comparison.has_relative_changes():
+        line.append(_mean_text(comparison.relative_changes(row), "change"))
+    for printed in comparison.printed_values().values():
+        line.append(printed_text(printed[row]) if row in printed else "")
+    if comparison.study.target is not None:
+        costs = comparison.costs(row)
+        line += [_cost_text(costs["rounds"], 1.0), _cost_text(costs["bytes"], MIB)]
+        if comparison.has_clock():
+            line.append(_cost_text(costs["sim_s"], 1.0))
+    return line
+
+
+def caption(comparison: Comparison) -> str:
+    """The sentence above the table: the study's title, and over what the numbers are."""
+    seeds = len(comparison.study.seeds)
+    over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return f"{comparison.study.title or 'Comparison'}; last round, {over}."
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """The sentences beneath the table: what a reader must know of its rows."""
+    notes = comparison.all_notes
+    study = comparison.study
+    if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
+        notes.append(f"the target's run has no {TITLES[comparison.headline()]}, so there is no target")
+    return [f"{note[0].upper()}{note[1:]}." for note in (*notes, *_changes_note(comparison))]
+
+
+def _changes_note(comparison: Comparison) -> list[str]:
+    """What the relative change is of, and from which row to which; empty if no row has one."""
+    labels_by_base: dict[str, list[str]] = {}
+    for run in comparison.study.runs:
+        if run.against is not None:
+            labels_by_base.setdefault(run.against, []).append(run.label)
+    if not labels_by_base:
+        return []
+    pairs = ", ".join(f"{' and '.join(labels)} to {base}" for base, labels in labels_by_base.items())
+    accuracies = ", else ".join(TITLES[metric].removesuffix(" %") for metric in HEADLINES)
+    return [f"relative change: of the last accuracy ({accuracies}) of {pairs}"]
+
+
+def published_lines_of(comparison: Comparison) -> list[PublishedLines]:
+    """Every printed table that the study names, with the agreement of both orders in its heading."""
+    return [
+        PublishedLines(
+            _published_heading(comparison, paper),
+            [
+                (
+                    line["label"],
+                    ", ".join(f"{metric} {printed_text(value)}" for metric, value in line["values"].items()),
+                )
+                for line in paper.lines
+            ],
+        )
+        for paper in comparison.papers
+    ]
+
+
+def _published_heading(comparison: Comparison, paper: PaperRows) -> str:
+    published = paper.published
+    where = ", ".join(f"{key} {value}" for key, value in published.where.items())
+    heading = f"Published, {published.paper} table {published.table}" + (f" ({where})" if where else "")
+    if published.differs:
+        heading += f"; here differs: {published.differs}"
+    agreement = comparison.agreement(paper)
+    if agreement is None:
+        return heading
+    return (
+        f"{heading}; rank correlation (Kendall's tau-b) of {paper.metric} against our "
+        f"{TITLES[agreement.metric]}, {agreement.statistic}, over {agreement.rows} rows: {agreement.tau:.2f}"
+    )
+
+
+def _mean_text(values: Sequence[float], metric: str) -> str:
+    """Mean and sample deviation over seeds: FM with four digits, all else in percent with two."""
+    if not values:
+        return ""
+    scale, digits = (1, 4) if metric == "fm" else (100, 2)
+    sign = "+" if metric == "change" else ""
+    mean = f"{statistics.fmean(values) * scale:{sign}.{digits}f}"
+    return mean + (f" ± {statistics.stdev(values) * scale:.{digits}f}" if len(values) > 1 else "")
+
+
+def _cost_text(costs: Sequence[float | None], unit: float) -> str:
+    """Mean over the seeds that reached the target, and how many did if not all."""
+    if not costs:
+        return ""
+    reached = [cost / unit for cost in costs if cost is not None]
+    if not reached:
+        return "not reached"
+    mean = f"{statistics.fmean(reached):,.1f}"
+    return mean if len(reached) == len(costs) else f"{mean} ({len(reached)} of {len(costs)} seeds)"

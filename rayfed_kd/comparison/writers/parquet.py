@@ -1,0 +1,50 @@
+"""A comparison as comparison.parquet, for further analysis."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rayfed_kd.comparison.comparison import STATISTICS, Comparison, Row
+
+
+def comparison_table(comparison: Comparison) -> pa.Table:
+    """A row per run, model, metric and statistic.
+
+    Args:
+        comparison: what is written.
+
+    Returns: columns run, model, metric, statistic, mean, deviation, seeds. `seeds` holds every seed's value.
+        Mean and deviation are null where there is no value, and the deviation for one seed. A cost counts
+        only if every seed reached the target.
+    """
+    records: list[dict[str, Any]] = []
+    for row in comparison.rows():
+        for metric in comparison.metrics():
+            for statistic in STATISTICS:
+                values = comparison.values(row, metric, statistic)
+                records.append(_record(row, metric, statistic, values))
+        if comparison.has_relative_changes():
+            changes = comparison.relative_changes(row)
+            records.append(_record(row, "accuracy", "relative change", changes))
+        if comparison.study.target is not None:
+            for name, costs in comparison.costs(row).items():
+                reached = [cost for cost in costs if cost is not None]
+                complete = reached if len(reached) == len(costs) else []
+                records.append(_record(row, name, "to target", complete))
+    return pa.Table.from_pylist(records)
+
+
+def _record(row: Row, metric: str, statistic: str, values: Sequence[float]) -> dict[str, Any]:
+    return {
+        "run": row[0],
+        "model": row[1],
+        "metric": metric,
+        "statistic": statistic,
+        "mean": statistics.fmean(values) if values else None,
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "seeds": [float(value) for value in values],
+    }

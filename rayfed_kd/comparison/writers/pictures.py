@@ -1,0 +1,48 @@
+"""A comparison's pictures: curves of every metric, and the headline over rounds and seconds."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.table_text import TITLES, row_name
+from rayfed_kd.comparison.writers.bands import bands_by_name
+from rayfed_kd.results.figures import band_figure, save_figure, times_figure
+
+
+def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write curves-METRIC.png for every metric and, if a clock ran, times-METRIC.png for the headline.
+
+    Args:
+        comparison: what is drawn.
+        folder: where the pictures go.
+
+    Returns: the pictures' paths.
+    """
+    paths = []
+    for metric in comparison.metrics():
+        paths.append(folder / f"curves-{metric}.png")
+        bands = bands_by_name(comparison, metric)
+        save_figure(band_figure(bands, TITLES[metric], len(comparison.study.seeds)), paths[-1])
+    if comparison.has_clock():
+        headline = comparison.headline()
+        paths.append(folder / f"times-{headline}.png")
+        save_figure(times_figure(_curves_over_time(comparison), TITLES[headline]), paths[-1])
+    return paths
+
+
+def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[float]]]]:
+    """Row's name -> per seed the headline's values, with rounds, simulated and real seconds."""
+    curves_by_name: dict[str, list[dict[str, list[float]]]] = {}
+    for row in comparison.rows():
+        for curve in comparison.seed_curves(row, comparison.headline()).values():
+            axes = {
+                "round": [float(index) for index in curve.rounds],
+                # NaN leaves a gap, where a row without a clock would have no point.
+                "simulated s": [math.nan if second is None else second for second in curve.sim_s],
+                "real s": curve.wall_s,
+            }
+            name = row_name(comparison, row)
+            curves_by_name.setdefault(name, []).append({**axes, "value": curve.values})
+    return curves_by_name

@@ -1,0 +1,184 @@
+"""What an author of a schedule implements: whom to ask, when an update ends, which replies are too late.
+
+An update is one change of the server's model: a "round" in the tables. A schedule is a pure object.
+Each answer is a function of its options, the run's facts and the arguments.
+It keeps no state of its own, so a resumed run gets the answers of an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.protocol.staleness import UpdateRule
+from rayfed_kd.recipe.registry import annotated_options
+from rayfed_kd.recipe.schema import Named
+from rayfed_kd.seeds import numpy_stream
+
+
+class ScheduleOptions(BaseModel):
+    """Base of every schedule's options: the keys of a recipe's `schedule` beside `name`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+@dataclass(frozen=True)
+class ScheduleFacts:
+    """What a schedule knows of the run.
+
+    Attributes:
+        clients: K, the recipe's `partition.clients`.
+        cohort: m, the number of clients that the recipe's `sampling` gives, 1 to K.
+        seed: the run's.
+    """
+
+    clients: int
+    cohort: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an update is when the server asks its schedule.
+
+    Attributes:
+        round: the number of the update, from 1.
+        replies: replies so far that the update uses.
+        at_work: clients at work now.
+        starting: whether the update begins; nobody was asked for it yet.
+        past_deadline: whether `deadline_s` simulated seconds have passed since its start.
+    """
+
+    round: int
+    replies: int
+    at_work: int
+    starting: bool = False
+    past_deadline: bool = False
+
+
+class Schedule(ABC):
+    """Base of every schedule. A subclass defines `is_complete`, and overrides what it does otherwise.
+
+    The defaults are those of synchronous rounds: each update samples a cohort of m clients, clients that are
+    still at work when it ends are given up, and the new model is the mean of the replies.
+
+    Args:
+        options: the checked options of the recipe's `schedule`. A subclass says their model by annotating
+            `options` with it; without an annotation the schedule has no options.
+        facts: of the run.
+
+    Raises: RecipeError if an option does not fit the facts.
+
+    Attributes:
+        asynchronous: True if a client that replied is replaced at once, so that clients of several updates
+            are at work together. Only methods with one exchange, down and up, run under such a schedule.
+        needs_clock: whether it asks which reply comes first, which `clock.name: none` does not answer.
+    """
+
+    options: Any
+    asynchronous: ClassVar[bool] = False
+    needs_clock: ClassVar[bool] = True
+
+    def __init__(self, options: Any, facts: ScheduleFacts) -> None:
+        self.options, self.facts = options, facts
+
+    @classmethod
+    def options_model(cls) -> type[ScheduleOptions]:
+        """The model of its options."""
+        return annotated_options(cls, ScheduleOptions)
+
+    @classmethod
+    def check_exchanges(cls, schedule: Named, method: str) -> None:
+        """Refuse a method whose rounds have several exchanges. It is asked first, for such methods alone.
+
+        Args:
+            schedule: the recipe's `schedule`, whose options are not checked yet.
+            method: its name in the recipe.
+
+        Raises: RecipeError if the schedule cannot run it; by default if the schedule is asynchronous.
+        """
+        if cls.asynchronous:
+            raise RecipeError(
+                f"schedule.name = {schedule.name!r}: {method}'s rounds have several exchanges; expected "
+                "sync or quorum"
+            )
+
+    def check(self, least_seconds: Sequence[float]) -> None:  # noqa: B027 a default: nothing to refuse
+        """Refuse what is known to fail before the first round.
+
+        Args:
+            least_seconds: [K] simulated seconds that each client needs for a step at the least; 0 where
+                nothing is known.
+
+        Raises: RecipeError
+        """
+
+    @property
+    def concurrency(self) -> int:
+        """How many clients to ask at the start of an update; if `asynchronous`, how many to keep at work.
+
+        From 1 to K; `placement.clients_per_actor: auto` starts no more actors than so many.
+        """
+        return self.facts.cohort
+
+    def clients_to_ask(self, progress: Progress) -> int:
+        """How many clients to ask now: at the start of an update, and whenever no reply arrives this second.
+
+        Clients that are not available are not asked, so that fewer may begin.
+        """
+        if self.asynchronous:
+            return max(0, self.concurrency - progress.at_work)
+        return self.concurrency if progress.starting else 0
+
+    def sample(self, available: Sequence[int], count: int, draw: int) -> Sequence[int]:
+        """The clients to ask: by default uniform without replacement.
+
+        Args:
+            available: ids, ascending, of clients that are not at work and whose devices are available.
+            count: how many are wanted.
+            draw: the number of this draw in the run, from 1; with the run's seed it decides.
+
+        Returns: ids out of `available`, ascending, each once; at most `count`.
+        """
+        stream = numpy_stream(self.facts.seed, "cohort", draw)
+        chosen = stream.choice(len(available), min(count, len(available)), replace=False)
+        return sorted(available[place] for place in chosen.tolist())
+
+    @abstractmethod
+    def is_complete(self, progress: Progress) -> bool:
+        """Whether an update has the replies that it needs.
+
+        The server asks after each reply and at the deadline. In any case an update ends when nobody is at
+        work any more. An update without a reply ends the run.
+        """
+
+    def deadline_s(self, round_index: int) -> float:
+        """Simulated seconds from the start of update `round_index` to its deadline; infinite: none."""
+        return math.inf
+
+    @property
+    def drops_late(self) -> bool:
+        """Whether clients that are at work when an update ends are given up.
+
+        If not, their replies are part of the update during which they arrive, with the staleness that they
+        then have. Only methods with one exchange run under such a schedule.
+        """
+        return not self.asynchronous
+
+    def is_too_late(self, staleness: int) -> bool:
+        """Whether a reply of this staleness is dropped when it arrives; its client's state then stays."""
+        return False
+
+    @property
+    def rule(self) -> UpdateRule:
+        """How replies become the server's new vector: by default the mean, weighed by the method.
+
+        The server adds `borders`, the number of parameters of each model.
+        """
+        return UpdateRule()

@@ -1,0 +1,123 @@
+"""Sections about what runs cost: bytes, seconds, hosts, and faults on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rayfed_kd.report.pictures import Line, bars_picture, lines_picture, phases_picture
+from rayfed_kd.report.reading import Run
+from rayfed_kd.report.sections import Section, Table
+
+PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
+MIB = 2.0**20
+
+
+def bytes_section(runs: Sequence[Run]) -> Section | None:
+    """Bytes that were sent, by kind and direction; None if no run has messages."""
+    rows, bars, looks = [], dict[str, dict[int, float]](), dict[str, int]()
+    for run in runs:
+        keys = ["kind", "direction"]
+        sums = run.tables["messages"].group_by(keys).aggregate([("bytes", "sum"), ("client", "count")])
+        traffic = sorted(sums.to_pylist(), key=lambda row: (row["kind"], row["direction"]))
+        rounds = max(run.tables["rounds"].num_rows, 1)
+        if traffic:
+            bars |= {f"{run.label}, {direction}": {} for direction in ("up", "down")}
+        for row in traffic:
+            total, look = row["bytes_sum"], looks.setdefault(row["kind"], len(looks))
+            shown = (
+                f"{total:,}",
+                f"{total / MIB:,.2f}",
+                f"{total / rounds / MIB:,.3f}",
+                f"{row['client_count']:,}",
+            )
+            rows.append((run.label, row["kind"], row["direction"], *shown))
+            bars[f"{run.label}, {row['direction']}"][look] = total / MIB
+    if not rows:
+        return None
+    header = ("run", "kind", "direction", "bytes", "MiB", "MiB a round", "messages")
+    title = "MiB by run and direction, kinds side by side"
+    picture = bars_picture(title, bars, "MiB", "The table below in bars")
+    return Section(
+        "Bytes", (), [Table("Bytes by kind and direction", header, rows, left=3)], looks, [picture]
+    )
+
+
+def time_section(runs: Sequence[Run]) -> Section | None:
+    """Real seconds by phase and by round; None if no run has a finished round."""
+    rows, pictures = [], []
+    for run in (run for run in runs if run.tables["rounds"].num_rows):
+        table = run.tables["rounds"]
+        phases = {name: [s or 0.0 for s in table[column].to_pylist()] for name, column in PHASES.items()}
+        sums, wall_s = [sum(seconds) for seconds in phases.values()], run.summary["wall_s"]
+        sim_s = run.summary["sim_s"]
+        shown = [f"{value:,.2f}" for value in (wall_s, *sums, wall_s - sum(sums))]
+        rows.append((run.label, str(table.num_rows), *shown, "" if sim_s is None else f"{sim_s:,.1f}"))
+        pictures.append(phases_picture(run.label, table["round"].to_pylist(), phases))
+    if not rows:
+        return None
+    header = ["run", "rounds", "all", *PHASES, "rest", "simulated"]
+    if not any(row[-1] for row in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    looks = {name: look for look, name in enumerate(PHASES)}
+    note = "Real seconds; the rest lies between rounds: tables, checkpoints. Pictures: seconds of each round."
+    return Section("Time by phase", [note], [Table("Seconds", header, rows)], looks, pictures)
+
+
+def hosts_section(runs: Sequence[Run]) -> Section | None:
+    """Work and memory of the client hosts; None if no run has any."""
+    rows = []
+    memory, busy, looks = list[Line](), list[Line](), dict[str, int]()
+    for run in runs:
+        host_rows = run.tables["hosts"].to_pylist()
+        look = looks.setdefault(run.group, len(looks))
+        for host in sorted({row["host"] for row in host_rows}):
+            own = [row for row in host_rows if row["host"] == host]
+            rounds = [row["round"] for row in own]
+            busy_s = sum(row["busy_s"] for row in own)
+            shown = [f"{busy_s:,.2f}", f"{100 * busy_s / max(run.summary['wall_s'], 1e-9):.1f}"]
+            shown += [f"{max(row[key] or 0.0 for row in own):,.0f}" for key in ("rss_mb", "gpu_mb")]
+            nodes = ", ".join(sorted({row["node"] for row in own}))
+            tasks = f"{sum(row['clients'] for row in own):,}"
+            rows.append((run.label, str(host), nodes, str(len(own)), tasks, *shown))
+            memory.append(Line(look, rounds, [row["rss_mb"] or 0.0 for row in own]))
+            busy.append(Line(look, rounds, [row["busy_s"] for row in own]))
+    if not rows:
+        return None
+    header = (
+        "run",
+        "host",
+        "node",
+        "rounds",
+        "client steps",
+        "busy s",
+        "busy %",
+        "most memory MB",
+        "most GPU MB",
+    )
+    pictures = [
+        lines_picture("Memory of client hosts, MB", memory, "round", "A line per host, by round"),
+        lines_picture("Busy seconds of client hosts", busy, "round", "A line per host, by round"),
+    ]
+    legend = looks if len(looks) > 1 else {}
+    return Section("Hosts", (), [Table("Client hosts", header, rows, left=3)], legend, pictures)
+
+
+def faults_section(runs: Sequence[Run]) -> Section:
+    """Dropped and late replies, and the rounds after which runs were resumed."""
+    rows = []
+    for run in runs:
+        rounds = run.tables["rounds"].to_pylist()
+        dropped = [row["dropped"] or 0 for row in rounds]
+        late = [row["staleness"] or 0.0 for row in rounds]
+        shown = (sum(row["cohort"] or 0 for row in rounds), sum(dropped), sum(count > 0 for count in dropped))
+        resumed = ", ".join(map(str, run.resumed)) or "never"
+        mean = f"{np.mean(late) if late else 0.0:.3f}"
+        rows.append((run.label, run.status, resumed, *map(str, shown), mean))
+    header = ("run", "status", "resumed after round", "cohort, sum", "replies dropped", "rounds with drops")
+    note = (
+        "Dropped: late, too stale, or faulty under faults.bad_replies: drop. A step that ran again because "
+        "its host was lost gives the same result, and is not counted in the tables."
+    )
+    return Section("Faults", [note], [Table("Faults", (*header, "mean staleness"), rows, left=3)])

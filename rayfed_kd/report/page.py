@@ -1,0 +1,117 @@
+"""Write the page of `rayfed-kd report`: HTML that needs no other file, and its tables as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.files import atomic_write
+from rayfed_kd.report.cost_sections import bytes_section, faults_section, hosts_section, time_section
+from rayfed_kd.report.paper_sections import comparison_section, published_section
+from rayfed_kd.report.pictures import DASHES, SERIES
+from rayfed_kd.report.reading import Run, Sources, read_sources
+from rayfed_kd.report.result_sections import (
+    clients_section,
+    logged_section,
+    metrics_section,
+    partition_section,
+)
+from rayfed_kd.report.run_sections import recipes_section, runs_section
+from rayfed_kd.report.search_sections import search_section
+from rayfed_kd.report.sections import Section
+
+# In this order; a section is left out where the runs have nothing for it.
+RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
+    metrics_section,
+    clients_section,
+    published_section,
+    partition_section,
+    bytes_section,
+    time_section,
+    hosts_section,
+    logged_section,
+    faults_section,
+    recipes_section,
+)
+
+
+def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) -> list[Path]:
+    """Write the page and, beside it, its tables as Markdown.
+
+    Args:
+        folders: folders of runs, and of what `rayfed-kd compare` and `rayfed-kd tune` wrote.
+        to: the page's file name, which ends in .html; its folder is made if it is not there.
+        methods: name -> location, for the methods' papers.
+
+    Returns: both paths.
+
+    Raises:
+        RecipeError: a folder holds no run that this version can read, or `to` does not end in .html.
+    """
+    if to.suffix != ".html":
+        raise RecipeError(
+            f"--to {to}: expected a name that ends in .html; the same name in .md lies beside it"
+        )
+    sources = read_sources(folders)
+    sections = report_sections(sources, methods)
+    title = _title(sources)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    paths = [to, to.with_suffix(".md")]
+    for path in paths:
+        template = _templates().get_template(f"page{path.suffix}")
+        text = template.render(
+            title=title, sections=sections, dashes=DASHES, colours=len(SERIES), file=to.name
+        )
+        atomic_write(path, text)
+    return paths
+
+
+def report_sections(sources: Sources, methods: Mapping[str, str]) -> list[Section]:
+    """The page's sections, in order.
+
+    Args:
+        sources: what was read.
+        methods: name -> location, for the methods' papers.
+    """
+    compared = [comparison_section(path.resolve().name, text) for path, text in sources.comparisons.items()]
+    searched = [search_section(search) for search in sources.searches]
+    if not sources.runs:  # a search none of whose trials has a value
+        return searched
+    rest = [section for make in RUN_SECTIONS if (section := make(sources.runs)) is not None]
+    return [*searched, runs_section(sources.runs, methods), *compared, *rest]
+
+
+def _title(sources: Sources) -> str:
+    if sources.comparisons:
+        return ", ".join(path.resolve().name for path in sources.comparisons)
+    if sources.searches:
+        return ", ".join(search.folder.resolve().name for search in sources.searches)
+    if len(sources.runs) > 3:
+        return f"{len(sources.runs)} runs"
+    return ", ".join(run.label for run in sources.runs)
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"slug": _slug, "markdown": _markdown}
+    return environment
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _markdown(text: str) -> str:
+    """Text that Markdown shows as it is, also within a table."""
+    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))

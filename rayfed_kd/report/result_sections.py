@@ -1,0 +1,223 @@
+"""Sections about results: metrics, clients' accuracies, the partition, and what methods logged and drew."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from rayfed_kd.comparison.comparison import HEADLINES
+from rayfed_kd.comparison.table_text import TITLES
+from rayfed_kd.report.pictures import (
+    Line,
+    Picture,
+    histogram_edges,
+    histogram_picture,
+    lines_picture,
+    partition_picture,
+)
+from rayfed_kd.report.reading import Run
+from rayfed_kd.report.sections import Section, Table, series_looks, series_name
+from rayfed_kd.results.partition_figures import MOST_CLIENTS
+from rayfed_kd.results.summary import LAST, METRICS
+
+
+def metrics_section(runs: Sequence[Run]) -> Section | None:
+    """Every metric's last, best and mean of the last ten, with curves over rounds and simulated seconds.
+
+    Args:
+        runs: what the report is about.
+
+    Returns: None if no run was evaluated.
+    """
+    rows, averaged = [], set()
+    for run in runs:
+        evaluated = Counter(run.tables["metrics"]["model"].to_pylist())
+        averaged |= {min(LAST, count) for count in evaluated.values()}
+        for model, numbers in run.summary["models"].items():
+            for metric in (m for m in METRICS if numbers["best"][m] is not None):
+                values = [numbers[key][metric] for key in ("last", "best", f"last{LAST}")]
+                shown = [_metric_text(metric, value) for value in values]
+                rows.append((run.label, model, TITLES[metric], *shown, str(numbers["best_round"][metric])))
+    if not rows:
+        return None
+    counts = " to ".join(str(count) for count in sorted({min(averaged), max(averaged)}))
+    mean = f"mean of last {counts} evaluations"
+    header = ("run", "model", "metric", "last", "best", mean, "best in round")
+    looks = series_looks(runs)
+    pictures = [_curves(runs, looks, metric, "round") for metric in METRICS]
+    headline = next(metric for metric in HEADLINES if any(TITLES[metric] == row[2] for row in rows))
+    pictures.append(_curves(runs, looks, headline, "simulated seconds"))
+    return Section(
+        "Metrics by round",
+        [
+            "AMP: accuracy on clients' test parts, weighted by size; FM: its variance over clients (smaller "
+            "is better); WLP: the worst client's; UA: the plain mean."
+        ],
+        [Table("Last, best, mean", header, rows, left=3)],
+        looks,
+        [picture for picture in pictures if picture is not None],
+    )
+
+
+def _curves(runs: Sequence[Run], looks: Mapping[str, int], metric: str, across: str) -> Picture | None:
+    scale, column = 1 if metric == "fm" else 100, "round" if across == "round" else "sim_s"
+    lines = []
+    for run in runs:
+        points = defaultdict(list)
+        for row in run.tables["metrics"].to_pylist():
+            if row[metric] is not None and row[column] is not None:
+                points[row["model"]].append((row[column], scale * row[metric]))
+        lines += [Line(looks[series_name(runs, run, m)], *zip(*xy, strict=True)) for m, xy in points.items()]
+    title = TITLES[metric] + ("" if across == "round" else ", by simulated second")
+    return lines_picture(title, lines, across, f"{title}: a line per run and model") if lines else None
+
+
+def clients_section(runs: Sequence[Run]) -> Section | None:
+    """How accuracies are distributed over clients in the last evaluated round.
+
+    Args:
+        runs: what the report is about.
+
+    Returns: None if no run tested its clients.
+    """
+    rows, pooled = [], defaultdict[str, list[float]](list)
+    for run in runs:
+        for model, percents in _client_accuracies(run).items():
+            pooled[series_name(runs, run, model)] += percents
+            points = np.quantile(percents, [0, 0.25, 0.5, 0.75, 1])
+            shown = [f"{value:.2f}" for value in (*points, np.mean(percents))]
+            rows.append((run.label, model, str(len(percents)), *shown))
+    if not rows:
+        return None
+    header = (
+        "run",
+        "model",
+        "clients",
+        "least",
+        "lower quartile",
+        "median",
+        "upper quartile",
+        "most",
+        "mean",
+    )
+    looks = series_looks(runs)
+    highest = max(np.histogram(percents, histogram_edges())[0].max() for percents in pooled.values())
+    pictures = [histogram_picture(name, looks[name], values, highest) for name, values in pooled.items()]
+    note = "Accuracy on each client's own test part, percent, in the last evaluated round"
+    seeds = len(runs) > len({run.group for run in runs})
+    return Section(
+        "Accuracy over clients",
+        [f"{note}{'; a picture has the clients of all its seeds' if seeds else ''}."],
+        [Table("Client accuracies, %", header, rows, left=2)],
+        pictures=pictures,
+    )
+
+
+def _client_accuracies(run: Run) -> dict[str, list[float]]:
+    """Model -> percent per client with test samples, last evaluated round."""
+    rows = run.tables["clients"].to_pylist()
+    last = max((row["round"] for row in rows), default=0)
+    percents: dict[str, list[float]] = {}
+    for row in rows:
+        if row["round"] == last and row["accuracy"] is not None:
+            percents.setdefault(row["model"], []).append(100 * row["accuracy"])
+    return percents
+
+
+def partition_section(runs: Sequence[Run]) -> Section | None:
+    """Samples by client and class: a picture and a table per split, however many runs share it.
+
+    Args:
+        runs: what the report is about.
+
+    Returns: None if no run's folder tells of its split.
+    """
+    tables, pictures, images, notes = [], [], dict[str, str](), []
+    for path, labels in _splits(runs):
+        title = f"Samples that clients hold, {labels[0]}"
+        if len(labels) > 1:
+            notes.append(f"{', '.join(labels[1:])}: the split of {labels[0]}.")
+        if path.suffix == ".png":
+            images[title] = _base64(path)
+            notes.append(f"{labels[0]} noted no numbers by class (no classes.parquet), but drew its split.")
+            continue
+        counts, names = _class_counts(path)
+        pictures.append(partition_picture(counts, names, title))
+        rows = [(str(client), f"{row.sum():,}", *map(str, row)) for client, row in enumerate(counts)]
+        hidden = f", the first {MOST_CLIENTS} of {len(rows)} clients" if len(rows) > MOST_CLIENTS else ""
+        tables.append(Table(f"{title}, by class{hidden}", ("client", "all", *names), rows[:MOST_CLIENTS]))
+    if not (pictures or images):
+        return None
+    return Section("Partition", notes, tables, pictures=pictures, images=images)
+
+
+def _splits(runs: Sequence[Run]) -> list[tuple[Path, list[str]]]:
+    """Files that tell of a split, each with the labels of the runs that have it."""
+    splits: dict[bytes, tuple[Path, list[str]]] = {}  # by the file's content
+    for run in runs:
+        paths = (run.folder / "classes.parquet", run.folder / "figures" / "partition.png")
+        path = next((path for path in paths if path.is_file()), None)
+        if path is not None:
+            splits.setdefault(path.read_bytes(), (path, []))[1].append(run.label)
+    return list(splits.values())
+
+
+def _class_counts(path: Path) -> tuple[Any, list[str]]:
+    table = pq.read_table(path)
+    clients = table["client"].to_numpy().max() + 1
+    counts = table["samples"].to_numpy().reshape(clients, -1)
+    return counts, table["class"].to_pylist()[: counts.shape[1]]
+
+
+def logged_section(runs: Sequence[Run]) -> Section | None:
+    """What methods logged, as means over each round, and the pictures that they drew last.
+
+    Args:
+        runs: what the report is about.
+
+    Returns: None if no method logged or drew anything.
+    """
+    rows, lines, looks = [], defaultdict[str, list[Line]](list), dict[str, int]()
+    for run in runs:
+        points = defaultdict(list)
+        for row in run.tables["rounds"].to_pylist():
+            for name, value in row["losses"] or ():
+                points[name].append((row["round"], value))
+        for name, logged in points.items():
+            look = looks.setdefault(run.group, len(looks))
+            lines[name].append(Line(look, *zip(*logged, strict=True)))
+            values = [value for _, value in logged]
+            shown = [f"{value:.6g}" for value in (values[0], values[-1], min(values), max(values))]
+            rows.append((run.label, name, *shown))
+    images = {f"{path.stem}, {run.label}": _base64(path) for run in runs for path in _last_drawn(run)}
+    if not (rows or images):
+        return None
+    header = ("run", "name", "first round", "last round", "least", "most")
+    pictures = [lines_picture(n, ls, "round", f"{n} by round, a line per run") for n, ls in lines.items()]
+    tables = [Table("Logged, mean over a round", header, rows, left=2)] if rows else []
+    return Section("Logged by the method", (), tables, looks if len(looks) > 1 else {}, pictures, images)
+
+
+def _last_drawn(run: Run) -> Iterator[Path]:
+    """The newest of each of a method's own pictures."""
+    newest = {}
+    # NAME-ROUND.png with six digits: sorted by name, the last of each name is the newest.
+    for path in sorted((run.folder / "figures").glob("*-??????.png")):
+        newest[path.stem[:-7]] = path
+    yield from newest.values()
+
+
+def _metric_text(metric: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if metric == "fm" else f"{100 * value:.2f}"
+
+
+def _base64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode("ascii")

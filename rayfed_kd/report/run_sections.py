@@ -1,0 +1,88 @@
+"""Sections about the runs themselves: what ran, on which machine, how it ended, and the recipes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rayfed_kd.recipe.registry import load_object
+from rayfed_kd.report.reading import Run
+from rayfed_kd.report.sections import Section, Table
+
+
+def runs_section(runs: Sequence[Run], methods: Mapping[str, str]) -> Section:
+    """What ran, on what, and how it ended: a table of what differs by run, then what all runs share.
+
+    Args:
+        runs: at least one.
+        methods: name -> location, for the methods' papers.
+    """
+    facts = {run.label: _facts(run, methods) for run in runs}
+    first = next(iter(facts.values()))
+    differing = [name for name in first if len({run_facts[name] for run_facts in facts.values()}) > 1]
+    shared = [(name, value) for name, value in first.items() if value and name not in differing]
+    tables = [Table("All runs" if len(runs) > 1 else "The run", ("", ""), shared, left=2)]
+    if differing:
+        rows = [(label, *(run_facts[name] for name in differing)) for label, run_facts in facts.items()]
+        tables.insert(0, Table("Run by run", ("run", *differing), rows, left=len(differing) + 1))
+    return Section("Runs" if len(runs) > 1 else "Run", tables=tables)
+
+
+def _facts(run: Run, methods: Mapping[str, str]) -> dict[str, str]:
+    recipe, environment = run.recipe, run.environment
+    packages = {name: version for name, version in environment.get("packages", {}).items() if version}
+    return {
+        "method": _options_text(recipe.method.model_dump()),
+        "paper": _paper(recipe.method.name, methods),
+        "recipe": recipe.header.lstrip("# ").partition("\n")[0],
+        "seed": str(recipe.seed),
+        "status": run.status,
+        "data": _options_text(recipe.data.model_dump(include={"name", "fraction", "augment"})),
+        "model": _options_text(recipe.model.model_dump()),
+        "client models": ""
+        if recipe.client_models is None
+        else _options_text(recipe.client_models.model_dump()),
+        "partition": _options_text(recipe.partition.model_dump(exclude_none=True)),
+        "sampling": _options_text(recipe.sampling.model_dump(exclude_none=True)),
+        "local training": _options_text(recipe.local.model_dump()),
+        "schedule": _options_text(recipe.schedule.model_dump()),
+        "clock": _options_text(recipe.clock.model_dump()),
+        "attack": "" if recipe.attack is None else _options_text(recipe.attack.model_dump(exclude_none=True)),
+        "folder": str(run.folder),
+        "started": environment.get("started", ""),
+        "engine": environment.get("engine", ""),
+        "versions": ", ".join(
+            [f"Python {environment.get('python', 'not noted')}", *(f"{n} {v}" for n, v in packages.items())]
+        ),
+        "machine": ", ".join(
+            [
+                *(environment.get(key, "") for key in ("system", "instruction_set")),
+                *environment.get("gpus", []),
+            ]
+        ).strip(", "),
+        "command": shlex.join(environment.get("command", [])),
+    }
+
+
+def _paper(method: str, methods: Mapping[str, str]) -> str:
+    if method not in methods:  # importing it would run code that a folder names: a report only reads
+        return "a method of its own"
+    return str(load_object(methods[method], "method.name").paper)
+
+
+def _options_text(value: Any) -> str:
+    """Nested options in a line, as `adam (lr 0.001)`."""
+    if isinstance(value, Mapping):
+        named = dict(value)
+        name = named.pop("name", "")
+        texts = ", ".join(f"{key} {_options_text(inner)}" for key, inner in named.items())
+        return f"{name} ({texts})" if name and texts else name or texts
+    if isinstance(value, list):
+        return f"[{', '.join(map(_options_text, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def recipes_section(runs: Sequence[Run]) -> Section:
+    """Each run's config.yaml, folded."""
+    return Section("Recipes", folded={f"config.yaml of {run.label}": run.recipe_text for run in runs})

@@ -1,0 +1,121 @@
+"""The section about a search: what was searched, every trial, and the metric against the coefficients."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+
+from rayfed_kd.report.pictures import PANEL, SERIES, Line, Picture, lines_picture, panel
+from rayfed_kd.report.sections import Section, Table
+from rayfed_kd.tuning.search_figures import CoefficientAxis, draw_parallel, draw_scatter
+from rayfed_kd.tuning.search_result import SearchResult
+from rayfed_kd.tuning.space import coefficient_text
+
+# The looks that `draw_scatter` draws with.
+TRIALS, FAILED, BEST = 0, 1, 2
+
+
+def search_section(search: SearchResult) -> Section:
+    """The section about one search.
+
+    Args:
+        search: what it found so far.
+    """
+    best = search.best
+    finished, stopped = (sum(row.status == s for row in search.rows) for s in ("finished", "stopped"))
+    failures = _failures(search)
+    seconds = sum(row.seconds for row in search.rows)
+    notes = [
+        f"{search.metric}, {search.summary}: {len(search.rows)} trials, {finished} finished, "
+        f"{stopped} stopped early; {seconds:.0f} s in rounds, all trials together. "
+        "Hollow points and dashed lines: trials that did not finish."
+    ]
+    if best is None:
+        notes.append("No trial has a value.")
+    folded = (
+        {"best.yaml, a recipe that `rayfed-kd run` takes": text} if (text := search.best_recipe()) else {}
+    )
+    return Section(
+        f"Search {search.folder.resolve().name}",
+        notes,
+        [_space(search), _trials(search), *failures],
+        legend={"trials": TRIALS} | ({"failed": FAILED} if failures else {}) | {"the best": BEST},
+        pictures=_pictures(search),
+        folded=folded,
+    )
+
+
+def _space(search: SearchResult) -> Table:
+    best, rows = search.best, []
+    for key, entry in search.space.entries.items():
+        ((kind, values),) = entry.items()
+        rows.append(
+            (
+                key,
+                kind,
+                coefficient_text(values),
+                "" if best is None else coefficient_text(best.coefficients[key]),
+            )
+        )
+    return Table("What was searched", ("coefficient", "drawn", "from", "best trial's"), rows, left=3)
+
+
+def _trials(search: SearchResult) -> Table:
+    keys = [key.removeprefix("method.") for key in search.space.distributions]
+    header = ("trial", "status", *keys, "best (%)", "in round", "last (%)", "rounds", "s")
+    rows = [
+        (
+            str(row.trial),
+            row.status,
+            *(coefficient_text(row.coefficients[key]) for key in search.space.distributions),
+            _percent(row.best),
+            "" if row.best_round is None else str(row.best_round),
+            _percent(row.last),
+            str(row.rounds),
+            f"{row.seconds:.1f}",
+        )
+        for row in search.ranked_rows()
+    ]
+    return Table("Trials, the best first", header, rows, left=2)
+
+
+def _failures(search: SearchResult) -> list[Table]:
+    rows = [(str(row.trial), row.error or "") for row in search.rows if row.status == "failed"]
+    return [Table("Failed trials", ("trial", "error"), rows, left=2)] if rows else []
+
+
+def _pictures(search: SearchResult) -> list[Picture]:
+    rows = [row for row in search.rows if row.best is not None]
+    if not rows:
+        return []
+    best, coefficient_axes = (
+        search.best,
+        [CoefficientAxis.of(key, search.space) for key in search.space.distributions],
+    )
+    lines = [
+        Line(
+            BEST if row is best else TRIALS, *zip(*((r, 100 * value) for r, value in row.values), strict=True)
+        )
+        for row in sorted(rows, key=lambda row: row is best)
+    ]
+    pictures = [lines_picture(f"{search.metric} (%) of every trial", lines, "round", "A line per trial")]
+    for axis in coefficient_axes:
+
+        def scatter(axes: Axes, axis: CoefficientAxis = axis) -> None:
+            draw_scatter(axes, axis, rows, best)
+            axes.set_xlabel(axis.key)
+            axes.grid(True)
+
+        pictures.append(panel(f"Best {search.metric} (%) against {axis.key}", "A point per trial", scatter))
+
+    def parallel(axes: Axes) -> None:
+        draw_parallel(axes, coefficient_axes, rows, best, lambda row: SERIES[BEST if row is best else TRIALS])
+
+    size = (max(PANEL[0], 1.5 * len(coefficient_axes) + 2.0), PANEL[1])
+    described = (
+        "A line per trial across an axis per coefficient, the best one thick; the last axis is the metric's"
+    )
+    return [*pictures, panel("All coefficients of every trial", described, parallel, size)]
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"

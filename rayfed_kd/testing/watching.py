@@ -1,0 +1,85 @@
+"""A method whose calls are held against the rules while hosts make them."""
+
+from __future__ import annotations
+
+import random
+from functools import cached_property, partial
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import torch
+
+from cluster.server.checkpoints import encode
+from rayfed_kd.errors import RunError
+from rayfed_kd.protocol import ClientContext, Message, Method, Reply
+from rayfed_kd.testing.rules import ContractError
+
+
+def global_generators() -> tuple[bytes, str, Any]:
+    """The states of all global generators, comparable."""
+    name, keys, *rest = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), f"{name} {keys.tobytes()!r} {rest}", random.getstate()
+
+
+def own_attributes(method: Method[Any, Any]) -> dict[str, Any]:
+    """What the method and its own classes hold; a value that is kept by `cached_property` may come later."""
+    held = {f"self.{name}": id(value) for name, value in vars(method).items()}
+    for kind in type(method).__mro__:
+        if issubclass(kind, Method) and kind is not Method:
+            held |= {f"{kind.__name__}.{name}": id(value) for name, value in vars(kind).items()}
+    cached = {
+        f"self.{n}" for n in vars(method) if isinstance(getattr(type(method), n, None), cached_property)
+    }
+    return {name: value for name, value in held.items() if name not in cached}
+
+
+def content(value: Any) -> tuple[str, list[tuple[str, bytes]]]:
+    """A state or a package's parts to the last bit, comparable. Raises: RunError if it cannot be stored."""
+    arrays: dict[str, Any] = {}
+    tree = repr(encode(value, arrays))
+    return tree, [(f"{array.dtype} {array.shape}", array.tobytes()) for array in arrays.values()]
+
+
+class WatchedMethod:
+    """A method as hosts see it: each call that a client's context is given to is held against the rules."""
+
+    def __init__(self, method: Method[Any, Any]) -> None:
+        self._method = method
+        self._left: dict[int, list[Any]] = {}  # client -> the contents of all states that its steps returned
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._method, name)
+        return partial(self._call, found) if isinstance(found, MethodType) else found
+
+    def _call(self, called: MethodType, *arguments: Any) -> Any:
+        ctx = next((one for one in arguments if isinstance(one, ClientContext)), None)
+        if ctx is None:
+            return called(*arguments)
+        where = f"round {ctx.round}, client {ctx.client}, {called.__name__}"
+        state = arguments[0] if len(arguments) > 1 else None
+        message = next((one for one in arguments if isinstance(one, Message)), Message())
+        before, sent, generators = content(state), package_content(message), global_generators()
+        if state is not None and ctx.client in self._left and before not in self._left[ctx.client]:
+            raise ContractError(
+                "own tensors", where, "the state is not as the client's step before returned it"
+            )
+        result = called(*arguments)
+        if content(state) != before:
+            raise ContractError("client state", where, "the state that it was given has changed")
+        if package_content(message) != sent:
+            raise ContractError("message", where, "the message that it was given has changed")
+        if global_generators() != generators:
+            raise ContractError("global random", where, "a global generator was drawn from or set")
+        is_step = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Reply)
+        if is_step or called.__name__ == "init_client":
+            new = result[0] if is_step else result
+            try:
+                self._left.setdefault(ctx.client, []).append(content(new))
+            except RunError as error:
+                raise ContractError("storable", where, str(error)) from None
+        return result
+
+
+def package_content(package: Message | Reply) -> Any:
+    return content(dict(package.parts)), dict(package.metadata)

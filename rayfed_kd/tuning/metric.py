@@ -1,0 +1,67 @@
+"""The metric that a search looks for: one accuracy of one evaluated model, the larger the better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rayfed_kd.errors import RecipeError, nearest
+
+
+@dataclass(frozen=True)
+class SearchMetric:
+    """A metric of one of the evaluated models, the larger the better.
+
+    Attributes:
+        name: the metric's column in the table `metrics`, as amp.
+        model: the evaluated model, as oca.
+    """
+
+    name: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.model}"
+
+    @classmethod
+    def parse(cls, text: str) -> SearchMetric:
+        """The metric that `str` wrote, as amp/oca."""
+        name, model = text.split("/", 1)
+        return cls(name, model)
+
+    def value(self, rows_by_model: Mapping[str, Mapping[str, Any]]) -> float | None:
+        """The metric's value in an evaluation.
+
+        Args:
+            rows_by_model: evaluated model -> its row of the table `metrics`.
+
+        Returns: an accuracy in [0, 1]; None if the evaluation has none.
+        """
+        if self.model not in rows_by_model:
+            return None
+        value: float | None = rows_by_model[self.model][self.name]
+        return value
+
+
+def choose_metric(text: str | None, evaluated: Mapping[str, Sequence[str]]) -> SearchMetric:
+    """The metric that a text names; the recipe's headline where it says nothing.
+
+    Args:
+        text: METRIC, METRIC/MODEL or /MODEL. Without a model it is the last one that the method lists, as
+            fedkf's oca and kdia's teacher; without a metric it is the model's headline.
+        evaluated: model -> its metrics, the headline first.
+
+    Raises:
+        RecipeError: the recipe does not evaluate such a model, or the model has no such metric.
+    """
+    name, _, model = (text or "").partition("/")
+    model = model or list(evaluated)[-1]
+    if model not in evaluated:
+        valid = ", ".join(evaluated)
+        raise RecipeError(f"metric {text!r}: this recipe evaluates {valid}.", hint=nearest(model, evaluated))
+    name = name or evaluated[model][0]
+    if name not in evaluated[model]:
+        valid = ", ".join(f"{metric}/{model}" for metric in evaluated[model])
+        raise RecipeError(f"metric {text!r}: {model} has {valid}.", hint=nearest(name, evaluated[model]))
+    return SearchMetric(name, model)

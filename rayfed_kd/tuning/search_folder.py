@@ -1,0 +1,225 @@
+"""A search's folder: what is searched, and what became of every trial.
+
+runs/tune-NAME/search.yaml    recipe, space, metric, search, scheduler: a resumed search must have the same
+runs/tune-NAME/trials/00003/  a run's folder as any other, and trial.json: coefficients, status, round, error
+
+A resumed search needs these files alone. A trial that is over reports again what stands in its tables. One
+that was cut off goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from filelock import FileLock, Timeout
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, unwritable_folder, write_json
+from rayfed_kd.recipe.loading import load_yaml
+from rayfed_kd.recipe.schema import EXECUTION
+from rayfed_kd.results.tables import read_table
+from rayfed_kd.tuning.metric import SearchMetric
+from rayfed_kd.tuning.space import Coefficients
+
+SearchName = Literal["random", "optuna", "grid"]
+SchedulerName = Literal["asha", "fifo"]
+Status = Literal["running", "finished", "stopped", "failed"]
+
+SEARCH_FILE = "search.yaml"
+# Seconds to wait for a killed trial's process, which may still be writing its last table.
+LOCK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """What a search is: two searches with the same settings give the same trials.
+
+    Attributes:
+        recipe: the resolved recipe that every trial starts from.
+        space: the space file's entries.
+        metric: METRIC/MODEL.
+        search: how coefficients are proposed.
+        scheduler: which trials are stopped early.
+    """
+
+    recipe: Mapping[str, Any]
+    space: Mapping[str, Any]
+    metric: str
+    search: SearchName
+    scheduler: SchedulerName
+
+    @property
+    def summary(self) -> str:
+        """Search and scheduler, as `random search, asha`."""
+        return f"{self.search} search, {self.scheduler}"
+
+    def difference(self, other: Mapping[str, Any]) -> str | None:
+        """What differs from another search's settings, but for where and how safely trials run.
+
+        Args:
+            other: settings as search.yaml has them.
+
+        Returns: `KEY was OLD, is NEW` for every difference; None if there is none.
+        """
+        # Through YAML and back, as the other's were: tuples become lists, for example.
+        new = _settings_by_key(load_yaml(yaml.safe_dump(asdict(self))))
+        old = _settings_by_key(other)
+        ignored = {f"recipe.{key}" for key in EXECUTION}
+        changed = [key for key in new if key not in ignored and new[key] != old.get(key)]
+        return "; ".join(f"{key} was {old.get(key)}, is {new[key]}" for key in changed) or None
+
+
+def _settings_by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with the recipe's sections as keys of their own: a difference names its section."""
+    others = {key: value for key, value in settings.items() if key != "recipe"}
+    return others | {f"recipe.{key}": value for key, value in settings.get("recipe", {}).items()}
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """What trial.json holds.
+
+    Attributes:
+        number: the trial's number, from 0.
+        coefficients: recipe key -> value.
+        status: running, finished, stopped (by the scheduler) or failed.
+        round: the last round that counts; 0 before there is one.
+        error: why it failed.
+    """
+
+    number: int
+    coefficients: Coefficients
+    status: Status = "running"
+    round: int = 0
+    error: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the trial is finished, stopped or failed."""
+        return self.status != "running"
+
+
+class SearchFolder:
+    """A search's folder on disk.
+
+    Args:
+        path: the folder; `claimed` makes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def claimed(self, settings: SearchSettings, *, resume: bool) -> Iterator[None]:
+        """Create or check the folder, and keep other processes out while the block runs.
+
+        Failed trials of a resumed search become running ones, so that they are tried again.
+
+        Args:
+            settings: of the search that is to run.
+            resume: go on with the search in the folder.
+
+        Raises:
+            RecipeError: the folder holds a search and `resume` is false, or holds none and it is true, or
+                holds a search with other settings; another process works in it; it cannot be written.
+        """
+        file = self.path / SEARCH_FILE
+        if resume and not file.is_file():
+            raise RecipeError(f"--resume: {self.path} holds no search: there is no {SEARCH_FILE}")
+        if file.is_file() and not resume:
+            raise RecipeError(
+                f"{self.path} holds a search already: --resume goes on, or give another --folder"
+            )
+        if resume:
+            difference = settings.difference(load_yaml(file.read_text(encoding="utf8")))
+            if difference:
+                raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
+        with locked_folder(self.path, "--folder", "searching"):
+            try:
+                remove_unfinished(self.path)
+                if not resume:
+                    atomic_write(file, yaml.safe_dump(asdict(settings), sort_keys=False))
+                for record in self.records():
+                    if record.status == "failed":
+                        self.write_record(replace(record, status="running", error=None))
+            except OSError as error:
+                raise unwritable_folder(self.path, "--folder", error) from None
+            yield
+
+    def settings(self) -> SearchSettings:
+        """The settings of the search in the folder.
+
+        Raises:
+            RecipeError: another version of rayfed-kd wrote search.yaml, with other keys.
+        """
+        file = self.path / SEARCH_FILE
+        content = load_yaml(file.read_text(encoding="utf8"))
+        try:
+            return SearchSettings(**content)
+        except TypeError:
+            raise RecipeError(
+                f"{file}: another version of rayfed-kd wrote this search, and this version cannot read it"
+            ) from None
+
+    def trial(self, number: int) -> Path:
+        """A trial's run folder, whether it exists or not."""
+        return self.path / "trials" / f"{number:05d}"
+
+    def wait_for_trial(self, number: int) -> None:
+        """Wait until no process works in a trial's run folder: after a kill one may still be ending.
+
+        Args:
+            number: the trial's number.
+
+        Raises:
+            RecipeError: a process still works there after a minute.
+        """
+        lock = FileLock(self.trial(number) / ".lock")
+        try:
+            lock.acquire(timeout=LOCK_TIMEOUT_S)
+        except Timeout:
+            raise RecipeError(f"another process is running in {self.trial(number)}") from None
+        lock.release()  # the run takes it itself
+
+    def write_record(self, record: TrialRecord) -> None:
+        """Write a trial's record, and create the trial's folder if needed."""
+        folder = self.trial(record.number)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "trial.json", asdict(record))
+
+    def record(self, number: int) -> TrialRecord | None:
+        """A trial's record; None before the trial began."""
+        path = self.trial(number) / "trial.json"
+        return TrialRecord(**json.loads(path.read_text(encoding="utf8"))) if path.is_file() else None
+
+    def records(self) -> list[TrialRecord]:
+        """The records of all trials that began, by number: trials begin in that order."""
+        records: list[TrialRecord] = []
+        while (record := self.record(len(records))) is not None:
+            records.append(record)
+        return records
+
+    def values(self, number: int, metric: SearchMetric) -> list[tuple[int, float]]:
+        """The evaluations in a trial's tables, as (round, value).
+
+        Args:
+            number: the trial's number.
+            metric: the search's metric.
+        """
+        rows = read_table(self.trial(number) / "tables", "metrics").to_pylist()
+        return [
+            (row["round"], row[metric.name])
+            for row in rows
+            if row["model"] == metric.model and row[metric.name] is not None
+        ]
+
+    def seconds(self, record: TrialRecord) -> float:
+        """A trial's real seconds in rounds, up to the last round that counts."""
+        rows = read_table(self.trial(record.number) / "tables", "rounds").to_pylist()
+        return max((row["wall_s"] for row in rows if row["round"] <= record.round), default=0.0)

@@ -1,0 +1,229 @@
+"""What a search found: a table of trials, the best one as a recipe, and the files that keep both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from rich.table import Table
+from rich.text import Text
+
+from rayfed_kd.errors import RunError
+from rayfed_kd.files import atomic_write, written_aside
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.tuning.metric import SearchMetric
+from rayfed_kd.tuning.search_figures import coefficients_figure, parallel_figure
+from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
+from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text, parse_space
+from rayfed_kd.tuning.trial_results import TrialResult, read_trial_results
+
+if TYPE_CHECKING:
+    from rayfed_kd.tuning.search_setup import Search
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found.
+
+    Attributes:
+        folder: the search's folder.
+        rows: one per trial, by number.
+        space: what was searched.
+        metric: what was searched for.
+        recipe: what every trial started from.
+        summary: search and scheduler, as `random search, asha`.
+    """
+
+    folder: Path
+    rows: Sequence[TrialResult]
+    space: Space
+    metric: SearchMetric
+    recipe: Recipe
+    summary: str
+
+    @property
+    def best(self) -> TrialResult | None:
+        """The trial with the largest value that did not fail; the first of equals; None without a value."""
+        # Equal values rank by number, so that the best trial does not depend on which one ended first.
+        return max(self._valid_rows(), key=lambda row: (row.best, -row.trial), default=None)
+
+    def _valid_rows(self) -> list[TrialResult]:
+        """The trials that have a value and did not fail."""
+        return [row for row in self.rows if row.status != "failed" and row.best is not None]
+
+    def ranked_rows(self) -> list[TrialResult]:
+        """All trials, the best first, failed ones last."""
+        return sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial))
+
+    def table(self) -> pa.Table:
+        """A row per trial.
+
+        Returns: columns trial, every coefficient by its recipe key, best, best_round, last, rounds, seconds,
+            status, error; the schema's metadata has the metric. Values that are no plain numbers or texts
+            stand as JSON.
+        """
+        columns: dict[str, pa.Array] = {"trial": pa.array([row.trial for row in self.rows], pa.int64())}
+        for key in self.space.distributions:
+            columns[key] = _coefficient_column([row.coefficients[key] for row in self.rows])
+        types = {"best": pa.float64(), "best_round": pa.int64(), "last": pa.float64(), "rounds": pa.int64()}
+        types |= {"seconds": pa.float64(), "status": pa.string(), "error": pa.string()}
+        for name, column_type in types.items():
+            columns[name] = pa.array([getattr(row, name) for row in self.rows], column_type)
+        return pa.table(columns).replace_schema_metadata({"metric": str(self.metric)})
+
+    def best_recipe(self) -> str | None:
+        """The best trial as YAML that `run` takes, headed by a comment; None if no trial has a value."""
+        best = self.best
+        if best is None or best.best is None:
+            return None
+        # The searched recipe may name a folder: a run of best.yaml must not land there.
+        overrides = [*coefficient_overrides(best.coefficients), "results.folder=null"]
+        recipe = load_recipe(self.recipe.model_dump(), overrides)
+        coefficients = ", ".join(f"{key} {coefficient_text(v)}" for key, v in best.coefficients.items())
+        text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
+        return (
+            f"# {self.metric} {100 * best.best:.2f} % in round {best.best_round}: the best of "
+            f"{len(self.rows)} trials, trial {best.trial} ({self.summary}, {self.space.source}).\n"
+            f"{self._ties_comment(best)}# {coefficients}\n{self._recipe_header()}{text}"
+        )
+
+    def _ties_comment(self, best: TrialResult) -> str:
+        """A comment on the trials that reached the same value; empty if none did."""
+        ties = [str(row.trial) for row in self._valid_rows() if row.best == best.best and row is not best]
+        return f"# The same value, and not the first to have it: trial {', '.join(ties)}.\n" if ties else ""
+
+    def _recipe_header(self) -> str:
+        """The comment above the recipe that was searched from."""
+        return f"#\n{self.recipe.header}\n" if self.recipe.header else ""
+
+    def screen_table(self) -> Table:
+        """The table for a terminal, the best trial first, failed ones last."""
+        table = Table(title=f"{self.metric}, {self.summary}")
+        keys = [key.removeprefix("method.") for key in self.space.distributions]
+        for place, name in enumerate(("trial", *keys, "best %", "last %", "rounds", "s", "status")):
+            table.add_column(
+                name, justify="right" if place else "left", overflow="fold", no_wrap=name == "status"
+            )
+        for row in self.ranked_rows():
+            texts = [coefficient_text(row.coefficients[key]) for key in self.space.distributions]
+            texts += [_percent(row.best), _percent(row.last), str(row.rounds)]
+            table.add_row(str(row.trial), *map(Text, texts), f"{row.seconds:.1f}", row.status)
+        return table
+
+    def failures(self) -> list[str]:
+        """A line for every trial that failed, with its error."""
+        return [f"trial {row.trial} failed: {row.error}" for row in self.rows if row.status == "failed"]
+
+
+def result_of_search(search: Search) -> SearchResult:
+    """Read what a search found, when its trials are over.
+
+    Args:
+        search: the search.
+
+    Raises:
+        RunError: no trial has a value; the message has the trials' errors.
+    """
+    rows = read_trial_results(search.folder, search.trials, search.metric)
+    summary = search.settings.summary
+    result = SearchResult(search.folder.path, rows, search.space, search.metric, search.recipe, summary)
+    if result.best is None:
+        raise RunError("\n".join(["no trial ended with a value:", *result.failures()]))
+    return result
+
+
+def read_search_result(path: Path) -> SearchResult:
+    """Read what the search in a folder found so far; trials that still run have the status `running`.
+
+    Args:
+        path: the search's folder.
+
+    Raises:
+        RecipeError: another version of rayfed-kd wrote the search.
+    """
+    folder = SearchFolder(path)
+    settings = folder.settings()
+    metric = SearchMetric.parse(settings.metric)
+    rows = read_trial_results(folder, len(folder.records()), metric)
+    space = parse_space({"space": settings.space}, str(path / SEARCH_FILE))
+    return SearchResult(path, rows, space, metric, load_recipe(settings.recipe), settings.summary)
+
+
+def write_search_result(result: SearchResult) -> list[Path]:
+    """Write trials.parquet, best.yaml, pictures and TensorBoard's files into the search's folder.
+
+    What an earlier call wrote is replaced. Without a trial that has a value there is only trials.parquet.
+
+    Args:
+        result: what the search found.
+
+    Returns: the paths of all files but TensorBoard's.
+    """
+    folder = result.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    table, best = folder / "trials.parquet", folder / "best.yaml"
+    with written_aside(table) as aside:
+        pq.write_table(result.table(), aside)
+    paths, recipe = [table], result.best_recipe()
+    if recipe is None:
+        best.unlink(missing_ok=True)
+    else:
+        atomic_write(best, recipe)
+        paths += [best, *_write_pictures(result, folder / "figures")]
+    _write_tensorboard(result, folder / "tensorboard")
+    return paths
+
+
+def _write_pictures(result: SearchResult, folder: Path) -> list[Path]:
+    from rayfed_kd.results.figures import save_figure
+
+    rows = [row for row in result.rows if row.best is not None]
+    figures = {
+        "coefficients": coefficients_figure(rows, result.space, result.metric, result.best),
+        "parallel": parallel_figure(rows, result.space, result.metric, result.best),
+    }
+    for name, figure in figures.items():
+        save_figure(figure, folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in figures]
+
+
+def _write_tensorboard(result: SearchResult, folder: Path) -> None:
+    """Write a run per trial with its curve, and its coefficients for HParams."""
+    from rayfed_kd.results.tensorboard import RunWriter, remove_event_files
+
+    for earlier in folder.glob("*/"):
+        remove_event_files(earlier)
+    for row in result.rows:
+        if row.best is None or row.last is None:
+            continue
+        writer = RunWriter(folder / f"{row.trial:05d}")
+        writer.series(str(result.metric), *zip(*row.values, strict=True))
+        values = {f"best/{result.metric}": row.best, f"last/{result.metric}": row.last, "rounds": row.rounds}
+        writer.hparams({key: _hparam(value) for key, value in row.coefficients.items()}, values)
+        writer.close()
+
+
+def _hparam(value: Any) -> bool | int | float | str:
+    """A coefficient as TensorBoard's HParams takes it: anything but a plain value as JSON."""
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
+
+
+def _coefficient_column(values: Sequence[Any]) -> pa.Array:
+    """A column of numbers, truth values or texts as they are; of anything else, and mixtures, as JSON."""
+    types = {type(value) for value in values}
+    if types in ({bool}, {str}, {int}, {float}):
+        return pa.array(values)
+    if types == {int, float}:
+        return pa.array([float(value) for value in values])
+    return pa.array([json.dumps(value) for value in values], pa.string())
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"

@@ -1,0 +1,173 @@
+"""Search spaces: which values a recipe's keys may take in a search, from a YAML file.
+
+# FedKF's coefficients
+metric: amp/oca                                  # what is searched for; `--metric` wins
+samples: 20                                      # trials; `--samples` wins
+space:
+  method.gamma: {uniform: [0.0, 2.0]}            # a number between the two
+  method.lambda1: {loguniform: [0.001, 1.0]}     # its logarithm is uniform
+  method.warmup_rounds: {randint: [0, 10]}       # a whole number, both ends included
+  method.teacher: {choice: [oca, aca]}           # any values, also mappings
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from rayfed_kd.errors import RecipeError, naming, nearest
+from rayfed_kd.recipe.loading import load_yaml
+from rayfed_kd.recipe.schema import EXECUTION
+from rayfed_kd.recipe.validation import validate
+from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.tuning.distributions import Distribution, parse_distribution
+
+Coefficients = Mapping[str, Any]  # recipe key -> value
+
+# Where and how safely a run runs does not change its result; trials of other lengths cannot be compared.
+NOT_SEARCHED = ("rounds", "evaluation", *EXECUTION)
+
+
+class _SpaceFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    space: dict[str, Any] = Field(description="recipe key -> the values it may take")
+    metric: str | None = Field(None, description="METRIC or METRIC/MODEL, as amp/oca")
+    samples: int | None = Field(None, ge=1, description="number of trials")
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched.
+
+    Attributes:
+        distributions: recipe key -> its values, in the file's order.
+        entries: recipe key -> the file's entry, as {"uniform": [0, 2]}.
+        metric: METRIC or METRIC/MODEL; None: the recipe's headline.
+        samples: number of trials; None: not said.
+        source: the file; None if there is none.
+    """
+
+    distributions: Mapping[str, Distribution]
+    entries: Mapping[str, Any]
+    metric: str | None = None
+    samples: int | None = None
+    source: str | None = None
+
+    def draw(self, seed: int, number: int) -> dict[str, Any]:
+        """Draw the coefficients of one trial of random search.
+
+        A value depends on seed, number and key alone, and not on how many trials and keys there are.
+
+        Args:
+            seed: the search's seed.
+            number: the trial's number, from 0.
+        """
+        return {
+            key: distribution.draw(numpy_stream(seed, "tune", key, number))
+            for key, distribution in self.distributions.items()
+        }
+
+    def grid(self) -> Iterator[dict[str, Any]]:
+        """All combinations of all keys' values; the last key changes fastest.
+
+        Raises:
+            RecipeError: a key's values cannot be listed.
+        """
+        values_by_key = []
+        for key, distribution in self.distributions.items():
+            values = distribution.all_values()
+            if values is None:
+                kind = next(iter(self.entries[key]))
+                raise RecipeError(
+                    f"{key}: {kind} has no list of values; expected choice or randint with --search grid",
+                    source=self.source,
+                )
+            values_by_key.append(values)
+        for combination in itertools.product(*values_by_key):
+            yield dict(zip(self.distributions, combination, strict=True))
+
+    def check(self, accept: Callable[[Coefficients], None]) -> None:
+        """Check the extreme values of every key, each by itself.
+
+        Args:
+            accept: raises RecipeError if the recipe cannot be run with the coefficients.
+
+        Raises:
+            RecipeError: what `accept` raised, with the space's file.
+        """
+        for key, distribution in self.distributions.items():
+            for value in distribution.extremes():
+                with naming(self.source):
+                    accept({key: value})
+
+
+def coefficient_overrides(coefficients: Coefficients) -> list[str]:
+    """Coefficients as a recipe's overrides, KEY=VALUE; every number keeps its bits."""
+    return [f"{key}={json.dumps(value)}" for key, value in coefficients.items()]
+
+
+def coefficient_text(value: Any) -> str:
+    """A coefficient for readers: a number with four significant digits, a text as it is, else JSON."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def read_space(path: str | Path) -> Space:
+    """Read a space file. Whether its keys go with a recipe is not known here: see `Space.check`.
+
+    Args:
+        path: a YAML file.
+
+    Raises:
+        RecipeError: there is no such file, or it is no space file; the message names the file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        siblings = [str(p) for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        raise RecipeError(f"{path}: no such space file.", hint=nearest(str(path), siblings))
+    with naming(path):
+        try:
+            content = load_yaml(path.read_text(encoding="utf8"))
+        except yaml.YAMLError as error:
+            raise RecipeError(f"not YAML: {error}") from None
+        return parse_space(content, str(path))
+
+
+def parse_space(content: Any, source: str) -> Space:
+    """The space that a file's content describes.
+
+    Args:
+        content: the YAML document.
+        source: the file's name.
+
+    Raises:
+        RecipeError: it is no space; the message does not name the file.
+    """
+    if not isinstance(content, Mapping) or "space" not in content:
+        raise RecipeError("expected `space:` with recipe keys below it, as method.gamma: {uniform: [0, 2]}")
+    file = validate(_SpaceFile, content, owner="a space file")
+    if not file.space:
+        raise RecipeError("space: it is empty; expected recipe keys, as method.gamma: {uniform: [0, 2]}")
+    for key in file.space:
+        _check_key(key, list(file.space))
+    distributions = {key: parse_distribution(key, entry) for key, entry in file.space.items()}
+    return Space(distributions, file.space, file.metric, file.samples, source)
+
+
+def _check_key(key: str, keys: Sequence[str]) -> None:
+    section = key.partition(".")[0]
+    if section in NOT_SEARCHED:
+        raise RecipeError(
+            f"{key}: {section} is the same in every trial; expected another key, as method.gamma"
+        )
+    parent = next((other for other in keys if key.startswith(other + ".")), None)
+    if parent is not None:
+        raise RecipeError(f"{key}: lies below {parent}, which is searched, too; expected one of the two")

@@ -1,0 +1,132 @@
+"""One trial's simulation, in the process that Ray Tune gives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rayfed_kd.errors import RayfedError, RecipeError
+from rayfed_kd.experiment.preparation import make_ready
+from rayfed_kd.experiment.result import Event, read_summary
+from rayfed_kd.experiment.running import run_prepared_on_ray
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.tuning.metric import SearchMetric
+from rayfed_kd.tuning.search_folder import SearchFolder, TrialRecord
+from rayfed_kd.tuning.space import Coefficients, coefficient_overrides
+
+if TYPE_CHECKING:
+    from cluster.ray_backend.placement import Node, Plan
+
+Report = Callable[[int, float], None]  # (round, value)
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """Runs any trial of one search; it crosses to the trial's process.
+
+    Attributes:
+        recipe: what every trial starts from.
+        folder: the search's folder.
+        metric: what is reported.
+        nodes: a trial's share of the cluster.
+        working_folder: where the search was started; a recipe's relative paths are meant from there.
+        command: the words with which the search was started, noted in each trial's environment.json.
+    """
+
+    recipe: Mapping[str, Any]
+    folder: SearchFolder
+    metric: SearchMetric
+    nodes: tuple[Node, ...]
+    working_folder: str
+    command: tuple[str, ...]
+
+    def plan(self, number: int, coefficients: Coefficients) -> Plan | None:
+        """The hosts that a trial needs.
+
+        Args:
+            number: the trial's number.
+            coefficients: recipe key -> value.
+
+        Returns: None if the trial is over, or cannot be placed; `run` then reports the error.
+        """
+        from cluster.ray_backend.placement import plan_hosts
+
+        record = self.folder.record(number)
+        if record is not None and record.over:
+            return None
+        try:
+            return plan_hosts(self._trial_recipe(number, coefficients), self.nodes)
+        except RecipeError:
+            return None
+
+    def run(self, number: int, coefficients: Coefficients, report: Report) -> None:
+        """Run a trial, or go on with it; what was evaluated before is reported first.
+
+        A trial that fails by itself notes that in its record, and nothing is raised. Only the loss of a
+        process is raised: Ray Tune then runs the trial again.
+
+        Args:
+            number: the trial's number; its record exists.
+            coefficients: recipe key -> value.
+            report: called with (round, value) of every evaluation, in order.
+        """
+        from cluster.ray_backend.session import is_lost
+
+        record = self.folder.record(number)
+        assert record is not None  # written when the trial was proposed, before this process began
+        if record.over:
+            self._report_again(record, report)
+            return
+        # The last round's value is reported at the very end: Ray Tune may end this process when it comes,
+        # and the run must have written its summary by then.
+        rounds = self.recipe["rounds"]
+        earlier = [point for point in self.folder.values(number, self.metric) if point[0] < rounds]
+        for point in earlier:
+            report(*point)
+        last_reported = earlier[-1][0] if earlier else 0
+
+        def on_event(event: Event) -> None:
+            value = self.metric.value(event["metrics"])
+            if value is not None and last_reported < event["round"] < rounds:
+                report(event["round"], value)
+
+        try:
+            self._simulate(number, coefficients, on_event)
+        except Exception as error:
+            if is_lost(error):
+                raise
+            self._note_failure(record, error)
+            return
+        report(*self.folder.values(number, self.metric)[-1])
+
+    def _report_again(self, record: TrialRecord, report: Report) -> None:
+        """Report what a trial that is over reached, for the scheduler and the proposer."""
+        for point in self.folder.values(record.number, self.metric):
+            if point[0] <= record.round:
+                report(*point)
+
+    def _note_failure(self, record: TrialRecord, error: Exception) -> None:
+        values = self.folder.values(record.number, self.metric)
+        last_round = values[-1][0] if values else 0
+        message = str(error) if isinstance(error, RayfedError) else f"{type(error).__name__}: {error}"
+        self.folder.write_record(replace(record, status="failed", round=last_round, error=message))
+
+    def _simulate(self, number: int, coefficients: Coefficients, on_event: Callable[[Event], None]) -> None:
+        os.chdir(self.working_folder)  # Ray Tune changed it
+        sys.argv[:] = self.command
+        folder = self.folder.trial(number)
+        self.folder.wait_for_trial(number)
+        if read_summary(folder).get("status") == "finished":
+            return  # only its record was not written before the search was cut off
+        recipe = self._trial_recipe(number, coefficients)
+        resumed, plan = (folder / "config.yaml").is_file(), self.plan(number, coefficients)
+        run_prepared_on_ray(make_ready(recipe), on_event, plan=plan, resume=resumed)
+
+    def _trial_recipe(self, number: int, coefficients: Coefficients) -> Recipe:
+        folder = json.dumps(str(self.folder.trial(number)))  # quoted: a path may look like another YAML value
+        return load_recipe(self.recipe, [*coefficient_overrides(coefficients), f"results.folder={folder}"])

@@ -1,0 +1,265 @@
+"""Who can reach a Ray that a command starts for itself: both known attacks, tried on a run that is under way.
+
+The run and the attackers are in network namespaces of their own, joined by a cable; where none can be made
+the attacks go over loopback alone.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster.ray_backend.private_ray import private_environment
+
+ROOT = Path(__file__).parents[2]
+CABLE = ("198.18.77.1", "198.18.77.2")  # the run's end and the attacker's; of the range kept for tests
+LOOPBACK = re.compile(r"127\.|::ffff:127\.|::1$")
+
+# Asks every address to run a job, as anybody may who can speak HTTP; prints what each answered.
+POST = """
+import json, sys, urllib.error, urllib.request
+answers = {}
+for place in sys.argv[2:]:
+    body = json.dumps({"entrypoint": f"touch {sys.argv[1]}"}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://{place}/api/job_agent/jobs/", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            answers[place] = answer.status
+    except urllib.error.HTTPError as error:
+        answers[place] = error.code
+    except Exception as error:
+        answers[place] = repr(error)
+print(json.dumps(answers))
+"""
+# Where processes listen, asked in their namespace, which is all that psutil sees.
+LISTENING = """
+import json, sys, psutil
+lines = {number: psutil.Process(int(number)).net_connections("inet") for number in sys.argv[1:]}
+def places(found):
+    return [f"{line.laddr.ip}:{line.laddr.port}" for line in found if line.status == psutil.CONN_LISTEN]
+print(json.dumps({number: places(found) for number, found in lines.items()}))
+"""
+# Joins a Ray as a driver and runs a task there, for which no core needs to be free.
+JOIN = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+print("joined", ray.get(ray.remote(num_cpus=0)(lambda: 42).remote(), timeout=60))
+"""
+
+
+def configure(words):
+    """Whether `ip` is there and may do that."""
+    if shutil.which("ip") is None:
+        return False
+    return subprocess.run(["ip", *words.split()], capture_output=True, check=False).returncode == 0
+
+
+class Network:
+    """Two namespaces, or none: words before a command put it into the run's or the attacker's."""
+
+    def __init__(self):
+        self.run, self.outside = f"rkrun{os.getpid()}", f"rkout{os.getpid()}"
+        self.there = False
+
+    def __enter__(self):
+        ends = f"rka{os.getpid()}", f"rkb{os.getpid()}"
+        self.there = all(
+            configure(words)
+            for words in (
+                f"netns add {self.run}",
+                f"netns add {self.outside}",
+                f"link add {ends[0]} netns {self.run} type veth peer name {ends[1]} netns {self.outside}",
+                *(
+                    f"-n {space} {words}"
+                    for space, end, address in zip((self.run, self.outside), ends, CABLE, strict=True)
+                    for words in (
+                        f"addr add {address}/30 dev {end}",
+                        f"link set {end} up",
+                        "link set lo up",
+                    )
+                ),
+                # Ray takes the address of the way to the Internet for its own. Nothing answers there.
+                f"-n {self.run} route add default via {CABLE[1]}",
+            )
+        )
+        return self
+
+    def __exit__(self, *error):
+        for space in (self.run, self.outside):
+            configure(f"netns del {space}")
+
+    def inside(self, *words):
+        return ["ip", "netns", "exec", self.run, *words] if self.there else [*words]
+
+    def beside(self, *words):
+        return ["ip", "netns", "exec", self.outside, *words]
+
+
+class Run:
+    """A run of the command under way.
+
+    Attributes:
+        environment: in which it was started, and in which an attacker starts.
+        processes: its own and Ray's.
+        servers, listening: addresses with ports, by process number and together.
+    """
+
+    def __init__(self, folder, network):
+        self.folder, self.network, self.output = folder / "run", network, folder / "output"
+        self.ray = folder / "ray"
+        mine = ("RAY_", "RAYFED_KD_")
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+        self.environment |= {"RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "rayfed_kd", "run", "configs/quickstart.yaml", "rounds=100000"]
+        command += ["data.fraction=0.2", "local.epochs=1", f"results.folder={self.folder}"]
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                network.inside(*command), cwd=ROOT, env=self.environment, stdout=output, stderr=output
+            )
+        deadline = time.monotonic() + 240
+        while not list(self.folder.glob("tables/rounds/*")):
+            assert self.process.poll() is None, self.output.read_text()
+            assert time.monotonic() < deadline, "no round"
+            time.sleep(0.5)
+        own = psutil.Process(self.process.pid)
+        self.processes = [own, *own.children(recursive=True)]
+        numbers = [str(process.pid) for process in self.processes]
+        self.servers = json.loads(call(network.inside(sys.executable, "-c", LISTENING, *numbers)).stdout)
+        self.listening = {place for places in self.servers.values() for place in places}
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=120)
+
+    def ports(self):
+        return sorted({place.rpartition(":")[2] for place in self.listening})
+
+    def named(self, part):
+        return next(process for process in self.processes if part in " ".join(process.cmdline()))
+
+
+@pytest.fixture(scope="module")
+def network():
+    with Network() as network:
+        yield network
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, network):
+    run = Run(tmp_path_factory.mktemp("p"), network)
+    try:
+        yield run
+    finally:
+        run.end()
+
+
+def call(command, environment=None):
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_every_server_of_a_run_listens_on_loopback(run):
+    """GCS, raylet, agents and workers: eight at least, and none that another machine reaches."""
+    assert len(run.listening) >= 8
+    assert not [place for place in run.listening if not LOOPBACK.match(place)]
+
+
+def test_processes_of_a_run_have_the_token_but_the_commands_own_environment_not(run):
+    """GCS and raylet, from which the others have theirs; those that rename themselves show none."""
+    assert "RAY_AUTH_TOKEN" not in run.processes[0].environ()
+    found = [run.named(part).environ() for part in ("gcs_server", "raylet/raylet", "log_monitor")]
+    assert {environment.get("RAY_AUTH_MODE") for environment in found} == {"token"}
+    (token,) = {environment.get("RAY_AUTH_TOKEN", "none") for environment in found}
+    assert re.fullmatch("[0-9a-f]{64}", token)
+
+
+def test_job_that_anybody_hands_in_is_not_run(run, tmp_path):
+    """The agent's port runs what it is posted: it must ask for the token, even on this machine."""
+    places = [f"127.0.0.1:{port}" for port in run.ports()]
+    command = [sys.executable, "-c", POST, str(tmp_path / "mark"), *places]
+    answers = json.loads(call(run.network.inside(*command), run.environment).stdout)
+    if run.network.there:  # elsewhere another Ray may have the agent's port, which is the same for all
+        assert 401 in answers.values()
+    assert 200 not in answers.values()
+    time.sleep(5)  # a job needs two or three to begin
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("token", [None, "0" * 64])
+def test_driver_without_the_token_cannot_join(run, token):
+    gcs = run.named("gcs_server")
+    (port,) = {place.rpartition(":")[2] for place in run.servers[str(gcs.pid)]}
+    # Loopback for the attacker, too: Ray would else go by the machine's address. Two tries, not twenty.
+    environment = run.environment | {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_NUM_REDIS_GET_RETRIES": "2",
+    }
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {}
+    words = [sys.executable, "-c", JOIN, f"127.0.0.1:{port}"]
+    done = call(run.network.inside(*words), environment)
+    assert done.returncode != 0 and "joined" not in done.stdout
+    assert "Authentication token is missing or incorrect" in done.stderr
+
+
+def test_another_machine_reaches_nothing(run, tmp_path):
+    if not run.network.there:
+        pytest.skip("no network namespaces here")
+    places = [f"{CABLE[0]}:{port}" for port in run.ports()]
+    command = [sys.executable, "-c", POST, str(tmp_path / "mark"), *places]
+    answers = json.loads(call(run.network.beside(*command), run.environment).stdout)
+    assert len(answers) == len(places) >= 8
+    assert not [answer for answer in answers.values() if "Connection refused" not in str(answer)]
+
+
+def test_token_is_neither_printed_nor_stored(run):
+    """Last: it ends the run."""
+    token = run.named("gcs_server").environ()["RAY_AUTH_TOKEN"].encode()
+    run.end()
+    for folder in (run.folder, run.ray):
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert len(files) > 5
+        assert not [path for path in files if token in path.read_bytes()]
+    assert run.output.stat().st_size > 0
+    assert token not in run.output.read_bytes()
+
+
+@pytest.fixture
+def no_mode(monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_token_is_in_the_environment_while_ray_starts_only(no_mode, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "the user's")
+    with private_environment():
+        assert re.fullmatch("[0-9a-f]{64}", os.environ["RAY_AUTH_TOKEN"])
+        assert "RAY_AUTH_MODE" not in os.environ
+        os.environ["RAY_AUTH_MODE"] = "token"  # as Ray does
+    assert os.environ["RAY_AUTH_TOKEN"] == "the user's"
+    assert "RAY_AUTH_MODE" not in os.environ
+
+
+@pytest.mark.parametrize("mode", ["token", "disabled"])
+def test_mode_that_the_user_has_set_stays_with_the_users_token(no_mode, monkeypatch, mode):
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/the/users")
+    before = dict(os.environ)
+    with private_environment():
+        assert dict(os.environ) == before
+
+
+def test_another_process_has_another_token(no_mode):
+    code = "import os\nfrom cluster.ray_backend.private_ray import private_environment\n"
+    code += "with private_environment():\n    print(os.environ['RAY_AUTH_TOKEN'])"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    first, second = (call([sys.executable, "-c", code], environment).stdout for _ in range(2))
+    assert len(first) == len(second) == 65 and first != second

@@ -1,0 +1,17 @@
+"""Contexts of a setting, for steps that a test calls itself."""
+
+from rayfed_kd.protocol import ClientContext, ClientData, ServerContext
+
+
+def server_context(setting, round_index=1):
+    """What the server's part of a round may read."""
+    facts, seed = setting.server_facts(round_index), setting.recipe.seed
+    return ServerContext(setting.workshop(), setting.device_data(), facts, seed)
+
+
+def client_context(setting, facts):
+    """What a client's step may read, by its `DispatchFacts`."""
+    recipe, client = setting.recipe, facts.client
+    indices, model = setting.partition.train[client], setting.model_of(client)
+    share = ClientData(indices, recipe.data.augment, recipe.local, model)
+    return ClientContext(setting.workshop(), setting.device_data(), share, facts, recipe.seed)

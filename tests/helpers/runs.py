@@ -1,0 +1,85 @@
+"""Runs without files: the rounds alone, without pictures, TensorBoard and tables on disk.
+
+They take a tenth of the time of `rayfed_kd.run`, which is for tests of what a run leaves.
+"""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import torch
+
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import shared_vectors
+from rayfed_kd.results.summary import summarise
+from rayfed_kd.results.tables import SCHEMAS
+
+
+class Silent:
+    """Writes nothing down."""
+
+    def record(self, record):
+        pass
+
+    def close(self, status):
+        return {}
+
+
+class Rounds(list):
+    """The records of all rounds."""
+
+    def record(self, record):
+        self.append(record)
+
+    def close(self, status):
+        return {}
+
+
+@dataclass
+class Outcome:
+    """What a run left, in the form of `rayfed_kd.Result`: also the recorder of a simulation."""
+
+    rows: dict = field(default_factory=dict)
+    models: dict = field(default_factory=dict)
+    told: list = field(default_factory=list)
+
+    def record(self, record):
+        for name, rows in record.tables.items():
+            self.rows.setdefault(name, []).extend(rows)
+
+    def close(self, status):
+        return {}
+
+    @property
+    def tables(self):
+        """As a run's folder has them."""
+        return {
+            name: pa.Table.from_pylist(self.rows.get(name, []), schema) for name, schema in SCHEMAS.items()
+        }
+
+    @property
+    def summary(self):
+        return summarise(self.tables, "finished")
+
+
+def run_setting(setting, engine):
+    """A setting's rounds on an engine, with the threads that its recipe gives."""
+    outcome = Outcome()
+    simulation = Simulation(setting, engine, outcome)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(setting.recipe.placement.threads)
+    try:
+        simulation.run()
+    finally:
+        torch.set_num_threads(threads)
+    models = shared_vectors(simulation.models)
+    outcome.models = {name: vector.numpy() for name, vector in models.items()}
+    return outcome
+
+
+def run_in_process(recipe, *overrides):
+    """The run without files: on one host of this process that keeps all clients' states."""
+    setting = prepare(recipe, overrides).setting
+    return run_setting(setting, LocalEngine(Host(setting, keep_states=setting.recipe.partition.clients)))

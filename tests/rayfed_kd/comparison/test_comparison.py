@@ -1,0 +1,108 @@
+"""The numbers of a comparison, by hand."""
+
+import pytest
+from known_comparison import KDIA, compared
+
+from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.curves import Curve
+from rayfed_kd.comparison.table_text import cells, header, published_lines_of, remarks
+from rayfed_kd.errors import RecipeError
+
+
+def test_last_best_and_mean_of_the_last_by_hand():
+    """A: last .4, .8: 60 and sqrt(.08) = 28.28; best .6, .8: 70 and 14.14; last two .5, .7: 60 and 14.14."""
+    comparison = compared()
+    headline = "official test %"
+    means = f"{headline}, mean of last 2 evaluations"
+    assert header(comparison) == ["run", headline, f"{headline}, best", means]
+    assert cells(comparison)[0] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
+
+
+def test_headline_is_the_metric_that_the_study_names():
+    """UA beside an official test: A's last two .3, .5 and .2, .2 make 40 and 20: 30 and 14.14."""
+    comparison = compared(headline="ua")
+    for seed, values in ((1, [0.9, 0.3, 0.5]), (2, [0.1, 0.2, 0.2])):
+        comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, [1, 2, 3], [None] * 3)
+    assert header(comparison)[-2:] == ["UA %, best", "UA %, mean of last 2 evaluations"]
+    assert cells(comparison)[0][-1] == "30.00 ± 14.14"
+    assert cells(comparison)[1][-1] == ""
+    with pytest.raises(RecipeError, match="headline: no row has wlp; there are server_accuracy"):
+        header(compared(headline="wlp"))
+
+
+def test_cost_to_a_number_by_hand():
+    """.6: A at rounds 4 and 2, mean 3, 20 and 10 bytes; B in one seed at 6."""
+    comparison = compared(target=0.6)
+    assert comparison.costs(("A", "aca")) == {"rounds": [4, 2], "bytes": [20, 10], "sim_s": [2.0, 1.0]}
+    assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
+    assert [line[4] for line in cells(comparison)] == ["3.0", "6.0 (1 of 2 seeds)"]
+    assert header(comparison)[-1] == "simulated s to target"
+
+
+def test_target_is_a_runs_own_best_seed_by_seed():
+    """A's best is .6 in seed 1 and .8 in seed 2; B reaches the first in round 6 and never the second."""
+    comparison = compared(target={"run": "A"})
+    assert comparison.costs(("A", "aca"))["rounds"] == [4, 6]
+    assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
+
+
+def test_target_of_a_run_without_the_headline_is_pointed_out():
+    """A has official tests only, as a server's model may; the rows are compared by UA."""
+    comparison = compared(target={"run": "A"}, headline="ua")
+    comparison.curves["B", "aca", 1, "ua"] = Curve([2], [0.5], [1], [None])
+    assert cells(comparison)[1][-2:] == ["", ""]
+    assert "The target's run has no UA %, so there is no target." in remarks(comparison)
+
+
+def test_relative_change_against_another_row_by_hand():
+    """A ends at .4 and .8, B at .9 and .3: .9 / .4 - 1 = 1.25 and .3 / .8 - 1 = -.625, mean .3125."""
+    comparison = compared(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
+    assert comparison.relative_changes(("B", "aca")) == pytest.approx([1.25, -0.625])
+    assert header(comparison)[-1] == "relative change %"
+    assert [line[-1] for line in cells(comparison)] == ["", "+31.25 ± 132.58"]
+    assert remarks(comparison) == [
+        "Relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
+    ]
+
+
+def test_a_row_without_an_accuracy_in_common_has_no_change():
+    comparison = compared(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
+    curves = {key: curve for key, curve in comparison.curves.items() if key[0] == "B"}
+    assert Comparison(comparison.study, curves).relative_changes(("B", "aca")) == []
+
+
+def test_printed_value_stands_beside_the_row_that_the_study_links():
+    """KDIA (T) 57.29 and FedAvg 50.41 in KDIA's Table 2."""
+    runs = [{"label": "A", "published": {"aca": "KDIA (T)"}}, {"label": "B", "published": "FedAvg"}]
+    comparison = compared(runs=runs, published=[KDIA])
+    assert header(comparison)[-1] == "published accuracy"
+    assert [line[-1] for line in cells(comparison)] == ["57.29 ± 0.97", "50.41 ± 1.91"]
+    (paper,) = published_lines_of(comparison)
+    assert "rank correlation" not in paper.heading  # two rows have no order to speak of
+
+
+@pytest.mark.parametrize("limits", [{"rows": ["A"]}, {"models": ["aca"]}])
+def test_printed_value_of_another_side_stays_away(limits):
+    """B is another row, and its model another, than the table is about."""
+    comparison = compared(
+        runs=[{"label": "A", "published": "FedAvg"}, {"label": "B", "published": "FedAvg"}],
+        published=[{**KDIA, **limits}],
+    )
+    for seed in (1, 2):
+        comparison.curves["B", "server", seed, "server_accuracy"] = comparison.curves.pop(
+            ("B", "aca", seed, "server_accuracy")
+        )
+    assert [line[-1] for line in cells(comparison)] == ["50.41 ± 1.91", ""]
+
+
+def test_agreement_of_both_orders_by_hand():
+    """Ours A .4, B .9, C .2; printed (T) before (S) before FedAvg: two pairs of three agree, (2 - 1) / 3."""
+    runs = [
+        {"label": "A", "published": "KDIA (T)"},
+        {"label": "B", "published": "KDIA (S)"},
+        {"label": "C", "published": "FedAvg"},
+    ]
+    comparison = compared(runs=runs, published=[KDIA], seeds=[1])
+    comparison.curves["C", "aca", 1, "server_accuracy"] = Curve([2], [0.2], [1], [None])
+    (paper,) = published_lines_of(comparison)
+    assert paper.heading.endswith("of accuracy against our official test %, last, over 3 rows: 0.33")

@@ -1,0 +1,50 @@
+"""The papers' tables, and how far two orders of rows agree."""
+
+import math
+
+import pytest
+
+from rayfed_kd.comparison.paper_rows import rank_correlation
+from rayfed_kd.comparison.published import published_lines, published_rows
+from rayfed_kd.errors import RecipeError
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "tau"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        ([1, 2, 3, 4], [1, 3, 2, 4], 4 / 6),  # five pairs one way, one the other
+        ([1, 1, 2], [1, 2, 3], 2 / 6**0.5),
+    ],
+)
+def test_rank_correlation_by_hand(first, second, tau):
+    assert rank_correlation(first, second) == pytest.approx(tau)
+
+
+def test_order_of_equal_rows_is_no_order():
+    assert math.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
+
+
+def test_published_data_holds_what_the_papers_print():
+    assert published_lines("dafkd", "3a", {"dataset": "MNIST", "alpha": 0.1})[0] == {
+        "label": "DaFKD",
+        "values": {"accuracy": (95.56, 0.41)},
+    }
+    (amp,) = published_rows("fedkf", "V", {"method": "FedAvg", "alpha": 0.01, "metric": "AMP"})
+    assert (amp["mean"], amp["std"]) == (55.42, 2.78)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("kdai", "2", {}), "Did you mean kdia?"),
+        (("kdia", "20", {}), "'20' is no table of kdia; expected one of 2, 3, 4, 5, 6, 7"),
+        (("kdia", "2", {"alpha": 0.1}), "no 'alpha' in kdia's table 2; there are beta,"),
+        (("kdia", "2", {"beta": 7}), "no row of kdia's table 2 has {'beta': 7}"),
+    ],
+)
+def test_what_is_not_published_is_told(arguments, message):
+    with pytest.raises(RecipeError) as caught:
+        published_rows(*arguments)
+    assert message in str(caught.value)

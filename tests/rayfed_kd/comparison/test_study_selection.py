@@ -1,0 +1,199 @@
+"""Study files and what a command line makes of them: tables, rows, seeds, the quick version."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from known_comparison import KDIA, compared, write_yaml
+from small_recipes import THREE_CLIENTS
+
+from rayfed_kd.comparison.planning import plan_runs
+from rayfed_kd.comparison.studies import Study, in_words, read_study
+from rayfed_kd.comparison.study_changes import change_study
+from rayfed_kd.comparison.study_selection import select_studies
+from rayfed_kd.errors import RecipeError
+
+
+def test_study_of_several_tables_is_one_study_each(tables, tmp_path):
+    first, second = select_studies([str(tables)])
+    assert (first.title, second.title) == ("T; lr .1", "T; lr .2")
+    assert [study.folder for study in (first, second)] == [str(tmp_path / f"runs/lr-.{i}") for i in (1, 2)]
+    assert second.published[0].where == {"dataset": "CIFAR-10", "beta": 0.5}
+    assert [one.overrides for one in plan_runs(second) if one.seed == 1] == [
+        ("local.optimizer.lr=0.2", "seed=1"),
+        ("local.optimizer.lr=0.2", "method={name: fedprox}", "seed=1"),
+    ]
+
+
+def test_table_has_its_own_base_and_rows(tables):
+    content = yaml.safe_load(tables.read_text())
+    content["tables"]["lr .1"] |= {"base": "other.yaml", "runs": {"B": ["method.mu=0.1"]}, "without": ["A"]}
+    first, second = select_studies([str(write_yaml(tables, content))])
+    assert [run.label for run in first.runs] == ["B"]
+    assert plan_runs(first)[0].overrides[-2:] == ("method.mu=0.1", "seed=1")
+    assert (plan_runs(first)[0].source, plan_runs(second)[0].source) == ("other.yaml", content["base"])
+    content["tables"]["lr .1"]["without"] = ["C"]
+    with pytest.raises(RecipeError, match=r"tables.lr .1.without: 'C' is unknown; expected one of A, B"):
+        select_studies([str(write_yaml(tables, content))])
+
+
+def test_quick_version_is_named_and_lies_apart(tables, tmp_path):
+    (study,) = select_studies([str(tables)], quick=True)
+    assert (study.title, study.seeds) == ("T; quick: one round; lr .2", [4])
+    assert study.folder == str(tmp_path / "runs-quick/lr-.2")
+    assert study.published[0].differs == "digits; one round for two"
+    assert plan_runs(study)[1].overrides == (
+        "rounds=1",
+        "local.optimizer.lr=0.2",
+        "method={name: fedprox}",
+        "method.mu=0.5",
+        "seed=4",
+    )
+
+
+def test_labels_with_commas_stand_in_quotes_in_a_sentence():
+    assert in_words(["A"]) == "A"
+    assert in_words(["A", "B, server", "C"]) == 'A, "B, server" and C'
+
+
+def test_study_as_its_file_has_it_tells_of_no_change(tables):
+    asked = select_studies([str(tables)], seeds=3)
+    assert asked == select_studies([str(tables)])
+    assert "changed" not in asked[0].title
+
+
+def test_rows_own_settings_that_the_command_line_takes_the_place_of_are_told(study):
+    """C and D set another rate, D within the whole optimiser; B has the number that is asked for."""
+    rates = {
+        "C": ["local.optimizer.lr=0.5"],
+        "D": ["local.optimizer={name: sgd, lr: 0.5}"],
+        "E": ["rounds=7"],
+    }
+    runs = [*study.runs, *({"label": label, "overrides": own} for label, own in rates.items())]
+    more_rows = Study.model_validate({**study.model_dump(), "runs": runs})
+    changed = change_study(more_rows, ["local.optimizer.lr=0.1", "local.optimizer={name: adam}"])
+    assert changed.title == (
+        "Comparison; changed on the command line: "
+        "local.optimizer.lr=0.1 (rows C and D: 0.5 -> 0.1), "
+        "local.optimizer={name: adam} (row B b: {lr: 0.1} -> {name: adam}; row C: {lr: 0.5} -> {name: adam}; "
+        "row D: {name: sgd, lr: 0.5} -> {name: adam})"
+    )
+
+
+@pytest.mark.parametrize("override", ["local.epochs=[1", "rounds"])
+def test_override_that_cannot_be_read_is_answered(study, override):
+    with pytest.raises(RecipeError, match=re.escape(f"override {override!r}: ")):
+        change_study(study, [override])
+
+
+def test_table_chosen_on_the_command_line_is_the_only_one(tables):
+    (study,) = select_studies([str(tables)], tables=["lr .2"], without=["A"])
+    assert study.title == "T; lr .2; changed on the command line: without A"
+    assert [run.label for run in study.runs] == ["B"]
+
+
+def test_table_that_has_none_of_the_chosen_rows_is_left_out(tables):
+    content = yaml.safe_load(tables.read_text())
+    content["tables"]["lr .1"]["without"] = ["A"]
+    (study,) = select_studies([str(write_yaml(tables, content))], only=["A"])
+    assert study.title.startswith("T; lr .2; ")
+
+
+def test_what_is_held_against_a_row_that_is_left_out_goes_with_it_and_is_told(tables):
+    content = yaml.safe_load(tables.read_text())
+    content["runs"][1]["against"] = "A"
+    content["target"] = {"run": "A"}
+    content["published"] = [{**KDIA, "rows": ["A"]}, {**KDIA, "rows": ["A", "B"]}]
+    (study, _) = select_studies([str(write_yaml(tables, content))], without=["A"])
+    assert (study.target, study.runs[0].against) == (None, None)
+    assert [named.rows for named in study.published] == [["B"]]
+    told = "without A, no target, which was A's best, no relative change of B, which was to A"
+    assert study.title == f"T; lr .1; changed on the command line: {told}"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"only": ["BB"]}, "--only: 'BB' is unknown; expected one of A, B"),
+        ({"without": ["C"]}, "--without: 'C' is unknown; expected one of A, B"),
+        (
+            {"tables": ["lr .3"]},
+            "--table: 'lr .3' is unknown; expected one of lr .1, lr .2. Did you mean lr .2?",
+        ),
+        ({"only": ["A"], "without": ["A"]}, "--only and --without leave no row"),
+    ],
+)
+def test_choice_of_what_is_not_there_is_answered_with_what_is(tables, chosen, message):
+    with pytest.raises(RecipeError) as caught:
+        select_studies([str(tables)], **chosen)
+    assert message in str(caught.value)
+
+
+def test_table_of_a_study_that_has_but_one_is_refused():
+    with pytest.raises(RecipeError, match="--table 'x': this study has a single table, which has no name"):
+        select_studies(["configs/quickstart.yaml"], tables=["x"])
+
+
+def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
+    source = write_yaml(tmp_path / "one.yaml", THREE_CLIENTS)
+    (study,) = select_studies([str(source)], ["rounds=3"], seeds=2)
+    assert study.title == "Comparison; changed on the command line: rounds=3"
+    assert plan_runs(study)[1].overrides == ("rounds=3", "seed=2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"quick": None}, "this study has no quick version"),
+        ({"quick": {"title": "q", "runs": {"C": []}}}, "quick.runs: 'C' is unknown; expected one of A, B"),
+        (
+            {"quick": {"title": "q", "tables": ["lr 1"]}},
+            "quick.tables: 'lr 1' is unknown; expected one of lr .1, lr .2",
+        ),
+    ],
+)
+def test_bad_quick_version_is_refused(tables, changes, message):
+    write_yaml(tables, {**yaml.safe_load(tables.read_text()), **changes})
+    with pytest.raises(RecipeError) as caught:
+        select_studies([str(tables)], quick=True)
+    assert message in str(caught.value)
+
+
+def test_table_that_looks_like_a_path_leads_to_no_folder_outside_of_the_studys(tables, tmp_path):
+    content = yaml.safe_load(tables.read_text())
+    content["tables"] = {"..": {}, "../../x": {}, "/etc": {}}
+    del content["quick"]
+    for study in select_studies([str(write_yaml(tables, content))]):
+        assert Path(study.folder).resolve().parent == tmp_path / "runs"
+
+
+def test_recipes_on_the_command_line_are_rows(tmp_path):
+    first, second = (write_yaml(tmp_path / f"{name}.yaml", THREE_CLIENTS) for name in ("one", "two"))
+    (study,) = select_studies([str(first), str(second)], seeds=3, folder="elsewhere")
+    assert [run.label for run in study.runs] == ["one", "two"]
+    assert (study.seeds, study.folder) == ([1, 2, 3], "elsewhere")
+
+
+def test_misspelt_key_of_a_study_is_told(tmp_path):
+    path = write_yaml(tmp_path / "study.yaml", {"folder": "x", "run": []})
+    with pytest.raises(RecipeError, match=r"run is no key .*Did you mean runs\?"):
+        read_study(path)
+
+
+def test_target_in_percent_is_refused():
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        compared(target=95.0)
+
+
+def test_study_given_to_run_is_told(tmp_path):
+    from rayfed_kd.recipe.loading import load_recipe
+
+    path = write_yaml(tmp_path / "study.yaml", {"folder": "x", "runs": [{"label": "A"}]})
+    with pytest.raises(RecipeError, match="rayfed-kd compare runs it"):
+        load_recipe(path)
+
+
+def test_folder_of_a_run_is_not_a_comparisons_to_set(tmp_path):
+    with pytest.raises(RecipeError, match="a comparison gives each run its folder; expected --folder"):
+        select_studies(["configs/quickstart.yaml"], ["results.folder=there"])

@@ -1,0 +1,125 @@
+"""A comparison's files and its table on the screen: every label is shown as it is, and leads nowhere."""
+
+import io
+
+import pyarrow.parquet as pq
+import pytest
+from known_comparison import compared, relabelled, run_locally
+from rich.console import Console
+
+from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.study_changes import change_study
+from rayfed_kd.comparison.writers.files import write_comparison
+from rayfed_kd.comparison.writers.latex import escape_latex, render_latex
+from rayfed_kd.comparison.writers.markdown import render_markdown
+from rayfed_kd.comparison.writers.screen import screen_table
+from rayfed_kd.report.paper_sections import comparison_section
+
+
+def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_report():
+    """One cell more would shift the numbers below the wrong heading."""
+    text = render_markdown(relabelled("B | b|"))
+    assert r"| B \| b\| (aca) | 60.00" in text
+    (table,) = comparison_section("x", text).tables
+    assert [row[0] for row in table.rows] == ["A (aca)", "B | b| (aca)"]
+    assert {len(row) for row in (table.header, *table.rows)} == {4}
+
+
+def test_latex_is_for_booktabs_and_escaped():
+    lines = render_latex(compared(title="x")).splitlines()
+    assert lines[0] == "% x; last round, mean ± sample deviation over 2 seeds."
+    assert lines[1] == r"\begin{tabular}{lrrr}"
+    assert lines[2] == r"\toprule"
+    assert lines[5] == r"A (aca) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 \\"
+    assert r"official test \%" in lines[3]
+    assert lines[-3] == r"\bottomrule"
+    assert lines[-1] == r"\end{tabular}"
+
+
+def test_latex_prints_what_was_shortened_and_not_only_as_a_comment():
+    named = {
+        "paper": "kdia",
+        "table": "2",
+        "where": {"dataset": "CIFAR-10", "beta": 0.1},
+        "differs": "20 % of N",
+    }
+    note = render_latex(compared(title="x; 5 rounds & 1 seed", published=[named])).splitlines()[-2]
+    assert note.startswith(
+        r"\multicolumn{4}{p{\linewidth}}{\footnotesize x; 5 rounds \& 1 seed; last round, "
+    )
+    assert r"here differs: 20 \% of N" in note
+    assert note.endswith(r"} \\")
+
+
+def test_published_rows_stand_beneath_with_what_differs():
+    named = {"paper": "kdia", "table": "2", "where": {"dataset": "CIFAR-10", "beta": 0.1}, "differs": "N 50"}
+    text = render_markdown(compared(published=[named]))
+    assert "Published, kdia table 2 (dataset CIFAR-10, beta 0.1); here differs: N 50:" in text
+    assert "| KDIA (T) | accuracy 57.29 ± 0.97 |" in text
+
+
+def test_terminal_shows_an_overrides_brackets_in_the_title():
+    console = Console(file=io.StringIO(), width=200)
+    changed = Comparison(change_study(compared(title="T").study, ["x=[a, b]"]), compared().curves)
+    console.print(screen_table(changed))
+    assert "x=[a, b]" in console.file.getvalue()
+
+
+def test_written_files(study, tmp_path):
+    comparison = compare(study, run=run_locally())
+    names = {path.name for path in write_comparison(comparison, tmp_path / "out")}
+    assert {"comparison.md", "comparison.tex", "comparison.parquet", "curves-amp.png"} <= names
+    rows = pq.read_table(tmp_path / "out" / "comparison.parquet").to_pylist()
+    amp = next(r for r in rows if (r["run"], r["metric"], r["statistic"]) == ("A", "amp", "last"))
+    assert amp["mean"] == pytest.approx(sum(amp["seeds"]) / 2)
+    (events,) = (tmp_path / "out" / "tensorboard" / "A (aca)").iterdir()  # one file for all metrics
+    assert "tfevents" in events.name
+
+
+def files_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("label", ["../../../x", "{tmp}/elsewhere", "..", "a/b"])
+def test_label_that_looks_like_a_path_leads_to_no_folder_outside_of_the_studys(label, tmp_path):
+    label = label.format(tmp=tmp_path)
+    write_comparison(relabelled(label), tmp_path / "deep" / "er" / "study")
+    assert all(name.startswith("deep/er/study/") for name in files_below(tmp_path))
+    runs = (tmp_path / "deep" / "er" / "study" / "tensorboard").iterdir()
+    assert len([path for path in runs if path.is_dir()]) == 2
+
+
+def test_comparison_written_again_adds_no_event_file(tmp_path):
+    """TensorBoard would show both, one over the other; a row that is gone leaves nothing behind."""
+    write_comparison(relabelled("gone"), tmp_path)
+    write_comparison(compared(), tmp_path)
+    first = files_below(tmp_path)
+    write_comparison(compared(), tmp_path)
+    assert len(files_below(tmp_path)) == len(first)
+    folders = sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
+    assert folders == ["A (aca)", "B (aca)"]
+    assert all(len(list((tmp_path / "tensorboard" / name).iterdir())) == 1 for name in folders)
+
+
+@pytest.mark.parametrize(
+    ("label", "printed"),
+    [
+        (r"a\b", r"a\textbackslash{}b"),
+        ("$x$", r"\$x\$"),
+        (r"\input{x}", r"\textbackslash{}input\{x\}"),
+        ("50 % of A_b & #1", r"50 \% of A\_b \& \#1"),
+        ("x^2 ~ y", r"x\textasciicircum{}2 \textasciitilde{} y"),
+        ("two\nlines", "two lines"),
+        ("A -> B ± C", r"A $\to$ B $\pm$ C"),
+    ],
+)
+def test_latex_prints_every_character_of_a_label_as_it_is(label, printed):
+    assert escape_latex(label) == printed
+    assert f"{printed} (aca) & " in render_latex(relabelled(label))
+
+
+def test_line_break_in_a_title_does_not_end_latexs_comment():
+    lines = render_latex(compared(title="first\nsecond")).splitlines()
+    assert lines[0].startswith("% first second; last round")
+    assert lines[1].startswith(r"\begin{tabular}")

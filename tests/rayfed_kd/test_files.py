@@ -1,0 +1,100 @@
+"""Whole files: the old content or the new one, nothing half written, and names that stay in their folder."""
+
+import os
+import stat
+
+import pytest
+
+from rayfed_kd.files import atomic_write, file_name, folder_name, remove_unfinished, write_json, written_aside
+
+
+def test_text_and_bytes_are_written_whole(tmp_path):
+    atomic_write(tmp_path / "text", "±\n")
+    atomic_write(tmp_path / "bytes", b"\x00\xff")
+    write_json(tmp_path / "json", {"a": 1})
+    assert (tmp_path / "text").read_text(encoding="utf8") == "±\n"
+    assert (tmp_path / "bytes").read_bytes() == b"\x00\xff"
+    assert (tmp_path / "json").read_text() == '{\n  "a": 1\n}\n'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bytes", "json", "text"]
+
+
+def test_file_has_the_rights_that_any_new_file_has(tmp_path):
+    """A report or a table is for the group to read, as the umask says."""
+    atomic_write(tmp_path / "ours", "")
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_error_in_mid_writing_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "table.parquet"
+    path.write_text("old")
+
+    def fill(aside):
+        aside.write_text("half of the ne")
+        raise ValueError("no room")
+
+    with pytest.raises(ValueError, match="no room"), written_aside(path) as aside:
+        fill(aside)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_file_that_cannot_be_renamed_leaves_nothing_behind(tmp_path):
+    """A folder stands where the file should go."""
+    (tmp_path / "search.yaml").mkdir()
+    with pytest.raises(OSError, match=r"search\.yaml"):
+        atomic_write(tmp_path / "search.yaml", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]
+
+
+def test_unfinished_file_has_a_name_of_its_own_the_suffix_and_a_dot(tmp_path):
+    with written_aside(tmp_path / "a.png") as first, written_aside(tmp_path / "a.png") as second:
+        assert first != second
+        assert {first.suffix, second.suffix} == {".png"}
+        assert first.name.startswith(".")
+        second.write_text("second")
+        first.write_text("first")
+    assert (tmp_path / "a.png").read_text() == "first"  # the inner block ends first
+
+
+def test_content_is_on_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
+    """fsync of the file, rename, fsync of the folder; only this order survives a power cut."""
+    steps, flush, rename = [], os.fsync, os.replace
+
+    def flushed(descriptor):
+        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        steps.append("folder" if folder else f"file, {os.fstat(descriptor).st_size} bytes")
+        flush(descriptor)
+
+    def renamed(source, target, **options):
+        steps.append("rename")
+        rename(source, target, **options)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", renamed)
+    monkeypatch.setattr(os, "rename", renamed)
+    atomic_write(tmp_path / "a", "four")
+    assert steps == ["file, 4 bytes", "rename", "folder"]
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    (tmp_path / ".part-0123456789abcdef-summary.json").touch()
+    (tmp_path / ".lock").touch()
+    atomic_write(tmp_path / "summary.json", "{}")
+    remove_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "summary.json"]
+
+
+LABELS = ["../../../x", "/etc/x", "..", ".", "", "a/b", "a\\b", "a\x00b"]
+
+
+@pytest.mark.parametrize("name_of", [file_name, folder_name])
+@pytest.mark.parametrize("label", LABELS)
+def test_name_made_of_a_label_stays_in_its_folder(label, name_of, tmp_path):
+    place = tmp_path / "study" / name_of(label)
+    assert place.resolve().parent == tmp_path / "study"
+
+
+def test_name_of_a_folder_that_people_read_keeps_blanks_and_brackets():
+    assert folder_name("B, server (aca)") == "B, server (aca)"
+    assert file_name("B, server (aca)") == "B-server-aca-"

@@ -1,0 +1,84 @@
+"""`check_method`: a method that keeps the contract passes; of another it says which rule it breaks, where."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import broken_methods
+import numpy as np
+import pytest
+import torch
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.testing import RULES, ContractError, check_method
+
+TINY = {"model": {"name": "mlp", "hidden": 4}, "data": {"name": "digits", "fraction": 0.1}}
+BROKEN = {
+    "ChangesState": ("client state", "round 1, client 0, client_update"),
+    "ChangesMessage": ("message", "round 1, client 0, client_update"),
+    "ReturnsOneBuffer": ("own tensors", "round 2, client 0, client_update"),
+    "DrawsGlobally": ("global random", "round 1, client 0, client_update"),
+    "DrawsAtServer": ("global random", "the server's part"),
+    "SendsUndeclared": ("declared", "the run"),
+    "KeepsASet": ("storable", "round 1, client 0, init_client"),
+    "ServerKeepsASet": ("storable", "round 1, server"),
+    "CountsCalls": ("replay", "round 1, client 3, client_update"),
+    "RemembersOutsideItsState": ("complete state", "round 1, client 3, client_update"),
+    "DependsOnOrder": ("order", "a run whose clients go last first"),
+    "ChangesServerState": ("server state", "round 2"),
+    "SetsAClassAttribute": ("frozen", "the run"),
+    "LosesPartInACheckpoint": ("checkpoint", "the round after it"),
+    "SaysThatNothingIsKept": ("client_keeps", "its steps"),
+}
+
+
+def test_a_method_that_keeps_the_contract_passes_as_a_class_and_by_its_location():
+    check_method(broken_methods.Keeping, TINY)
+    check_method("broken_methods:Keeping", TINY)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_told_with_its_place(name):
+    with pytest.raises(ContractError) as caught:
+        check_method(getattr(broken_methods, name), TINY)
+    assert (caught.value.rule, caught.value.where) == BROKEN[name]
+    assert str(caught.value).startswith(f"{RULES[caught.value.rule]} Broken in {caught.value.where}: ")
+
+
+def test_an_undeclared_part_is_told_with_round_client_and_step():
+    with pytest.raises(
+        ContractError, match=r"round 1, client 0, client_update: part 'extra' goes up undeclared"
+    ):
+        check_method(broken_methods.SendsUndeclared, TINY)
+
+
+def test_every_rule_is_broken_by_a_method_above_or_by_an_engine():
+    assert {rule for rule, _ in BROKEN.values()} == set(RULES) - {"engines"}
+
+
+def test_a_run_on_ray_gives_the_bits_of_a_run_in_one_process(shared_ray, monkeypatch):
+    monkeypatch.chdir(Path(broken_methods.__file__).parent)  # where actors find the module
+    check_method(broken_methods.Keeping, TINY, ray=True)
+
+
+def test_bad_options_are_a_bad_recipe():
+    with pytest.raises(RecipeError, match="mu is no option of"):
+        check_method(broken_methods.Keeping, TINY, {"mu": 1})
+
+
+def test_the_callers_generators_and_threads_come_back():
+    states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    threads = torch.get_num_threads()
+    with pytest.raises(ContractError):
+        check_method(broken_methods.DrawsGlobally, TINY)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == states[1:]
+    assert torch.get_num_threads() == threads
+
+
+def test_importing_it_loads_no_ray_and_the_package_does_not_load_it():
+    code = "import sys, rayfed_kd.testing; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    code = "import sys, rayfed_kd; assert not {'torch', 'rayfed_kd.testing'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
