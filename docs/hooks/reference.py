@@ -41,6 +41,15 @@ OPTIONS_BELOW = {
 }
 
 
+# What the sections are that have no keys of their own beside the name.
+NAMED_SECTIONS = {
+    "method": "The method. It is the only section that a recipe must have.",
+    "model": "The classifier of the clients.",
+    "schedule": "Which clients are asked when, and which replies form an update.",
+    "clock": "How long each client takes, in simulated seconds.",
+}
+
+
 def recipe_rows() -> list[OptionRow]:
     """Every key of a recipe's frame, in the schema's order; a section before its keys."""
     return rows_of(Recipe)
@@ -74,7 +83,7 @@ def keys() -> str:
     parts = []
     for section in (s for s in sections if "." not in s):
         head = next(row for row in rows if row.option == section)
-        told = f"{head.meaning.rstrip('.')}."
+        told = NAMED_SECTIONS.get(section, f"{head.meaning.rstrip('.')}.")
         if head.default:
             told += f" The default is `{head.default}`: none."
         inner = [row for row in rows if row.option.startswith(f"{section}.")]
