@@ -54,6 +54,7 @@ class Centralized(OneExchange[Tensor, Model]):
     options: Options
     summary = "one model trained on all private data together"
     paper = "Cheng et al. 2021, arXiv 2110.11027 (Centralized)"
+    group_training = "none: there is one client"
     server_keeps = "the model"
     client_keeps = "the model and its optimiser"
     up = {"model": Simulated("weights")}
@@ -71,10 +72,7 @@ class Centralized(OneExchange[Tensor, Model]):
     def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
         return Message()
 
-    def client_update(
-        self, client: Model | None, message: Message, ctx: ClientContext
-    ) -> tuple[Model, Reply]:
-        assert client is not None
+    def client_update(self, client: Model, message: Message, ctx: ClientContext) -> tuple[Model, Reply]:
         model = ctx.model(client.weights)
         moments = {} if self.options.reset_optimizer else client.moments
         optimizer = Optimizer(ctx.local.optimizer, model, moments)

@@ -42,7 +42,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
 from rayfed_kd.toolbox.optimizers import Optimizer
-from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, paired_batches, train_on_soft_labels
+from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, soft_label_loss, train_on_public
 from rayfed_kd.toolbox.robust import linear_density, spectral_filter
 
 BOUND = 9.0  # of the eigenvalue, for points of unit second moments
@@ -72,6 +72,7 @@ class Cronus(Method[None, ClientState]):
     options: Options
     summary = "clients of any architecture learn from a robust mean of their predictions on a public set"
     paper = "Chang et al. 2019, arXiv 1912.11279"
+    group_training = "all local training"
     down = {"labels": "logits"}
     up = {"probabilities": "logits"}
     server_keeps = "nothing"
@@ -97,11 +98,8 @@ class Cronus(Method[None, ClientState]):
         replies = cohort.broadcast(self.predict, Message(seed=seed))
         cohort.broadcast(self.update, Message(labels=self.agreed(replies, ctx), seed=seed))
 
-    def predict(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def predict(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """Y_k: [N0, C]; a client that is new trains on its own data before."""
-        assert client is not None
         if not client.started:
             student = ctx.model(client.model)
             train_on_labels(student, ctx, range(self.options.start_epochs))
@@ -116,17 +114,20 @@ class Cronus(Method[None, ClientState]):
         draw = linear_density(ctx.stream("filter"))
         return spectral_filter(points, BOUND * self.options.sigma2, draw).cpu()
 
-    def update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def update(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """The public samples with their labels, then the client's own data."""
-        assert client is not None
         student = ctx.model(client.model)
         optimizer = Optimizer(ctx.local.optimizer, student)
         if self.options.public_epochs:
-            ids, epochs = self.options.ids(message["seed"], ctx), range(self.options.public_epochs)
-            batches = paired_batches(ids, message["labels"], ctx, epochs, ctx.local.batch_size)
-            train_on_soft_labels(student, batches, optimizer, ctx)
+            train_on_public(
+                student,
+                soft_label_loss,
+                (self.options.ids(message["seed"], ctx), message["labels"]),
+                ctx,
+                epochs=self.options.public_epochs,
+                batch_size=ctx.local.batch_size,
+                optimizer=optimizer,
+            )
         train_on_labels(student, ctx, optimizer=optimizer)
         return ClientState(student.vector(), client.started), Reply()
 

@@ -28,7 +28,14 @@ from rayfed_kd.protocol import (
     ServerContext,
     Shown,
 )
-from rayfed_kd.toolbox.data_free import GeneratorState, ImitationOptions, Imitator, drawn_samples
+from rayfed_kd.toolbox.data_free import (
+    GeneratorState,
+    ImitationOptions,
+    drawn_samples,
+    generator_loss,
+    imagine,
+)
+from rayfed_kd.toolbox.generation import noise
 from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.losses import distillation
 from rayfed_kd.toolbox.optimizers import Optimizer
@@ -63,6 +70,7 @@ class DataFree(Method[ServerState, None]):
     options: Options
     summary = "a student that sees generated samples only, from a centrally trained teacher"
     paper = "Zhou et al. 2023, arXiv 2207.11447, Table IV"
+    group_training = "none: there is one client"
     server_keeps = "teacher, student, generator, the optimisers of the last two"
     client_keeps = "nothing"
     down = {"teacher": "weights"}
@@ -102,17 +110,21 @@ class DataFree(Method[ServerState, None]):
 
     def _distil(self, server: ServerState, ctx: ServerContext) -> ServerState:
         student = ctx.model(server.student)
-        optimizer = Optimizer(ctx.local.optimizer, student, server.momentum)
-        imitator = Imitator(self.options, server.imitator, ctx.frozen_model(server.teacher), ctx)
+        teacher = ctx.frozen_model(server.teacher)
+        generator = ctx.model(server.imitator.generator, "generator")
+        imitating = Optimizer(self.options.generator.optimizer, generator, server.imitator.moments)
+        learning = Optimizer(ctx.local.optimizer, student, server.momentum)
         for _ in range(self.options.steps):
-            imagined = imitator.imagine(ctx.local.batch_size)
-            imitator.learn(imagined, student)
+            imagined = imagine(generator, teacher, noise(ctx.local.batch_size, generator, ctx), ctx)
+            loss = generator_loss(imagined, student, self.options)
+            ctx.log(**loss.logged)
+            imitating.minimise(loss.value)
             kl = distillation(imagined.logits.detach(), student(imagined.images.detach()))
             ctx.log(kl=kl)
-            optimizer.minimise(kl)
+            learning.minimise(kl)
         return replace(
             server,
             student=student.vector().cpu(),
-            momentum=optimizer.state(),
-            imitator=imitator.state(),
+            momentum=learning.state(),
+            imitator=GeneratorState(generator.vector(), imitating.state()),
         )

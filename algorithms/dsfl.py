@@ -42,7 +42,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
 from rayfed_kd.toolbox.optimizers import Optimizer
-from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, paired_batches, train_on_soft_labels
+from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, soft_label_loss, train_on_public
 
 
 class Options(PublicOptions):
@@ -67,6 +67,7 @@ class DSFL(Method[ServerState, Tensor]):
     options: Options
     summary = "clients and server learn from the sharpened mean of predictions on a public set"
     paper = "Itahara et al. 2020, arXiv 2008.06180"
+    group_training = "all local training"
     down = {"labels": "logits"}
     up = {"probabilities": "logits"}
     server_keeps = "its model"
@@ -96,9 +97,8 @@ class DSFL(Method[ServerState, Tensor]):
         said = (options.ids(seed, ctx), labels.to(ctx.device))
         return ServerState(self._distilled(server.model, said, options.server_epochs, ctx).cpu())
 
-    def update(self, client: Tensor | None, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+    def update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """The client's own data, then Y_k: [N0, C]."""
-        assert client is not None
         student = ctx.model(client)
         train_on_labels(student, ctx)
         trained = student.vector()
@@ -112,9 +112,8 @@ class DSFL(Method[ServerState, Tensor]):
         mean = weighted_mean(replies.vectors("probabilities"), [1.0] * len(replies))
         return mean if self.options.aggregation == "sa" else (mean / self.options.temperature).softmax(dim=1)
 
-    def distil(self, client: Tensor | None, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+    def distil(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """The public samples with their labels."""
-        assert client is not None
         said = (self.options.ids(message["seed"], ctx), message["labels"])
         return self._distilled(client, said, self.options.distill_epochs, ctx), Reply()
 
@@ -128,6 +127,13 @@ class DSFL(Method[ServerState, Tensor]):
     def _distilled(self, model: Tensor, said: tuple[Tensor, Tensor], epochs: int, ctx: Context) -> Tensor:
         """A model, [P], after passes over ids [N0] with labels [N0, C]."""
         student = ctx.model(model)
-        batches = paired_batches(*said, ctx, range(epochs), ctx.local.batch_size)
-        train_on_soft_labels(student, batches, Optimizer(ctx.local.optimizer, student), ctx)
+        train_on_public(
+            student,
+            soft_label_loss,
+            said,
+            ctx,
+            epochs=epochs,
+            batch_size=ctx.local.batch_size,
+            optimizer=Optimizer(ctx.local.optimizer, student),
+        )
         return student.vector()

@@ -56,6 +56,7 @@ class FedAvg(OneExchange[ServerState, None]):
     options: Options
     summary = "sample-weighted average of locally trained models"
     paper = "McMahan et al. 2017, arXiv 1602.05629"
+    group_training = "all local training"
     server_keeps = "the global model; with track_oca all clients' latest"
     client_keeps = "nothing"
     down = {"student": "weights"}

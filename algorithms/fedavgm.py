@@ -57,6 +57,7 @@ class FedAvgM(OneExchange[ServerState, None]):
     options: Options
     summary = "federated averaging with momentum at the server: plain, Nesterov's or damped"
     paper = "Hsu et al. 2019, arXiv 1909.06335"
+    group_training = "all local training"
     server_keeps = "the global model and its velocity"
     client_keeps = "nothing"
     down = {"student": "weights"}

@@ -28,7 +28,15 @@ from torch import Tensor
 
 from rayfed_kd.protocol import ClientContext, FlatModule, Message, OptimizerRecipe, Reply, ServerContext
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions, GlobalModel
-from rayfed_kd.toolbox.local_training import train_local_epochs, train_on_labels
+from rayfed_kd.toolbox.local_training import (
+    Loss,
+    Models,
+    OwnBatch,
+    Phase,
+    Tensors,
+    train_on_labels,
+    train_phases,
+)
 from rayfed_kd.toolbox.losses import cross_entropy, distillation, jensen_shannon_divergence, kl_divergence
 from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer
 
@@ -61,12 +69,13 @@ class ClientState:
     previous: Tensor
 
 
-class FedCOG(Averaging[ClientState]):
+class FedCOG(Averaging[ClientState | None]):
     """Consensus-oriented generation."""
 
     options: Options
     summary = "clients generate images of the classes they lack from the consensus model, and distil on them"
     paper = "Ye et al. 2024, arXiv 2312.05966"
+    group_training = "local training; each client generates its images by itself"
     client_keeps = "its last local model"
 
     def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
@@ -74,7 +83,7 @@ class FedCOG(Averaging[ClientState]):
 
     def client_update(
         self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    ) -> tuple[ClientState | None, Reply]:
         options, student = self.options, ctx.model(message["student"])
         labels = missing_labels(ctx.label_counts(), options.images)
         if options.lambda_kd and len(labels) and message["version"] + 1 >= options.generation_from_round:
@@ -83,20 +92,27 @@ class FedCOG(Averaging[ClientState]):
             images = self._images(labels, consensus, own, ctx)
             with torch.no_grad():
                 taught = consensus(images)
-            batches = endless_batches(len(images), ctx)
 
-            def loss(real: Tensor, classes: Tensor) -> Tensor:
-                hard = cross_entropy(student(real), classes)
-                chosen = next(batches)
-                soft = distillation(taught[chosen], student(images[chosen]), options.temperature)
-                ctx.log(ce=hard, kd=soft)
-                return hard + options.lambda_kd * soft
+            def batches() -> Iterator[OwnBatch]:
+                generated = endless_batches(len(images), ctx)
+                for epoch in range(ctx.local.epochs):
+                    for drawn in ctx.batches(epoch):
+                        chosen = next(generated)
+                        yield drawn, {"generated": images[chosen], "taught": taught[chosen]}
 
-            train_local_epochs(student, loss, ctx)
+            phase = Phase(self.loss, [Optimizer(ctx.local.optimizer, student)])
+            train_phases({"student": student}, [phase], batches, ctx)
         else:
             train_on_labels(student, ctx)
         trained = student.vector()
         return ClientState(trained), Reply(student=trained, samples=ctx.num_samples)
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """CE on a real batch, distillation on a generated one."""
+        student = models["student"]
+        hard = cross_entropy(student(batch["images"]), batch["labels"])
+        soft = distillation(batch["taught"], student(batch["generated"]), self.options.temperature)
+        return Loss(hard + self.options.lambda_kd * soft, {"ce": hard, "kd": soft})
 
     def _images(
         self, labels: Tensor, consensus: FlatModule, own: FlatModule | None, ctx: ClientContext

@@ -27,6 +27,8 @@ stand-alone clients.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -39,6 +41,7 @@ from rayfed_kd.protocol import (
     ClientContext,
     Cohort,
     Context,
+    Drawn,
     Evaluable,
     FlatModule,
     Message,
@@ -49,10 +52,19 @@ from rayfed_kd.protocol import (
     weighted_mean,
 )
 from rayfed_kd.toolbox.layer_dropping import DroppingOptions
-from rayfed_kd.toolbox.layers import Layers
-from rayfed_kd.toolbox.local_training import train_on_labels
-from rayfed_kd.toolbox.losses import cross_entropy, distillation, kl_divergence
-from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.layers import Layers, between, from_, up_to
+from rayfed_kd.toolbox.local_training import (
+    Loss,
+    Models,
+    Phase,
+    Tensors,
+    label_loss,
+    own_batches,
+    train_on_labels,
+    train_phases,
+)
+from rayfed_kd.toolbox.losses import Direction, cross_entropy, directed_divergence
+from rayfed_kd.toolbox.optimizers import Optimizer, minimise
 
 
 class Options(DroppingOptions):
@@ -62,7 +74,7 @@ class Options(DroppingOptions):
         None, ge=0, description="passes of (J, Q) on either side; null: half of local.epochs, rounded up"
     )
     tau: float = Field(1.0, gt=0, description="temperature of J, which is times tau^2")
-    kl_direction: Literal["teacher_student", "student_teacher"] = Field(
+    kl_direction: Direction = Field(
         "teacher_student", description="KL(teacher, student), or the arguments as printed in eq. 9 and 12"
     )
     mechanism: Literal["head", "mse", "none"] = Field(
@@ -73,12 +85,29 @@ class Options(DroppingOptions):
     )
 
 
+@dataclass(frozen=True)
+class Imitation:
+    """A client's J: of the method's options, with l layers, comparing the outputs of layer l or L."""
+
+    method: FedD2S
+    layer: int
+    compared: int
+
+    def of_batch(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """J through the frozen head on the student's layers 1 to l (eq. 12)."""
+        hidden = up_to(self.layer, models["student"], batch["images"])
+        shown = between(self.layer, self.compared, models["head"], hidden)
+        loss = self.method.difference(batch["knowledge"], shown)
+        return Loss(loss, {"imitation": loss})
+
+
 class FedD2S(Method[Tensor, Tensor]):
     """The server's state is theta^g, a client's its own model."""
 
     options: Options
     summary = "distillation of layer outputs to the server and back; clients drop layers, deepest first"
     paper = "Atapour et al. 2024, arXiv 2402.10846"
+    group_training = "all local training, of clients that share as many layers"
     server_keeps = "the global model"
     client_keeps = "its model"
     down = {"knowledge": "logits", "features": "features", "head": "weights"}
@@ -109,9 +138,8 @@ class FedD2S(Method[Tensor, Tensor]):
         cohort.scatter(self.learn, {r.client: self._knowledge(after, r, ctx) for r in replies})
         return server
 
-    def extract(self, client: Tensor | None, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+    def extract(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """H_1, H_l and Y of the client's training samples, in their order."""
-        assert client is not None
         if self.options.warmup_epochs and ctx.participation == 1:
             student = ctx.model(client)
             train_on_labels(student, ctx, range(self.options.warmup_epochs))
@@ -122,17 +150,16 @@ class FedD2S(Method[Tensor, Tensor]):
         first, deep, labels = [], [], []
         with torch.no_grad():
             for images, wanted in ctx.samples():
-                first.append(layers.up_to(1, own, images))
-                deep.append(layers.between(1, layer, own, first[-1]))
+                first.append(up_to(1, own, images))
+                deep.append(between(1, layer, own, first[-1]))
                 labels.append(wanted)
         parts = {"first": torch.cat(first), "labels": torch.cat(labels)}
         if layer > 1:
             parts["deep"] = torch.cat(deep)
         return client, Reply(**parts, layer=layer)
 
-    def learn(self, client: Tensor | None, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+    def learn(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """S2C: the global knowledge into layers 1 to l, the labels into the whole model."""
-        assert client is not None
         student = ctx.model(client)
         layers = Layers(student)
         layer = self.options.shared(ctx.participation, layers)
@@ -140,18 +167,16 @@ class FedD2S(Method[Tensor, Tensor]):
         if "head" in message:
             head = ctx.frozen_model(layers.with_rest(client, layer, message["head"]))
         taught, own = _optimizers(student, layers, 0, layer, ctx)
-        for epoch in range(self._passes(ctx)):
-            for which, (images, labels) in ctx.numbered_epoch(epoch):
-                if self.options.mechanism != "none":
-                    hidden = layers.up_to(layer, student, images)
-                    shown = layers.between(layer, self._compared(layer, layers), head, hidden)
-                    loss = self._difference(message[self._part][which], shown)  # eq. 12
-                    ctx.log(imitation=loss)
-                    taught.minimise(loss)
-                hard = cross_entropy(student(images), labels)  # eq. 13
-                ctx.log(ce=hard)
-                taught.minimise(hard)
-                own.step()
+        phases = [Phase(label_loss, [taught, own])]  # eq. 13
+        if self.options.mechanism != "none":
+            imitation = Imitation(self, layer, self._compared(layer, layers))
+            phases.insert(0, Phase(imitation.of_batch, [taught]))
+
+        def further(drawn: Drawn) -> Tensors:
+            return {} if len(phases) == 1 else {"knowledge": message[self._part][drawn.numbers]}
+
+        batches = partial(own_batches, ctx, range(self._passes(ctx)), further)
+        train_phases({"student": student, "head": head}, phases, batches, ctx)
         return student.vector(), Reply()
 
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
@@ -173,14 +198,13 @@ class FedD2S(Method[Tensor, Tensor]):
             for chosen in torch.split(order, ctx.local.batch_size):
                 if self.options.mechanism != "none" and compared > 1:  # at 1 both sides are H_1
                     with torch.no_grad():
-                        told = layers.between(layer, compared, before, deep[chosen])
-                    loss = self._difference(told, layers.between(1, compared, copy, first[chosen]))  # eq. 9
+                        told = between(layer, compared, before, deep[chosen])
+                    loss = self.difference(told, between(1, compared, copy, first[chosen]))  # eq. 9
                     ctx.log(server_imitation=loss)
                     taught.minimise(loss)
-                hard = cross_entropy(layers.from_(1, copy, first[chosen]), labels[chosen])  # eq. 10
+                hard = cross_entropy(from_(1, copy, first[chosen]), labels[chosen])  # eq. 10
                 ctx.log(server_ce=hard)
-                taught.minimise(hard)
-                rest.step()
+                minimise(hard, taught, rest)
 
     def _knowledge(self, after: FlatModule, reply: Reply, ctx: ServerContext) -> Message:
         """What the new global model says of a client's samples, and the head that the client needs."""
@@ -190,7 +214,7 @@ class FedD2S(Method[Tensor, Tensor]):
         compared = self._compared(layer, layers)
         with torch.no_grad():
             chunks = torch.split(reply["first"].to(ctx.device), ctx.local.batch_size)
-            said = torch.cat([layers.between(1, compared, after, chunk) for chunk in chunks])
+            said = torch.cat([between(1, compared, after, chunk) for chunk in chunks])
         parts = {self._part: said}
         if layer < compared:
             parts["head"] = layers.rest(after.vector(), layer)
@@ -204,14 +228,12 @@ class FedD2S(Method[Tensor, Tensor]):
         """After which layer both sides are compared: behind a head model, or where the knowledge is."""
         return layer if self.options.mechanism == "mse" else len(layers)
 
-    def _difference(self, teacher: Tensor, student: Tensor) -> Tensor:
+    def difference(self, teacher: Tensor, student: Tensor) -> Tensor:
         """J of a batch; gradient reaches the student alone."""
         tau = self.options.tau
         if self.options.mechanism == "mse":
             return F.mse_loss(student, teacher)
-        if self.options.kl_direction == "teacher_student":
-            return distillation(teacher, student, tau)
-        return tau**2 * kl_divergence(student / tau, teacher.detach() / tau)
+        return tau**2 * directed_divergence(teacher, student, tau, self.options.kl_direction)
 
     def _passes(self, ctx: Context) -> int:
         return -(-ctx.local.epochs // 2) if self.options.passes is None else self.options.passes

@@ -28,7 +28,6 @@ from typing import Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from rayfed_kd.protocol import (
     ClientContext,
@@ -146,11 +145,7 @@ class FedDF(Averaging[None]):
         for step, (images, targets) in enumerate(islice(batches, steps)):
             loss = target_divergence(targets, student(images), options.temperature)
             ctx.log(distillation=loss)
-            student.zero_gradients()
-            torch.autograd.backward(loss)
-            if options.clip is not None:
-                clip_grad_norm_(student.parameters(), options.clip)
-            optimizer.step(options.factor(step, steps))
+            optimizer.minimise(loss, factor=options.factor(step, steps), clip=options.clip)
             if best.enough(step + 1, steps, student, ctx):
                 break
         return student.vector().cpu() if best.model is None else best.model.cpu()

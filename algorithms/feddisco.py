@@ -75,6 +75,7 @@ class FedDisco(OneExchange[ServerState, ClientState]):
     options: Options
     summary = "an average that also weighs how far a client's classes are from uniform"
     paper = "Ye et al. 2023, arXiv 2305.19229"
+    group_training = "all local training"
     server_keeps = "the global model, everybody's discrepancy"
     client_keeps = "whether its discrepancy was sent"
     down = {"student": "weights"}
@@ -83,16 +84,19 @@ class FedDisco(OneExchange[ServerState, ClientState]):
     def init_server(self, ctx: ServerContext) -> ServerState:
         return ServerState(ctx.initial_vector(), {})
 
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        return ClientState(told=False)
+
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         return Message(student=server.weights)
 
     def client_update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
+        self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
         student = ctx.model(message["student"])
         train_on_labels(student, ctx)
         parts = {"student": student.vector()}
-        if client is None:
+        if not client.told:
             parts["discrepancy"] = discrepancy(ctx.label_counts(), self.options.metric)
         return ClientState(told=True), Reply(**parts, samples=ctx.num_samples)
 

@@ -111,6 +111,7 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     options: Options
     summary = "the server fine-tunes the average on generated images that are hard for it"
     paper = "Zhang et al. 2022, arXiv 2203.09249"
+    group_training = "all local training"
     server_keeps = "the global model, the generator, everybody's label counts"
     client_keeps = "whether its label counts were sent"
     down = {"student": "weights"}
@@ -122,16 +123,19 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     def init_server(self, ctx: ServerContext) -> ServerState:
         return ServerState(ctx.initial_vector(), ctx.initial_vector("generator"), {})
 
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        return ClientState(told=False)
+
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         return Message(student=server.weights)
 
     def client_update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
+        self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
         student = ctx.model(message["student"])
         train_on_labels(student, ctx)
         parts = {"student": student.vector()}
-        if client is None:
+        if not client.told:
             parts["label_counts"] = ctx.label_counts()
         return ClientState(told=True), Reply(**parts, samples=ctx.num_samples)
 

@@ -24,10 +24,8 @@ branch (Table 5) learns as FedGEM does; the plateau's accuracy is the share of p
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from pydantic import Field
@@ -42,48 +40,24 @@ from rayfed_kd.protocol import (
     Evaluated,
     Message,
     Method,
-    MethodOptions,
-    OptimizerRecipe,
     Questions,
     Reply,
     ServerContext,
-    weighted_mean,
 )
-from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
-from rayfed_kd.toolbox.losses import blended_loss, cross_entropy, distillation
-from rayfed_kd.toolbox.optimizers import Moments, Optimizer
-from rayfed_kd.toolbox.server_models import ServerModel
-
-LEAST_ENTROPY = 1e-8
-
-
-class ServerOptimizer(OptimizerRecipe):
-    """The server's optimiser; what is not given is Table 13's."""
-
-    name: Literal["sgd", "adam"] = Field("adam", description="the optimiser")
-    lr: float = Field(0.001, gt=0, description="learning rate")
-    weight_decay: float = Field(1e-4, ge=0, description="L2 weight decay")
-
-
-class Plateau(MethodOptions):
-    """Learning rates fall where the server's accuracy rises no more."""
-
-    factor: float = Field(0.1, gt=0, lt=1, description="what all learning rates are multiplied by")
-    patience: int = Field(10, ge=0, description="rounds without a new best that are waited through")
-
-
-class GEMOptions(MethodOptions):
-    """FedGEM's options; E of the recipe's `local` are a client's epochs on its own data."""
-
-    server: ServerModel = ServerModel()
-    epsilon: float = Field(0.75, ge=0, le=1, description="weight of the labels; 1 - epsilon of the teachers")
-    temperature: float = Field(1.0, gt=0, description="T of every KL term, which is times T^2")
-    server_epochs: int = Field(1, ge=1, description="passes over the public set at the server")
-    server_batch_size: int = Field(256, ge=1, description="public samples a batch there")
-    server_optimizer: ServerOptimizer = ServerOptimizer()
-    public_epochs: int = Field(1, ge=0, description="a client's passes over the public set")
-    start_epochs: int = Field(1, ge=0, description="a client's first epochs on its own data")
-    plateau: Plateau | None = Field(None, description="a schedule of the learning rates; null: constant")
+from rayfed_kd.toolbox.larger_server import (
+    ClientState,
+    GEMOptions,
+    Lesson,
+    ServerState,
+    blended,
+    entropy_weights,
+    learn_public,
+    mean_logits,
+)
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
+from rayfed_kd.toolbox.losses import cross_entropy, distillation
+from rayfed_kd.toolbox.optimizers import Optimizer, faded
+from rayfed_kd.toolbox.public_data import train_on_public_labels
 
 
 class Options(GEMOptions):
@@ -94,55 +68,13 @@ class Options(GEMOptions):
     ensemble_distillation: bool = Field(True, description="S3: weighted logits of clients that are right")
 
 
-@dataclass(frozen=True)
-class ServerState:
-    """What the server keeps.
-
-    Attributes:
-        model: [P_s].
-        moments: of its optimiser.
-        started: clients that are trained for a first time, ascending.
-        pool: [N0, C], logits of samples from when they were right.
-        known: [N0] bool, which have such.
-        rate: factor of all learning rates.
-        best, waited: the best share of right samples, and rounds since it.
-    """
-
-    model: Tensor
-    moments: Moments
-    started: tuple[int, ...]
-    pool: Tensor
-    known: Tensor
-    rate: float = 1.0
-    best: float = 0.0
-    waited: int = 0
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """A client's model, [P_k], and the moments of its optimiser."""
-
-    model: Tensor
-    moments: Moments
-
-
-class Lesson(NamedTuple):
-    """How a batch is learned: weights of labels and of teachers, [n] each; the teachers' logits, [n, C]."""
-
-    hard: Tensor
-    soft: Tensor
-    teacher: Tensor
-
-
-Teach = Callable[[Tensor, Tensor, Tensor], Lesson]
-
-
 class FedGEM(Method[ServerState, ClientState]):
     """A larger server model on top of FedMD's exchange."""
 
     options: GEMOptions
     summary = "a larger server model learns from the mean of its clients' logits and teaches them"
     paper = "Cheng et al. 2021, arXiv 2110.11027"
+    group_training = "all local training"
     server_keeps = "its model and optimiser, who has started"
     client_keeps = "its model and optimiser"
     down = {"knowledge": "logits"}
@@ -179,89 +111,51 @@ class FedGEM(Method[ServerState, ClientState]):
             mean = mean_logits(list(questions.ask(ctx.public.ids))).to(ctx.device)
 
         def teach(ids: Tensor, logits: Tensor, labels: Tensor) -> Lesson:
-            return self.by_epsilon(mean[ids])
+            return blended(mean[ids], self.options.epsilon)
 
-        return self._learned(server, teach, ctx)
+        return learn_public(server, teach, self.options, ctx)
 
-    def start(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def start(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """A client's first epochs on its own data."""
-        assert client is not None
         student = ctx.model(client.model)
-        optimizer = Optimizer(_slowed(ctx.local.optimizer, message["rate"]), student, client.moments)
+        optimizer = Optimizer(faded(ctx.local.optimizer, message["rate"]), student, client.moments)
         train_on_labels(student, ctx, range(self.options.start_epochs), optimizer)
         return ClientState(student.vector(), optimizer.state()), Reply()
 
-    def predict(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def predict(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """l_j: a client's logits on all public samples, [N0, C]."""
-        assert client is not None
         return client, Reply(logits=public_logits(ctx.frozen_model(client.model), ctx))
 
-    def update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def update(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """The public set with the server's logits (eq. 6), then the client's own data."""
-        assert client is not None
-        epsilon, knowledge = self.options.epsilon, message["knowledge"]
         student = ctx.model(client.model)
-        optimizer = Optimizer(_slowed(ctx.local.optimizer, message["rate"]), student, client.moments)
-        for epoch in range(self.options.public_epochs):
-            for ids, images in ctx.public.epoch(epoch, ctx.local.batch_size):
-                logits = student(images)
-                loss = epsilon * cross_entropy(logits, ctx.public.labels(ids))
-                if epsilon < 1:
-                    kl = distillation(knowledge[ids], logits, self.options.temperature)
-                    ctx.log(kl=kl)
-                    loss = loss + (1 - epsilon) * kl
-                optimizer.minimise(loss)
+        optimizer = Optimizer(faded(ctx.local.optimizer, message["rate"]), student, client.moments)
+        train_on_public_labels(
+            student,
+            ctx,
+            epochs=self.options.public_epochs,
+            batch_size=ctx.local.batch_size,
+            optimizer=optimizer,
+            loss=self.public_loss,
+            said=message["knowledge"],
+        )
         train_on_labels(student, ctx, range(ctx.local.epochs), optimizer)
         return ClientState(student.vector(), optimizer.state()), Reply()
+
+    def public_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """eps CE + (1 - eps) KL(L_s, l_c) (eq. 6)."""
+        epsilon, logits = self.options.epsilon, models["student"](batch["images"])
+        loss = epsilon * cross_entropy(logits, batch["labels"])
+        if epsilon == 1:
+            return Loss(loss)
+        kl = distillation(batch["said"], logits, self.options.temperature)
+        return Loss(loss + (1 - epsilon) * kl, {"kl": kl})
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
         return {"server": Evaluated(server.model, "server"), "personal": PERSONAL}
 
     def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
         return client.model
-
-    def by_epsilon(self, teacher: Tensor) -> Lesson:
-        """eps CE + (1 - eps) KL for every sample."""
-        hard = torch.full_like(teacher[:, 0], self.options.epsilon)
-        return Lesson(hard, torch.full_like(hard, 1 - self.options.epsilon), teacher)
-
-    def _learned(self, server: ServerState, teach: Teach, ctx: ServerContext) -> tuple[ServerState, Tensor]:
-        """The server's epochs on the public set (Algorithm 1, lines 4 to 15), and L_s."""
-        options, public = self.options, ctx.public
-        model = ctx.model(server.model, "server")
-        moments = {name: value.to(ctx.device) for name, value in server.moments.items()}
-        optimizer = Optimizer(_slowed(options.server_optimizer, server.rate), model, moments)
-        knowledge = torch.zeros(len(public), ctx.classes, device=ctx.device)
-        right = 0.0
-        for epoch in range(options.server_epochs):
-            for ids, images in public.epoch(epoch, options.server_batch_size):
-                labels, logits = public.labels(ids), model(images)
-                lesson = teach(ids, logits.detach(), labels)
-                shares = (lesson.hard, lesson.soft)
-                loss = blended_loss(logits, labels, lesson.teacher, shares, options.temperature)
-                ctx.log(server=loss)
-                optimizer.minimise(loss)
-                knowledge[ids] = model.predict(images)
-                right += float((logits.argmax(dim=1) == labels).sum())
-        kept = {name: value.cpu() for name, value in optimizer.state().items()}
-        learned = replace(server, model=model.vector().cpu(), moments=kept)
-        accuracy = right / (options.server_epochs * len(public))
-        return self._paced(learned, accuracy), knowledge.cpu()
-
-    def _paced(self, server: ServerState, accuracy: float) -> ServerState:
-        """Learning rates fall after more than `patience` rounds without a new best."""
-        plateau = self.options.plateau
-        if accuracy > server.best:
-            return replace(server, best=accuracy, waited=0)
-        if plateau is None or server.waited < plateau.patience:
-            return replace(server, waited=server.waited + 1)
-        return replace(server, waited=0, rate=server.rate * plateau.factor)
 
 
 class FedGEMS(FedGEM):
@@ -277,8 +171,8 @@ class FedGEMS(FedGEM):
         questions = None
         if self.options.epsilon < 1:
             questions = cohort.questions(self.predict, Message(), answer="logits", question="ids")
-        fusion = Fusion(self, server, questions, ctx)
-        learned, knowledge = self._learned(server, fusion.teach, ctx)
+        fusion = Fusion(self.options, server, questions, ctx)
+        learned, knowledge = learn_public(server, fusion.teach, self.options, ctx)
         ctx.log(**{name: torch.tensor(count) for name, count in fusion.counts.items()})  # Fig. 3
         return replace(learned, pool=fusion.pool.cpu(), known=fusion.known.cpu()), knowledge
 
@@ -292,9 +186,9 @@ class Fusion:
     """
 
     def __init__(
-        self, method: FedGEMS, server: ServerState, questions: Questions | None, ctx: ServerContext
+        self, options: Options, server: ServerState, questions: Questions | None, ctx: ServerContext
     ) -> None:
-        self._method, self._options, self._questions = method, method.options, questions
+        self._options, self._questions = options, questions
         self.pool, self.known = (value.to(ctx.device, copy=True) for value in (server.pool, server.known))
         self.counts = dict.fromkeys(
             ("self_training", "self_distillation", "ensemble_distillation", "untaught"), 0.0
@@ -306,7 +200,7 @@ class Fusion:
         right = logits.argmax(dim=1) == labels
         recalled, unknown = ~right & self.known[ids], ~right & ~self.known[ids]
         self.pool[ids[right]], self.known[ids[right]] = logits[right], True
-        lesson = self._method.by_epsilon(self.pool[ids])  # S2
+        lesson = blended(self.pool[ids], options.epsilon)  # S2
         if options.self_training:  # S1
             lesson.hard[right], lesson.soft[right] = 1.0, 0.0
         asked = unknown.clone()
@@ -325,26 +219,3 @@ class Fusion:
         for name, where in zip(self.counts, (right, recalled, unknown, untaught), strict=True):
             self.counts[name] += float(where.sum())
         return lesson
-
-
-def entropy_weights(logits: Tensor, labels: Tensor) -> Tensor:
-    """alpha: among the clients that are right about a sample, the softmax of 1 / H; 0 for the others (eq. 4).
-
-    Args:
-        logits: [K, n, C], the clients'.
-        labels: [n].
-    Returns: [K, n]; a column of zeros where no client is right.
-    """
-    log_p = logits.log_softmax(dim=2)
-    entropy = -(log_p.exp() * log_p).sum(dim=2)
-    sure = (1 / entropy.clamp(min=LEAST_ENTROPY)).masked_fill(logits.argmax(dim=2) != labels, -math.inf)
-    return sure.softmax(dim=0).nan_to_num(0.0)
-
-
-def mean_logits(logits: Sequence[Tensor]) -> Tensor:
-    """mean_j l_j, [n, C], of any sequence of clients' logits."""
-    return weighted_mean(logits, [1.0] * len(logits))
-
-
-def _slowed(recipe: OptimizerRecipe, rate: float) -> OptimizerRecipe:
-    return recipe if rate == 1 else recipe.model_copy(update={"lr": recipe.lr * rate})

@@ -22,7 +22,7 @@ only, of the beta term f(x) only. alpha = beta = 0 is FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +37,7 @@ from rayfed_kd.protocol import (
     FlatModule,
     Message,
     OneExchange,
+    PixelScale,
     Replies,
     Reply,
     ServerContext,
@@ -45,6 +46,7 @@ from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
 from rayfed_kd.toolbox.label_counts import ClassWeights, class_shares, drawn_labels, weighted_by_class
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation, pairwise_diversity_loss
 from rayfed_kd.toolbox.optimizers import Optimizer, faded
 
@@ -101,6 +103,7 @@ class FedGen(OneExchange[ServerState, None]):
     options: Options
     summary = "a server-trained generator of features regularises local training"
     paper = "Zhu, Hong, Zhou 2021, arXiv 2105.10056"
+    group_training = "all local training"
     server_keeps = "the global model, the generator and its Adam"
     client_keeps = "nothing"
     down = {"student": "weights", "generator": "generator"}
@@ -120,17 +123,50 @@ class FedGen(OneExchange[ServerState, None]):
         student = ctx.model(message["student"])
         generator = ctx.frozen_model(message["generator"], "generator")
         optimizer = Optimizer(ctx.local.optimizer, student)
-        for epoch in range(ctx.local.epochs):
-            for images, labels in ctx.epoch(epoch):
-                logits = student(images)
-                loss = cross_entropy(logits, labels)
-                ctx.log(ce=loss)
-                if version and epoch < options.generated_epochs:
-                    for term in self._terms(logits, labels, student, generator, ctx):
-                        loss = loss + options.decay**version * term
-                optimizer.minimise(loss)
+        generating = min(options.generated_epochs, ctx.local.epochs) if version else 0
+        generated = options.generated_batch or ctx.local.batch_size
+        numbers = {"faded": options.decay**version, "share": options.alpha * generated / ctx.local.batch_size}
+        given = {name: torch.tensor(value, device=ctx.device) for name, value in numbers.items()}
+        train_batches(
+            {"student": student, "generator": generator},
+            self.loss,
+            ctx,
+            given={**given, **ctx.scale._asdict()},
+            epochs=range(generating),
+            optimizer=optimizer,
+            further=lambda drawn: self._drawn(len(drawn.indices), generator, ctx),
+        )
+        train_on_labels(student, ctx, range(generating, ctx.local.epochs), optimizer)
         parts = {"student": student.vector(), "label_counts": ctx.label_counts()}
         return None, Reply(**parts, samples=ctx.num_samples)
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """CE and the two terms on generated features; a term of weight 0 is not computed."""
+        logits = models["student"](batch["images"])
+        loss = cross_entropy(logits, batch["labels"])
+        logged = {"ce": loss}
+        if self.options.beta:
+            logged["latent"] = self.latent_term(logits, models, batch, given)
+            loss = loss + given["faded"] * (self.options.beta * logged["latent"])
+        if self.options.alpha:
+            logged["generated"] = self.generated_term(models, batch, given)
+            loss = loss + given["faded"] * (given["share"] * logged["generated"])
+        return Loss(loss, logged)
+
+    def latent_term(self, logits: Tensor, models: Models, batch: Tensors, given: Tensors) -> Tensor:
+        """KL to what the predictor says of a generated feature of the same label; gradient reaches f(x)."""
+        with torch.no_grad():
+            scale = PixelScale(given["mean"], given["std"])
+            z = generate(models["generator"], batch["latent"], batch["labels"], scale)
+            taught = models["student"].classify(z)
+        return distillation(taught, logits)
+
+    def generated_term(self, models: Models, batch: Tensors, given: Tensors) -> Tensor:
+        """The predictor's CE on generated features of the labels y'; gradient reaches the predictor."""
+        with torch.no_grad():
+            scale = PixelScale(given["mean"], given["std"])
+            z = generate(models["generator"], batch["generated"], batch["wanted"], scale)
+        return cross_entropy(models["student"].classify(z), batch["wanted"])
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         generator, moments = self._trained_generator(server, replies, ctx)
@@ -140,25 +176,15 @@ class FedGen(OneExchange[ServerState, None]):
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
         return {"global": server.weights}
 
-    def _terms(
-        self, logits: Tensor, labels: Tensor, student: FlatModule, generator: FlatModule, ctx: ClientContext
-    ) -> Iterator[Tensor]:
-        """The client's weighted terms on generated features; those of weight 0 are not computed."""
-        options = self.options
-        if options.beta:
-            with torch.no_grad():
-                z = generate(generator, noise(len(labels), generator, ctx), labels, ctx)
-                taught = student.classify(z)
-            latent = distillation(taught, logits)
-            ctx.log(latent=latent)
-            yield options.beta * latent
-        if options.alpha:
-            wanted = uniform_labels(options.generated_batch or ctx.local.batch_size, ctx)
-            with torch.no_grad():
-                z = generate(generator, noise(len(wanted), generator, ctx), wanted, ctx)
-            fit = cross_entropy(student.classify(z), wanted)
-            ctx.log(generated=fit)
-            yield options.alpha * len(wanted) / ctx.local.batch_size * fit
+    def _drawn(self, size: int, generator: FlatModule, ctx: ClientContext) -> Tensors:
+        """The noise and the labels of a batch's generated features, from the client's streams."""
+        drawn = {}
+        if self.options.beta:
+            drawn["latent"] = noise(size, generator, ctx)
+        if self.options.alpha:
+            drawn["wanted"] = uniform_labels(self.options.generated_batch or ctx.local.batch_size, ctx)
+            drawn["generated"] = noise(len(drawn["wanted"]), generator, ctx)
+        return drawn
 
     def _trained_generator(
         self, server: ServerState, replies: Replies, ctx: ServerContext

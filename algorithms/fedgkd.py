@@ -35,7 +35,7 @@ from rayfed_kd.protocol import (
     weighted_mean,
 )
 from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
-from rayfed_kd.toolbox.local_training import train_local_epochs
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
 
@@ -72,6 +72,7 @@ class FedGKD(OneExchange[ServerState, None]):
     options: Options
     summary = "local distillation from the mean of the last global models"
     paper = "Yao et al. 2021, arXiv 2107.00051"
+    group_training = "all local training"
     server_keeps = "the last global models (buffer) and their mean"
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights"}
@@ -88,24 +89,23 @@ class FedGKD(OneExchange[ServerState, None]):
         return Message(student=student, teacher=server.teacher, distil=distil)
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
-        weight = self.options.gamma * (0.5 if self.options.half else 1.0)
         student = ctx.model(message["student"])
-        teacher = ctx.frozen_model(message["teacher" if "teacher" in message else "student"])
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            logits = student(images)
-            hard = cross_entropy(logits, labels)
-            ctx.log(ce=hard)
-            if not (weight and message["distil"]):
-                return hard
-            with torch.no_grad():
-                taught = teacher(images)
-            soft = self._distillation(taught, logits)
-            ctx.log(kd=soft)
-            return hard + weight * soft
-
-        train_local_epochs(student, loss, ctx)
+        if self.options.gamma and message["distil"]:
+            teacher = ctx.frozen_model(message["teacher" if "teacher" in message else "student"])
+            train_batches({"student": student, "teacher": teacher}, self.loss, ctx)
+        else:
+            train_on_labels(student, ctx)
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """L."""
+        logits = models["student"](batch["images"])
+        hard = cross_entropy(logits, batch["labels"])
+        with torch.no_grad():
+            taught = models["teacher"](batch["images"])
+        soft = self._distillation(taught, logits)
+        weight = self.options.gamma * (0.5 if self.options.half else 1.0)
+        return Loss(hard + weight * soft, {"ce": hard, "kd": soft})
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         mean = new_model(replies, self.options, server.recent[0])

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import ClientContext
+from rayfed_kd.toolbox.local_training import Tensors
 from rayfed_kd.toolbox.losses import distillation
 from rayfed_kd.toolbox.split_learning import KnowledgeTransfer, Terms, TransferOptions
 
@@ -44,7 +44,7 @@ class FedGKT(KnowledgeTransfer):
     summary = "clients' features and logits train a large server model behind them; it sends logits back"
     paper = "He, Annavaram, Avestimehr 2020, arXiv 2007.14513"
 
-    def client_terms(self, ctx: ClientContext) -> Terms:
+    def client_terms(self, given: Tensors) -> Terms:
         return self._terms()
 
     def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:

@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_kd.protocol import ClientContext
+from rayfed_kd.toolbox.local_training import Tensors
 from rayfed_kd.toolbox.losses import distillation, weighted_distillation
 from rayfed_kd.toolbox.split_learning import KnowledgeTransfer, Term, Terms, TransferOptions
 
@@ -60,8 +61,11 @@ class FedICT(KnowledgeTransfer):
     def introduction(self, ctx: ClientContext) -> Mapping[str, Tensor]:
         return {"counts": ctx.label_counts()}
 
-    def client_terms(self, ctx: ClientContext) -> Terms:
-        fpkd = self._weighted(shares(ctx.label_counts()) / self.options.fpkd_t)
+    def client_given(self, ctx: ClientContext) -> Tensors:
+        return {"shares": shares(ctx.label_counts())}
+
+    def client_terms(self, given: Tensors) -> Terms:
+        fpkd = self._weighted(given["shares"] / self.options.fpkd_t)
         return {"kd": (self.options.beta, self._kd), "fpkd": (self.options.lambda_fpkd, fpkd)}
 
     def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:

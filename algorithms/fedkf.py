@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import chain, count, islice
 from typing import Annotated, Any, Literal
 
 import torch
@@ -29,13 +30,14 @@ from torch import Tensor
 
 from rayfed_kd.protocol import (
     Architecture,
-    Batch,
     ClientContext,
     Cohort,
+    Drawn,
     FlatModule,
     LocalRecipe,
     Message,
     OneExchange,
+    PixelScale,
     RecipeError,
     Replies,
     Reply,
@@ -43,7 +45,24 @@ from rayfed_kd.protocol import (
     ServerContext,
     Shown,
 )
-from rayfed_kd.toolbox.data_free import GeneratorState, ImitationOptions, Imitator, drawn_samples
+from rayfed_kd.toolbox.data_free import (
+    GeneratorState,
+    Imagined,
+    ImitationOptions,
+    drawn_samples,
+    generator_loss,
+    imagine,
+)
+from rayfed_kd.toolbox.generation import noise
+from rayfed_kd.toolbox.local_training import (
+    Loss,
+    Models,
+    OwnBatch,
+    Phase,
+    Tensors,
+    label_loss,
+    train_phases,
+)
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 from rayfed_kd.toolbox.optimizers import Optimizer
 from rayfed_kd.toolbox.slots import Slots
@@ -105,6 +124,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     options: Options
     summary = "data-free distillation at the clients from the average of all clients"
     paper = "Zhou et al. 2023, arXiv 2207.11447"
+    group_training = "all local training"
     server_keeps = "ACA, OCA, all clients' latest models"
     client_keeps = "its generator and the generator's Adam"
     down = {"student": "weights", "teacher": "weights"}
@@ -134,32 +154,49 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         return Message(student=server.aca, teacher=server.oca, steps=steps)
 
     def client_update(
-        self, client: GeneratorState | None, message: Message, ctx: ClientContext
-    ) -> tuple[GeneratorState | None, Reply]:
-        assert client is not None
+        self, client: GeneratorState, message: Message, ctx: ClientContext
+    ) -> tuple[GeneratorState, Reply]:
         student = ctx.model(message["student"])
         optimizer = Optimizer(ctx.local.optimizer, student)
-        imitator = None
-        if ctx.round > self.options.warmup_rounds:
-            imitator = Imitator(self.options, client, self._teacher(message, ctx), ctx)
-        for images, labels in self._batches(int(message["steps"]), ctx):
-            loss = cross_entropy(student(images), labels)
-            ctx.log(ce=loss)
-            if imitator is None:
-                optimizer.minimise(loss)
-                continue
-            imagined = imitator.imagine(len(labels))
-            if self.options.order == "generator_first":
-                imitator.learn(imagined, student)
-            if self.options.gamma:
-                kl = distillation(imagined.logits.detach(), student(imagined.images.detach()))
-                ctx.log(kl=kl)
-                loss = loss + self.options.gamma * kl
-            optimizer.minimise(loss)
-            if self.options.order == "student_first":
-                imitator.learn(imagined, student)
-        state = client if imitator is None else imitator.state()
+        drawn = partial(self._drawn, int(message["steps"]), ctx)
+        if ctx.round <= self.options.warmup_rounds:
+            phase = Phase(label_loss, [optimizer])
+            train_phases({"student": student}, [phase], lambda: ((own, {}) for own in drawn()), ctx)
+            return client, Reply(student=student.vector(), samples=ctx.num_samples)
+        generator = ctx.model(client.generator, "generator")
+        adam = Optimizer(self.options.generator.optimizer, generator, client.moments)
+
+        def batches() -> Iterator[OwnBatch]:
+            for own in drawn():
+                yield own, {"noise": noise(len(own.indices), generator, ctx)}
+
+        steps = [Phase(self.imitate, [adam]), Phase(self.distil, [optimizer])]
+        if self.options.order == "student_first":
+            steps.reverse()
+        models = {"student": student, "teacher": self._teacher(message, ctx), "generator": generator}
+        phases = [Phase(self.look, []), *steps]
+        train_phases(models, phases, batches, ctx, given=ctx.scale._asdict())
+        state = GeneratorState(generator.vector(), adam.state())
         return state, Reply(student=student.vector(), samples=ctx.num_samples)
+
+    def look(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """CE(b), and x^ with the teacher's p^ and f^, which both steps use; nothing is minimised yet."""
+        hard = cross_entropy(models["student"](batch["images"]), batch["labels"])
+        scale = PixelScale(**given)
+        imagined = imagine(models["generator"], models["teacher"], batch["noise"], scale)
+        handed_on = {"hard": hard, "x": imagined.images, "f": imagined.features, "p": imagined.logits}
+        return Loss(hard, {"ce": hard}, handed_on)
+
+    def imitate(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """L_G, the generator's step."""
+        return generator_loss(Imagined(batch["x"], batch["f"], batch["p"]), models["student"], self.options)
+
+    def distil(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """L, the student's step; x^ and p^ are from before the generator's."""
+        if not self.options.gamma:
+            return Loss(batch["hard"])
+        kl = distillation(batch["p"].detach(), models["student"](batch["x"].detach()))
+        return Loss(batch["hard"] + self.options.gamma * kl, {"kl": kl})
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         aca = replies.aggregated("student", replies.numbers("samples"), server.aca)
@@ -180,10 +217,9 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         return {"samples": Samples(images, labels)}
 
     def draw_samples(
-        self, client: GeneratorState | None, message: Message, ctx: ClientContext
-    ) -> tuple[GeneratorState | None, Reply]:
+        self, client: GeneratorState, message: Message, ctx: ClientContext
+    ) -> tuple[GeneratorState, Reply]:
         """A batch of the client's generated images with the classes that the teacher predicts."""
-        assert client is not None
         images, labels = drawn_samples(client, self._teacher(message, ctx), ctx)
         return client, Reply(images=images, labels=labels)
 
@@ -200,12 +236,11 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         wanted = self.options.steps_per_epoch
         return equal_steps(ctx.sizes, ctx.local.batch_size) if wanted == "equal" else wanted or 0
 
-    def _batches(self, steps: int, ctx: ClientContext) -> Iterator[Batch]:
-        if steps:
-            yield from islice(ctx.endless(), steps * ctx.local.epochs)
-            return
-        for epoch in range(ctx.local.epochs):
-            yield from ctx.epoch(epoch)
+    def _drawn(self, steps: int, ctx: ClientContext) -> Iterator[Drawn]:
+        """A round's batches: E passes, or E times `steps` of them, pass after pass."""
+        epochs = count() if steps and ctx.num_samples else range(ctx.local.epochs)
+        every = chain.from_iterable(map(ctx.batches, epochs))
+        return islice(every, steps * ctx.local.epochs) if steps else every
 
 
 def equal_steps(sizes: Sequence[int], batch_size: int) -> int:

@@ -38,10 +38,10 @@ from rayfed_kd.protocol import (
     Reply,
     ServerContext,
 )
-from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation, logit_error
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
-from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, paired_batches
+from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, train_on_public, train_on_public_labels
 from rayfed_kd.toolbox.robust import AggregationOptions, aggregate
 
 
@@ -90,6 +90,7 @@ class FedMD(Method[ServerState, ClientState]):
     options: Options
     summary = "clients of any architecture learn public labels, then the mean of their logits on public data"
     paper = "Li and Wang 2019, arXiv 1910.03581"
+    group_training = "all local training"
     server_keeps = "who was pre-trained"
     client_keeps = "its model, two optimisers"
     down = {"consensus": "logits"}
@@ -128,25 +129,24 @@ class FedMD(Method[ServerState, ClientState]):
             cohort.broadcast(self.update, Message())
         return ServerState(tuple(sorted({*server.started, *new})))
 
-    def start(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def start(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """The first training, on public labels and on the client's own."""
-        assert client is not None
         student = ctx.model(client.model)
         public = Optimizer(ctx.local.optimizer, student, client.public)
-        for epoch in range(self.options.pretrain_public):
-            for ids, images in ctx.public.epoch(epoch, self._batch_size(ctx)):
-                public.minimise(cross_entropy(student(images), ctx.public.labels(ids)))
+        train_on_public_labels(
+            student,
+            ctx,
+            epochs=self.options.pretrain_public,
+            batch_size=self._batch_size(ctx),
+            optimizer=public,
+            loss=public_label_loss,
+        )
         private = Optimizer(ctx.local.optimizer, student, client.private)
         train_on_labels(student, ctx, range(self.options.pretrain_private), private)
         return ClientState(student.vector(), public.state(), private.state()), Reply()
 
-    def predict(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def predict(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """z_k: the client's logits on the round's public samples, [N0, C]."""
-        assert client is not None
         ids = self.options.ids(message["seed"], ctx)
         return client, Reply(logits=public_logits(ctx.frozen_model(client.model), ctx, ids))
 
@@ -159,23 +159,28 @@ class FedMD(Method[ServerState, ClientState]):
         mixed = aggregate(likely, [1.0] * len(likely), self.options)
         return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log() * self.options.temperature
 
-    def update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def update(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """Digest, then revisit."""
-        assert client is not None
         student = ctx.model(client.model)
         public = Optimizer(ctx.local.optimizer, student, client.public)
         if self.options.digest_epochs:
-            ids, epochs = self.options.ids(message["seed"], ctx), range(self.options.digest_epochs)
-            batches = paired_batches(ids, message["consensus"], ctx, epochs, self._batch_size(ctx))
-            for images, consensus in batches:
-                loss = self._digest(consensus, student(images))
-                ctx.log(digest=loss)
-                public.minimise(loss)
+            train_on_public(
+                student,
+                self.digest_loss,
+                (self.options.ids(message["seed"], ctx), message["consensus"]),
+                ctx,
+                epochs=self.options.digest_epochs,
+                batch_size=self._batch_size(ctx),
+                optimizer=public,
+            )
         private = Optimizer(ctx.local.optimizer, student, client.private)
         train_on_labels(student, ctx, range(ctx.local.epochs), private)
         return ClientState(student.vector(), public.state(), private.state()), Reply()
+
+    def digest_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """Own logits towards z~."""
+        loss = self._digest(batch["said"], models["student"](batch["images"]))
+        return Loss(loss, {"digest": loss})
 
     def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
         return {"personal": PERSONAL}
@@ -190,3 +195,8 @@ class FedMD(Method[ServerState, ClientState]):
 
     def _batch_size(self, ctx: ClientContext) -> int:
         return self.options.digest_batch_size or ctx.local.batch_size
+
+
+def public_label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
+    """Cross entropy, not logged: it is of another data set than the tables' `ce`."""
+    return Loss(cross_entropy(models["student"](batch["images"]), batch["labels"]))

@@ -14,11 +14,10 @@ client does all E epochs (the released code cuts stragglers' short). mu = 0 is F
 from __future__ import annotations
 
 from pydantic import Field
-from torch import Tensor
 
 from rayfed_kd.protocol import ClientContext, Message, Reply
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
-from rayfed_kd.toolbox.local_training import train_local_epochs
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches
 from rayfed_kd.toolbox.losses import cross_entropy, squared_distance
 
 
@@ -37,16 +36,14 @@ class FedProx(Averaging[None]):
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         student = ctx.model(message["student"])
-        received = student.parts(message["student"])
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            hard = cross_entropy(student(images), labels)
-            ctx.log(ce=hard)
-            if not self.options.mu:
-                return hard
-            distance = squared_distance(student.parameters(), received)
-            ctx.log(squared_distance=distance)
-            return hard + self.options.mu / 2 * distance
-
-        train_local_epochs(student, loss, ctx)
+        train_batches({"student": student}, self.loss, ctx, given={"received": message["student"]})
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """CE and the proximal term."""
+        student = models["student"]
+        hard = cross_entropy(student(batch["images"]), batch["labels"])
+        if not self.options.mu:
+            return Loss(hard, {"ce": hard})
+        distance = squared_distance(student.parameters(), student.parts(given["received"]))
+        return Loss(hard + self.options.mu / 2 * distance, {"ce": hard, "squared_distance": distance})

@@ -24,66 +24,47 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
 
 from rayfed_kd.protocol import (
     Architecture,
     ClassValues,
     ClientContext,
     Cohort,
-    Context,
     Distribution,
-    FlatModule,
     Message,
     MethodOptions,
     OneExchange,
+    PixelScale,
     Replies,
     Reply,
     ServerContext,
     Shown,
     Simulated,
-    last_maps,
     read_vector,
 )
-from rayfed_kd.toolbox.distillation import GeneratorTraining, train_generator_on_labels
-from rayfed_kd.toolbox.ensembles import Ensemble
-from rayfed_kd.toolbox.generation import GeneratorOptions, LabelPool, generate, noise
-from rayfed_kd.toolbox.losses import cross_entropy, kl_divergence
+from rayfed_kd.toolbox.distillation import FeatureGenerator, train_generator_on_labels
+from rayfed_kd.toolbox.ensembles import mixed_heads
+from rayfed_kd.toolbox.feature_similarity import class_directions, generated_directions, stage_of_maps
+from rayfed_kd.toolbox.generation import generate, labelled_noise_batches
+from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, train_phases
+from rayfed_kd.toolbox.losses import Direction, cross_entropy, directed_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer
 from rayfed_kd.toolbox.participation import (
-    DECAYS,
     Frequencies,
     Mean,
     combined,
     frequencies,
+    participated,
     participations,
-    running_weight,
-    unseen_weight,
+    weighted_model,
 )
 from rayfed_kd.toolbox.slots import Slots
-
-COMPARED = 64
-
-
-class FeatureGenerator(GeneratorOptions):
-    """FedCG's generator and how the server trains it."""
-
-    name: str = Field("fedcg_feature", description="a registered conditional generator of feature maps")
-    weight_decay: float = Field(1e-5, ge=0, description="Adam's weight decay")
-    epochs: int = Field(10, ge=0, description="server epochs a round; 0 leaves it untrained")
-    batches: int = Field(200, ge=1, description="batches an epoch")
-    batch_size: int = Field(64, ge=2, description="generated samples a batch")
-    diversity: float = Field(1.0, ge=0, description="weight of the diversity loss (eq. 4)")
-
-    @property
-    def training(self) -> GeneratorTraining:
-        """For rayfed_kd.toolbox.local_training."""
-        return GeneratorTraining(self.epochs, self.batches, self.batch_size, self.optimizer, self.diversity)
 
 
 class Options(MethodOptions):
@@ -92,7 +73,7 @@ class Options(MethodOptions):
     lambda_kd: float = Field(0.5, ge=0, description="weight of the teacher's term (eq. 11)")
     lambda_gen: float = Field(0.01, ge=0, description="weight of the generator's term (eq. 12)")
     tau: float = Field(2.0, gt=0, description="temperature of the teacher's term")
-    kl_direction: Literal["teacher_student", "student_teacher"] = Field(
+    kl_direction: Direction = Field(
         "teacher_student", description="KL(teacher, student) as eq. 11, or KL(student, teacher) as released"
     )
     mean: Mean = Field("geometric", description="F_k: a mean of three frequencies, or one (Table 3)")
@@ -130,38 +111,59 @@ class ServerState:
     counts: Mapping[int, int]
 
 
+@dataclass(frozen=True)
+class LocalLoss:
+    """A client's loss.
+
+    Attributes:
+        method: whose options.
+        stage: where the generator's maps enter the student; None: without the generator's term.
+    """
+
+    method: KDIA
+    stage: int | None
+
+    def of_batch(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """L (eq. 13)."""
+        options, student = self.method.options, models["student"]
+        logits = student(batch["images"])
+        loss = cross_entropy(logits, batch["labels"])  # eq. 2
+        logged = {"ce": loss}
+        if options.lambda_kd:
+            with torch.no_grad():
+                taught = models["teacher"](batch["images"])
+            logged["kd"] = directed_divergence(taught, logits, options.tau, options.kl_direction)  # eq. 11
+            loss = loss + options.lambda_kd * logged["kd"]
+        if self.stage is not None:
+            with torch.no_grad():
+                maps = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
+            logged["gen"] = cross_entropy(student.from_(self.stage, maps), batch["wanted"])  # eq. 12
+            loss = loss + options.lambda_gen * logged["gen"]
+        return Loss(loss, logged)
+
+
 class KDIA(OneExchange[ServerState, None]):
     """Knowledge distillation with inequitable aggregation."""
 
     options: Options
     summary = "distillation from a frequency-weighted teacher of all clients, and a generator of features"
     paper = "Ma et al. 2025, inequitable aggregation (KDIA)"
+    group_training = "all local training"
     server_keeps = "student, teacher, generator, all clients' latest models and participations"
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights", "generator": "generator"}
-    up = {
-        "student": "weights",
-        "real": Simulated("features"),
-        "samples_of_class": Simulated("counts"),
-    }
+    up = {"student": "weights", "real": Simulated("features"), "samples_of_class": Simulated("counts")}
 
     def architectures(self) -> Mapping[str, Architecture]:
         return {"generator": self.options.generator.architecture("maps", conditional=True)}
 
     def check(self, ctx: ServerContext) -> None:
-        _reference(self.options.reference, ctx)
+        self._compared(ctx.initial_vector(), ctx)
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         initial = ctx.initial_vector()
-        return ServerState(
-            student=initial,
-            teacher=initial,
-            generator=ctx.initial_vector("generator"),
-            initial=initial,
-            slots=Slots.empty(initial.numel()),
-            last={},
-            counts={},
-        )
+        generator, slots = ctx.initial_vector("generator"), Slots.empty(initial.numel())
+        return ServerState(initial, initial, generator, initial, slots, last={}, counts={})
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         return Message(student=server.student, teacher=server.teacher, generator=server.generator)
@@ -170,44 +172,29 @@ class KDIA(OneExchange[ServerState, None]):
         options = self.options
         student, teacher = ctx.model(message["student"]), ctx.frozen_model(message["teacher"])
         generator = ctx.frozen_model(message["generator"], "generator")
-        stage = _stage(student, ctx)
         generating = options.lambda_gen > 0 and ctx.round >= options.generator_from_round
-        pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.local.epochs, ctx)
-        optimizer = Optimizer(ctx.local.optimizer, student)
-        for epoch in range(ctx.local.epochs):
-            for (images, labels), wanted in zip(ctx.epoch(epoch), pool.epoch(epoch), strict=True):
-                if options.drop_last and len(labels) < ctx.local.batch_size <= ctx.num_samples:
-                    continue
-                logits = student(images)
-                loss = cross_entropy(logits, labels)  # eq. 2
-                ctx.log(ce=loss)
-                if options.lambda_kd:
-                    with torch.no_grad():
-                        taught = teacher(images)
-                    kd = self._distillation(taught, logits)  # eq. 11
-                    ctx.log(kd=kd)
-                    loss = loss + options.lambda_kd * kd
-                if generating:
-                    with torch.no_grad():
-                        maps = generate(generator, noise(len(wanted), generator, ctx), wanted, ctx)
-                    gen = cross_entropy(student.from_(stage, maps), wanted)  # eq. 12
-                    ctx.log(gen=gen)
-                    loss = loss + options.lambda_gen * gen
-                optimizer.minimise(loss)  # eq. 13
+        batches = partial(
+            labelled_noise_batches, generator, ctx, generating=generating, drop_last=options.drop_last
+        )
+        models = {"student": student, "teacher": teacher, "generator": generator}
+        loss = LocalLoss(self, stage_of_maps(student, ctx) if generating else None)
+        phase = Phase(loss.of_batch, [Optimizer(ctx.local.optimizer, student)])
+        train_phases(models, [phase], batches, ctx, given=ctx.scale._asdict())
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         now = ctx.round - 1  # Algorithm 1, lines 9 and 10: who took part when, how often, with what
         last = {**server.last, **dict.fromkeys(replies.clients, now)}
         counts = dict(Counter(server.counts) + Counter(replies.clients))
-        slots = self._slots(server, replies, counts, now)
+        models = {r.client: (r.ref("student"), r["samples"]) for r in replies}
+        slots = participated(server.slots, models, counts, self.options.mean, server.last, now)
         seen = replace(server, slots=slots, last=last, counts=counts)
         three = known_frequencies(seen, ctx)
         ctx.log(**{f"variance_{name}": torch.tensor(value.var()) for name, value in three._asdict().items()})
         return replace(
             seen,
             student=replies.aggregated("student", replies.numbers("samples"), server.student),  # eq. 10
-            teacher=self._teacher(seen, three, ctx),  # eq. 10
+            teacher=weighted_model(slots, three, self.options.mean, last, ctx.sizes, server.initial, now=now),
             generator=self._trained_generator(server, replies, ctx),  # eq. 3, 4
         )
 
@@ -223,101 +210,41 @@ class KDIA(OneExchange[ServerState, None]):
                 "a client's weight in the teacher",
             )
         }
-        reference = _reference(self.options.reference, ctx)
-        compared = server.teacher if reference is None else reference
+        compared = self._compared(server.teacher, ctx)
         replies = cohort.broadcast(self.class_features, Message(teacher=compared))
         counts = torch.stack(list(replies.vectors("samples_of_class"))).sum(0)
         real = torch.stack(list(replies.vectors("real"))).sum(0) / counts.clamp(min=1)[:, None]
-        similar = (real * self._mean_directions(server, ctx)).sum(1)
+        generated = generated_directions(ctx.frozen_model(server.generator, "generator"), ctx)
+        similar = (real * generated).sum(1)
         similar[counts == 0] = torch.nan
         quantity = "mean cosine of generated and real features"
         return {**shown, "feature_similarity": ClassValues({"same class": similar}, quantity)}
 
     def class_features(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Sums of unit feature vectors of a client's own images by class, [C, F], and their number."""
-        teacher = ctx.frozen_model(message["teacher"])
-        stage = _stage(teacher, ctx)
-        sums: Tensor | None = None
-        counts = torch.zeros(ctx.classes, dtype=torch.float32, device=ctx.device)
-        with torch.no_grad():
-            for images, labels in ctx.epoch(0):
-                units = F.normalize(teacher.up_to(stage, images).flatten(1), dim=1)
-                sums = units.new_zeros(ctx.classes, units.shape[1]) if sums is None else sums
-                sums.index_add_(0, labels, units)
-                counts += torch.bincount(labels, minlength=ctx.classes)
-        assert sums is not None
+        sums, counts = class_directions(ctx.frozen_model(message["teacher"]), ctx)
         return None, Reply(real=sums, samples_of_class=counts)
 
-    def _distillation(self, taught: Tensor, logits: Tensor) -> Tensor:
-        """KL at temperature tau; gradient reaches the student alone, `taught` has none."""
-        teacher, student = taught / self.options.tau, logits / self.options.tau
-        if self.options.kl_direction == "teacher_student":
-            return kl_divergence(teacher, student)
-        return kl_divergence(student, teacher)
+    def _compared(self, teacher: Tensor, ctx: ServerContext) -> Tensor:
+        """The vector that Fig. 7 is drawn against: that of the file `reference`, or the teacher's.
 
-    def _slots(self, server: ServerState, replies: Replies, counts: Mapping[int, int], now: int) -> Slots:
-        """Everybody's latest vector; weights of the running form where there is one."""
-        mean = self.options.mean
-        if mean not in DECAYS:
-            return server.slots.replaced({r.client: (r.ref("student"), 1.0) for r in replies})
-        before = max(server.last.values(), default=now)
-        updates = {
-            r.client: (r.ref("student"), running_weight(mean, counts[r.client], r["samples"]))
-            for r in replies
-        }
-        return server.slots.scaled(DECAYS[mean] ** (now - before)).replaced(updates)
-
-    def _teacher(self, seen: ServerState, three: Frequencies, ctx: ServerContext) -> Tensor:
-        """sum_k F_k theta_k (eq. 10): running where F_k allows, else over all slots; unseen: theta_g^0."""
-        mean = self.options.mean
-        if mean in DECAYS:
-            rest = ctx.num_clients - len(seen.last)
-            rest_samples = sum(ctx.sizes) - sum(ctx.sizes[k] for k in seen.last)
-            return seen.slots.mean(seen.initial, unseen_weight(mean, rest, rest_samples, ctx.round - 1))
-        weights = combined(three, mean)
-        slots = seen.slots.reweighted({k: float(weights[k]) for k in seen.last})
-        return slots.mean(seen.initial, 1.0 - slots.weight if len(seen.last) < ctx.num_clients else 0.0)
+        Raises: RecipeError if the file is no vector of this model.
+        """
+        path = self.options.reference
+        return teacher if path is None else read_vector(path, teacher.numel(), "method.reference")
 
     def _trained_generator(self, server: ServerState, replies: Replies, ctx: ServerContext) -> Tensor:
         """Algorithm 1, lines 13 to 20: last round's generator against the cohort's heads."""
         generator = ctx.model(server.generator, "generator")
         model = ctx.frozen_model(server.student)
-        stage = _stage(model, ctx)
-        heads = Ensemble(
-            model, list(replies.vectors("student")), lambda m, maps: m.from_(stage, maps), batched=True
-        )
+        stage = stage_of_maps(model, ctx)
         samples = torch.tensor(replies.numbers("samples"), device=ctx.device)
-        shares = samples / samples.sum() / (len(heads) if self.options.ensemble_scale == "k" else 1)
-
-        def ensemble(maps: Tensor) -> Tensor:
-            return torch.einsum("k,kbc->bc", shares, heads(maps))
-
+        shares = samples / samples.sum() / (len(replies) if self.options.ensemble_scale == "k" else 1)
+        ensemble = mixed_heads(model, list(replies.vectors("student")), stage, shares)
         train_generator_on_labels(generator, ensemble, self.options.generator.training, ctx)
         return generator.vector().cpu()
-
-    def _mean_directions(self, server: ServerState, ctx: ServerContext) -> Tensor:
-        """[C, F] on the CPU: the mean unit vector of generated maps of each class."""
-        generator = ctx.frozen_model(server.generator, "generator")
-        labels = torch.arange(ctx.classes, device=ctx.device).repeat_interleave(COMPARED)
-        with torch.no_grad():
-            maps = generate(generator, noise(len(labels), generator, ctx), labels, ctx)
-        units = F.normalize(maps.flatten(1), dim=1)
-        return units.view(ctx.classes, COMPARED, -1).mean(1).cpu()
 
 
 def known_frequencies(server: ServerState, ctx: ServerContext) -> Frequencies:
     """The three frequencies of all N clients, seen or not."""
     return frequencies(*participations(server.last, server.counts, ctx.sizes), ctx.round - 1)
-
-
-def _stage(model: FlatModule, ctx: Context) -> int:
-    """After how many stages the model's last feature maps come out: where the generator's take over."""
-    return last_maps(model.module, ctx.shape)[0]  # type: ignore[arg-type]
-
-
-def _reference(path: str | None, ctx: ServerContext) -> Tensor | None:
-    """The vector that Fig. 7 is drawn against.
-
-    Raises: RecipeError if the file is no vector of this model.
-    """
-    return None if path is None else read_vector(path, ctx.initial_vector().numel(), "method.reference")

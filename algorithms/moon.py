@@ -25,8 +25,10 @@ from torch import Tensor
 
 from rayfed_kd.protocol import Classifier, ClientContext, Message, RecipeError, Reply, ServerContext
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
-from rayfed_kd.toolbox.local_training import train_local_epochs
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches
 from rayfed_kd.toolbox.losses import contrastive_loss, cross_entropy
+
+PREVIOUS = "previous "
 
 
 class Options(AveragingOptions):
@@ -65,28 +67,31 @@ class MOON(Averaging[ClientState]):
                 path="model.name",
             )
 
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        return ClientState(())
+
     def client_update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
+        self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
-        previous = () if client is None else client.previous
         student = ctx.model(message["student"])
-        received = ctx.frozen_model(message["student"])
-        earlier = [ctx.frozen_model(vector) for vector in previous]
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            features = student.features(images)
-            hard = cross_entropy(student.classify(features), labels)
-            ctx.log(ce=hard)
-            if not (self.options.mu and earlier):
-                return hard
-            with torch.no_grad():
-                positive = received.features(images)
-                negatives = torch.stack([model.features(images) for model in earlier])
-            contrast = contrastive_loss(features, positive, negatives, self.options.tau)
-            ctx.log(contrast=contrast)
-            return hard + self.options.mu * contrast
-
-        train_local_epochs(student, loss, ctx)
+        models = {"student": student, "received": ctx.frozen_model(message["student"])}
+        for age, vector in enumerate(client.previous):
+            models[f"{PREVIOUS}{age}"] = ctx.frozen_model(vector)
+        train_batches(models, self.loss, ctx)
         trained = student.vector()
-        state = ClientState((trained, *previous)[: self.options.buffer])
+        state = ClientState((trained, *client.previous)[: self.options.buffer])
         return state, Reply(student=trained, samples=ctx.num_samples)
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """L, the contrast where the client has a past."""
+        student, images = models["student"], batch["images"]
+        features = student.features(images)
+        hard = cross_entropy(student.classify(features), batch["labels"])
+        earlier = [model for name, model in models.items() if name.startswith(PREVIOUS)]
+        if not (self.options.mu and earlier):
+            return Loss(hard, {"ce": hard})
+        with torch.no_grad():
+            positive = models["received"].features(images)
+            negatives = torch.stack([model.features(images) for model in earlier])
+        contrast = contrastive_loss(features, positive, negatives, self.options.tau)
+        return Loss(hard + self.options.mu * contrast, {"ce": hard, "contrast": contrast})

@@ -32,7 +32,7 @@ from rayfed_kd.protocol import (
     Reply,
     ServerContext,
 )
-from rayfed_kd.toolbox.local_training import train_local_epochs, train_on_labels
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
 
@@ -43,12 +43,13 @@ class Options(MethodOptions):
     tau: float = Field(1.0, gt=0, description="temperature; the term is times tau^2")
 
 
-class PFedSD(OneExchange[Tensor, Tensor]):
+class PFedSD(OneExchange[Tensor, Tensor | None]):
     """The server's state is w, a client's its last local model; None before the first."""
 
     options: Options
     summary = "FedAvg with distillation from the client's own last model, which is its personal one"
     paper = "Jin et al. 2022, IEEE TPDS 34(2)"
+    group_training = "all local training"
     server_keeps = "the global model"
     client_keeps = "its last local model"
     down = {"student": "weights"}
@@ -62,24 +63,22 @@ class PFedSD(OneExchange[Tensor, Tensor]):
 
     def client_update(
         self, client: Tensor | None, message: Message, ctx: ClientContext
-    ) -> tuple[Tensor, Reply]:
+    ) -> tuple[Tensor | None, Reply]:
         student = ctx.model(message["student"])
         if client is None or not self.options.lambda_kd:
             train_on_labels(student, ctx)
         else:
-            teacher = ctx.frozen_model(client)
-
-            def loss(images: Tensor, labels: Tensor) -> Tensor:
-                logits = student(images)
-                with torch.no_grad():
-                    taught = teacher(images)
-                hard, kd = cross_entropy(logits, labels), distillation(taught, logits, self.options.tau)
-                ctx.log(ce=hard, kd=kd)
-                return hard + self.options.lambda_kd * kd
-
-            train_local_epochs(student, loss, ctx)
+            train_batches({"student": student, "teacher": ctx.frozen_model(client)}, self.loss, ctx)
         own = student.vector()
         return own, Reply(student=own, samples=ctx.num_samples)
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """L."""
+        logits = models["student"](batch["images"])
+        with torch.no_grad():
+            taught = models["teacher"](batch["images"])
+        hard, kd = cross_entropy(logits, batch["labels"]), distillation(taught, logits, self.options.tau)
+        return Loss(hard + self.options.lambda_kd * kd, {"ce": hard, "kd": kd})
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
         return replies.aggregated("student", replies.numbers("samples"), into=server)

@@ -51,6 +51,7 @@ class QFFL(OneExchange[GlobalModel, None]):
     options: Options
     summary = "fair resource allocation: updates weighed by a power of the clients' losses"
     paper = "Li, Sanjabi, Beirami, Smith 2020, arXiv 1905.10497"
+    group_training = "all local training"
     server_keeps = "the global model"
     client_keeps = "nothing"
     down = {"student": "weights"}

@@ -29,6 +29,7 @@ class StandAlone(OneExchange[None, Tensor]):
 
     summary = "every client trains its own model alone; nothing travels"
     paper = "Cheng et al. 2021, arXiv 2110.11027 (Stand-Alone)"
+    group_training = "all local training"
     server_keeps = "nothing"
     client_keeps = "its model"
     heterogeneous = True
@@ -42,10 +43,7 @@ class StandAlone(OneExchange[None, Tensor]):
     def dispatch(self, server: None, ctx: ServerContext) -> Message:
         return Message()
 
-    def client_update(
-        self, client: Tensor | None, message: Message, ctx: ClientContext
-    ) -> tuple[Tensor, Reply]:
-        assert client is not None
+    def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         student = ctx.model(client)
         train_on_labels(student, ctx)
         return student.vector(), Reply()

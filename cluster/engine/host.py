@@ -31,7 +31,7 @@ from cluster.engine.calls import (
     decode_state,
     encode_state,
 )
-from rayfed_kd.batching.lanes import Lanes
+from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import (
     Array,
@@ -72,7 +72,7 @@ class Host:
         self._keep_states = keep_states
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
         self._pools: dict[str, Tensor] = {}
-        self._lanes = Lanes()
+        self._groups = GroupTraining()
         self._process, self._node = psutil.Process(), platform.node()
 
     def step(self, call: StepCall) -> tuple[StepFacts, dict[str, Array], Any]:
@@ -91,7 +91,7 @@ class Host:
         contexts = [self._context(call.facts) for call in calls]
         steps = [(ctx, partial(self._stepped, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
         try:
-            outcomes = self._lanes.run(steps)
+            outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
         finally:
             self._workshop.take_back()
         seconds, memory = (time.perf_counter() - started) / len(calls), self._memory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections import defaultdict
 from typing import Any
 
@@ -13,12 +14,15 @@ FIRST = ("method", "messages", "contexts", "evaluated", "staleness", "schedule",
 
 
 def names_by_module() -> dict[str, list[str]]:
-    """Module -> the names that it defines, in the package's order; "" has aliases of types and constants."""
+    """Module -> the names that it defines, in the module's order; "" has aliases of types and constants."""
     package = importlib.import_module(PACKAGE)
     names = defaultdict(list)
     for name in package.__all__:
         module = getattr(getattr(package, name), "__module__", "")
         names[module if module.startswith("rayfed_kd.") else ""].append(name)
+    for module, defined in names.items():
+        if module:
+            defined.sort(key=lambda name: inspect.getsourcelines(getattr(package, name))[1])
     order = [f"{PACKAGE}.{module}" for module in FIRST]
     return dict(
         sorted(names.items(), key=lambda item: (item[0] not in order, not item[0], _place(item[0], order)))

@@ -1,6 +1,6 @@
 """MkDocs hook: the tables of docs/reference/recipe.md, made of the models that check a recipe.
 
-`python docs/hooks/reference.py` prints them. Examples of the keys stand in examples.yaml beside this file.
+`python docs/hooks/reference.py` prints them. An example of every key stands in examples.yaml beside it.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _cell(text: str) -> str:
     """Text of a cell: a bar would end the cell, two dollars would be a formula, a star would be emphasis."""
     if text.startswith("`"):
         return text.replace("|", "\\|")
-    return re.sub(r"(?<!`)([|$*<])(?!`)", r"\\\1", text)
+    return re.sub(r"(?<!`)([|$*])(?!`)", r"\\\1", text).replace("<", "&lt;")
 
 
 def _code(text: str) -> str:

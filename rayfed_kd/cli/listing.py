@@ -82,11 +82,17 @@ def methods_overview(methods: Mapping[str, str]) -> Table:
             Text(method.paper, style="dim"),
             Text(f"down: {_parts_by_kind(method.down)}\nup: {_parts_by_kind(method.up)}"),
             Text(f"server: {method.server_keeps}\nclient: {method.client_keeps}"),
-            Text(f"public data: {public_data(method)}\nschedules: {schedules(method)}"),
+            Text(_conditions(method)),
         )
         overview.add_row(columns)
         overview.add_row("")
     return overview
+
+
+def _conditions(method: AnyMethod) -> str:
+    """What a method needs, and which of its clients' work `local.vectorise` batches over clients."""
+    group = method.group_training or "not said"
+    return f"public data: {public_data(method)}\nschedules: {schedules(method)}\nin a group: {group}"
 
 
 def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
@@ -113,6 +119,7 @@ def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
         "client keeps": method.client_keeps,
         "public data": public_data(method),
         "schedules": schedules(method),
+        "in a group": method.group_training,
         "models": "clients may have their own (client_models)" if method.heterogeneous else "one for all",
     }.items():
         facts.add_row(Text(f"  {fact}"), Text(text or "not said"))

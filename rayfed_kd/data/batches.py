@@ -22,6 +22,18 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
+class PixelScale(NamedTuple):
+    """How a data set's pixels are normalised: mean and standard deviation of each channel, [c] each."""
+
+    mean: Tensor
+    std: Tensor
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Images in [0, 1], [batch, c, h, w], as the model sees them; gradients pass."""
+        shape = (1, -1, *([1] * (images.dim() - 2)))
+        return (images - self.mean.view(shape)) / self.std.view(shape)
+
+
 class DeviceData:
     """A data set on one device: images stay as they are stored and are normalised batch by batch.
 
@@ -38,8 +50,10 @@ class DeviceData:
         self.public = public
         self.classes = dataset.classes
         self.shape = dataset.shape
-        self._mean = torch.tensor(dataset.mean, dtype=torch.float32, device=self.device)
-        self._std = torch.tensor(dataset.std, dtype=torch.float32, device=self.device)
+        self.scale = PixelScale(
+            torch.tensor(dataset.mean, dtype=torch.float32, device=self.device),
+            torch.tensor(dataset.std, dtype=torch.float32, device=self.device),
+        )
         self._train = self._to_device(dataset.train)
         self._test = None if dataset.test is None else self._to_device(dataset.test)
 
@@ -61,17 +75,12 @@ class DeviceData:
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 pixels as the model sees them; float features as they are."""
-        return normalise(images, self._mean, self._std)
-
-    def normalise_unit(self, images: Tensor) -> Tensor:
-        """Generated images in [0, 1] as the model sees them; gradients pass."""
-        shape = (1, -1, *([1] * (images.dim() - 2)))
-        return (images - self._mean.view(shape)) / self._std.view(shape)
+        return normalise(images, *self.scale)
 
     def pixels(self, images: Tensor) -> Tensor:
         """Images as the model sees them, in [0, 1]."""
         shape = (1, -1, *([1] * (images.dim() - 2)))
-        return (images * self._std.view(shape) + self._mean.view(shape)).clamp(0, 1)
+        return (images * self.scale.std.view(shape) + self.scale.mean.view(shape)).clamp(0, 1)
 
     def _official(self) -> tuple[Tensor, Tensor]:
         if self._test is None:

@@ -30,6 +30,7 @@ class FlatModule:
         gradients: [num_parameters], where backward leaves their gradients.
         num_parameters, num_buffers: lengths of the vector's two stretches.
         integers: the integer buffers.
+        leaves: the parameters, in the vector's order.
         submodules: the module and all within it.
     """
 
@@ -50,6 +51,7 @@ class FlatModule:
         self.trainable = self.storage[: self.num_parameters]
         self.integers = [buffer for buffer, _ in self._integers]
         self._requires_grad = True
+        self.leaves = parameters
         self.submodules = list(self.module.modules())
 
     def _adopt_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -178,16 +180,15 @@ class FlatModule:
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
         """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
-        layers = [layer for layer in self.module.modules() if isinstance(layer, _BatchNorm)]
-        momenta = [(layer, layer.momentum) for layer in layers]
-        counters = [buffer.clone() for buffer, _ in self._integers]
-        for layer in layers:
-            layer.momentum = 0.0  # running = 1 * running + 0 * batch: exactly what it was
-        yield
-        for layer, momentum in momenta:
-            layer.momentum = momentum
-        for (buffer, _), counter in zip(self._integers, counters, strict=True):
-            buffer.copy_(counter)
+        tracking = [part for part in self.submodules if isinstance(part, _BatchNorm)]
+        tracking = [part for part in tracking if part.track_running_stats]
+        try:
+            for part in tracking:
+                part.track_running_stats = False
+            yield
+        finally:
+            for part in tracking:
+                part.track_running_stats = True
 
     def vector(self) -> Tensor:
         """A copy of the module as a vector, [num_elements] float32, on its device."""

@@ -3,7 +3,7 @@
 Import from this package, not from the files in it. What a method may use is in `rayfed_kd.toolbox`.
 """
 
-from rayfed_kd.data.batches import Batch, PublicBatch
+from rayfed_kd.data.batches import Batch, Drawn, PixelScale, PublicBatch
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.models.flat_module import FlatModule
@@ -80,6 +80,7 @@ __all__ = [
     "Devices",
     "DispatchFacts",
     "Distribution",
+    "Drawn",
     "Evaluable",
     "Evaluated",
     "FlatModule",
@@ -98,6 +99,7 @@ __all__ = [
     "Package",
     "PartRef",
     "Personal",
+    "PixelScale",
     "Progress",
     "PublicBatch",
     "Questions",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.data.augment import augment
-from rayfed_kd.data.batches import Batch, DeviceData, Drawn, Public, unaugmented
+from rayfed_kd.data.batches import Batch, DeviceData, Drawn, PixelScale, Public, unaugmented
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import Workshop
@@ -48,6 +48,7 @@ class Context:
     """What server and client contexts share."""
 
     local: LocalRecipe
+    group_runner: Callable[[Any], None] | None = None
 
     def __init__(self, workshop: Workshop, data: DeviceData, seed: int, scope: tuple[str | int, ...]) -> None:
         self._workshop, self._data, self._seed, self._scope = workshop, data, seed, scope
@@ -68,6 +69,13 @@ class Context:
             raise RunError("this recipe has no partition.public")
         scope = ("public batches", *self._scope)
         return Public(self._data, share, lambda index: numpy_stream(self._seed, *scope, index), self._drawn)
+
+    def read(self, drawn: Drawn) -> Batch:
+        """The images and labels of a batch that was drawn."""
+        images, labels = self._data.gather(drawn.indices)
+        images = drawn.augmented(images)
+        self._drawn(len(labels))
+        return Batch(self._data.normalise(images), labels)
 
     def _drawn(self, samples: int) -> None:
         """Told of every batch's size; the server's batches take no simulated time."""
@@ -96,7 +104,12 @@ class Context:
 
     def normalise(self, images: Tensor) -> Tensor:
         """Generated images in [0, 1], [batch, c, h, w], as the model sees real ones; gradients pass."""
-        return self._data.normalise_unit(images)
+        return self.scale.normalise(images)
+
+    @property
+    def scale(self) -> PixelScale:
+        """What `normalise` does, as tensors: for losses that see no context."""
+        return self._data.scale
 
     def pixels(self, images: Tensor) -> Tensor:
         """The reverse, for people: images as the model sees them, in [0, 1]; beyond it they are cut."""
@@ -126,7 +139,7 @@ class ClientContext(Context):
         num_samples: the client's training samples.
         device, classes, shape: of the models and images.
         samples_drawn: samples in the batches drawn so far, private and public: what simulated time is for.
-        together: who makes local epochs for many clients at once (rayfed_kd/batching/); None: each its own.
+        group_runner: the runner that trains a group of clients as one batch; None trains this client alone.
     """
 
     def __init__(
@@ -141,7 +154,6 @@ class ClientContext(Context):
         self.client, self.round, self.participation = dispatch.client, dispatch.round, dispatch.participation
         self.local = client_data.local
         self._client_data = client_data
-        self.together: Callable[[Any], None] | None = None
         self.num_samples = len(client_data.indices)
         self.samples_drawn = 0
 
@@ -163,11 +175,8 @@ class ClientContext(Context):
 
     def numbered_epoch(self, index: int) -> Iterator[tuple[Tensor, Batch]]:
         """The same, each batch with its samples' numbers in `samples`, [batch] int64."""
-        for numbers, indices, augmented in self.batches(index):
-            images, labels = self._data.gather(indices)
-            images = augmented(images)
-            self._drawn(len(labels))
-            yield numbers, Batch(self._data.normalise(images), labels)
+        for drawn in self.batches(index):
+            yield drawn.numbers, self.read(drawn)
 
     def batches(self, index: int) -> Iterator[Drawn]:
         """What that pass's batches are made of, in order; for those who gather many clients' at once."""
@@ -200,8 +209,21 @@ class ClientContext(Context):
         return Batch(images.view(*indices.shape, *images.shape[1:]), labels.view(indices.shape))
 
     def count_drawn(self, samples: int) -> None:
-        """Counts samples whose batches were gathered elsewhere."""
+        """Counts samples whose batches were gathered elsewhere, or drawn and left out."""
         self._drawn(samples)
+
+    def mark(self) -> Callable[[], None]:
+        """Notes where this step's random streams and its count of samples are; the result goes back there."""
+        states = {purpose: stream.get_state() for purpose, stream in self._streams.items()}
+        samples = self.samples_drawn
+
+        def go_back() -> None:
+            self._streams = {purpose: self._streams[purpose] for purpose in states}
+            for purpose, state in states.items():
+                self._streams[purpose].set_state(state)
+            self.samples_drawn = samples
+
+        return go_back
 
     def samples(self) -> Iterator[Batch]:
         """The client's samples in their own order, 0 to num_samples - 1, not augmented, batch by batch."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
@@ -137,6 +137,7 @@ class Method(Generic[ServerState, ClientState]):
         summary, paper: one line each, for `rayfed-kd methods`.
         down, up: every part that may cross, with its kind; others are refused.
         server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
+        group_training: which of its clients' work `local.vectorise` batches over clients, in a few words.
         heterogeneous: whether clients may have architectures of their own (`client_models`).
         public: what the method needs of `partition.public` whatever its options: nothing, its samples, or
             their labels as well.
@@ -148,6 +149,7 @@ class Method(Generic[ServerState, ClientState]):
     paper: ClassVar[str] = ""
     server_keeps: ClassVar[str] = ""
     client_keeps: ClassVar[str] = ""
+    group_training: ClassVar[str] = ""
     down: ClassVar[Declaration] = {}
     up: ClassVar[Declaration] = {}
     heterogeneous: ClassVar[bool] = False
@@ -197,9 +199,9 @@ class Method(Generic[ServerState, ClientState]):
         """The server's first state."""
         raise _missing(self, "init_server")
 
-    def init_client(self, ctx: ClientContext) -> ClientState | None:
-        """A client's first state, made when it first takes part; None for stateless clients."""
-        return None
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        """A client's first state, made when it first takes part; None if it has none yet, or never."""
+        return cast(ClientState, None)
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """One round: exchanges with the cohort, then the new server state."""
@@ -252,8 +254,8 @@ class OneExchange(Method[ServerState, ClientState]):
         raise _missing(self, "dispatch")
 
     def client_update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState | None, Reply]:
+        self, client: ClientState, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
         """One client's work."""
         raise _missing(self, "client_update")
 

@@ -18,8 +18,8 @@ from rayfed_kd.testing.rules import ContractError
 
 def global_generators() -> tuple[bytes, str, Any]:
     """The states of all global generators, comparable."""
-    name, keys, *rest = np.random.get_state()
-    return torch.get_rng_state().numpy().tobytes(), f"{name} {keys.tobytes()!r} {rest}", random.getstate()
+    numpy_state = np.random.get_state(legacy=False)
+    return torch.get_rng_state().numpy().tobytes(), repr(numpy_state), random.getstate()
 
 
 def own_attributes(method: Method[Any, Any]) -> dict[str, Any]:

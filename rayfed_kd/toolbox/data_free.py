@@ -16,9 +16,9 @@ from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context, MethodOptions
-from rayfed_kd.toolbox.generation import SHOWN, GeneratorOptions, generate, noise
+from rayfed_kd.toolbox.generation import SHOWN, GeneratorOptions, Normaliser, generate
+from rayfed_kd.toolbox.local_training import Loss
 from rayfed_kd.toolbox.losses import activation_loss, information_entropy_loss, kl_divergence, one_hot_loss
-from rayfed_kd.toolbox.optimizers import Optimizer
 
 
 class ImitationOptions(MethodOptions):
@@ -48,47 +48,37 @@ class GeneratorState:
 
 
 class Imagined(NamedTuple):
-    """x^ [batch, c, h, w] as the model sees it, f^ [batch, feature_size] and the teacher's logits on it."""
+    """A generated batch as the teacher sees it; gradient reaches the generator.
+
+    Attributes:
+        images: [batch, c, h, w], x^, normalised as the model sees real ones.
+        features: [batch, feature_size], f^, the input of the teacher's last layer.
+        logits: [batch, classes], the teacher's.
+    """
 
     images: Tensor
     features: Tensor
     logits: Tensor
 
 
-class Imitator:
-    """A generator at work: imagines batches, and learns from what the frozen teacher says of them."""
+def imagine(generator: FlatModule, teacher: FlatModule, z: Tensor, scale: Normaliser) -> Imagined:
+    """A batch from noise, [batch, latent], with the frozen teacher's view of it."""
+    images = generate(generator, z, None, scale)
+    features = teacher.features(images)
+    return Imagined(images, features, teacher.classify(features))
 
-    def __init__(
-        self, options: ImitationOptions, state: GeneratorState, teacher: FlatModule, ctx: Context
-    ) -> None:
-        self._options, self._teacher, self._ctx = options, teacher, ctx
-        self._generator = ctx.model(state.generator, "generator")
-        self._optimizer = Optimizer(options.generator.optimizer, self._generator, state.moments)
 
-    def imagine(self, count: int) -> Imagined:
-        """A batch of `count` images with the teacher's view of it, still differentiable."""
-        ctx = self._ctx
-        images = generate(self._generator, noise(count, self._generator, ctx), None, ctx)
-        features = self._teacher.features(images)
-        return Imagined(images, features, self._teacher.classify(features))
-
-    def learn(self, imagined: Imagined, student: FlatModule) -> None:
-        """One Adam step of the generator on L_G (eq. 5)."""
-        options = self._options
-        entropy = information_entropy_loss(imagined.logits, normalised=options.entropy == "normalised")
-        one_hot = one_hot_loss(imagined.logits)
-        active = activation_loss(imagined.features, reduction=options.activation)
-        self._ctx.log(information_entropy=entropy, one_hot=one_hot, activation=active)
-        loss = entropy + options.lambda1 * one_hot + options.lambda2 * active
-        if options.adversarial:
-            disagreement = kl_divergence(imagined.logits, student(imagined.images))
-            self._ctx.log(disagreement=disagreement)
-            loss = loss - options.adversarial * disagreement
-        self._optimizer.minimise(loss)
-
-    def state(self) -> GeneratorState:
-        """What is kept until the generator works again."""
-        return GeneratorState(self._generator.vector(), self._optimizer.state())
+def generator_loss(imagined: Imagined, student: FlatModule, options: ImitationOptions) -> Loss:
+    """L_G (eq. 5), which the generator minimises; with `adversarial` it seeks what the student gets wrong."""
+    entropy = information_entropy_loss(imagined.logits, normalised=options.entropy == "normalised")
+    one_hot = one_hot_loss(imagined.logits)
+    active = activation_loss(imagined.features, reduction=options.activation)
+    logged = {"information_entropy": entropy, "one_hot": one_hot, "activation": active}
+    loss = entropy + options.lambda1 * one_hot + options.lambda2 * active
+    if options.adversarial:
+        logged["disagreement"] = kl_divergence(imagined.logits, student(imagined.images))
+        loss = loss - options.adversarial * logged["disagreement"]
+    return Loss(loss, logged)
 
 
 def drawn_samples(state: GeneratorState, teacher: FlatModule, ctx: Context) -> tuple[Tensor, Tensor]:

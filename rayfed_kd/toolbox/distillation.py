@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context
 from rayfed_kd.recipe.schema import OptimizerRecipe
-from rayfed_kd.toolbox.generation import generate, noise, uniform_labels
+from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
 from rayfed_kd.toolbox.losses import cross_entropy, diversity_loss, target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -35,6 +36,22 @@ class Distillation:
     batch_size: int
     optimizer: OptimizerRecipe
     temperature: float = 1.0
+
+
+class FeatureGenerator(GeneratorOptions):
+    """A conditional generator of feature maps, and how the server trains it; FedCG's by default."""
+
+    name: str = Field("fedcg_feature", description="a registered conditional generator of feature maps")
+    weight_decay: float = Field(1e-5, ge=0, description="Adam's weight decay")
+    epochs: int = Field(10, ge=0, description="server epochs a round; 0 leaves it untrained")
+    batches: int = Field(200, ge=1, description="batches an epoch")
+    batch_size: int = Field(64, ge=2, description="generated samples a batch")
+    diversity: float = Field(1.0, ge=0, description="weight of the diversity loss (eq. 4)")
+
+    @property
+    def training(self) -> GeneratorTraining:
+        """What `train_generator_on_labels` takes."""
+        return GeneratorTraining(self.epochs, self.batches, self.batch_size, self.optimizer, self.diversity)
 
 
 def train_generator_on_labels(

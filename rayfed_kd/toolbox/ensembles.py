@@ -83,3 +83,18 @@ class Ensemble:
 def _logits(module: nn.Module, inputs: Tensor) -> Tensor:
     logits: Tensor = module(inputs)
     return logits
+
+
+def mixed_heads(
+    frozen: FlatModule, vectors: Sequence[Tensor], stage: int, shares: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """The weighted sum of several models' logits on feature maps, [batch, ...] -> [batch, classes].
+
+    Args:
+        frozen: a module of their architecture.
+        vectors: K vectors, [P] each.
+        stage: after which the maps enter.
+        shares: [K], the weights.
+    """
+    heads = Ensemble(frozen, vectors, lambda model, maps: model.from_(stage, maps), batched=True)
+    return lambda maps: torch.einsum("k,kbc->bc", shares, heads(maps))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.protocol import Architecture, Context, Samples
+from rayfed_kd.protocol import Architecture, ClientContext, Context, Samples
 from rayfed_kd.recipe.schema import OptimizerRecipe
+from rayfed_kd.toolbox.local_training import OwnBatch
 
 SHOWN = 64
 
@@ -48,15 +49,24 @@ def uniform_labels(count: int, ctx: Context) -> Tensor:
     return torch.randint(ctx.classes, (count,), generator=ctx.stream("labels"), device=ctx.device)
 
 
-def generate(generator: FlatModule, z: Tensor, labels: Tensor | None, ctx: Context) -> Tensor:
+class Normaliser(Protocol):
+    """A context, or a `PixelScale` where a loss sees no context."""
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Images in [0, 1] as the model sees them."""
+        ...
+
+
+def generate(generator: FlatModule, z: Tensor, labels: Tensor | None, scale: Normaliser) -> Tensor:
     """Samples as the classifier sees them: [batch, c, h, w] normalised images, maps, or features.
 
     Args:
         z: [batch, latent].
         labels: [batch], for a conditional generator.
+        scale: how images in [0, 1] are normalised.
     """
     samples = generator(z) if labels is None else generator(z, labels)
-    return samples if generator.standardised else ctx.normalise(samples)
+    return samples if generator.standardised else scale.normalise(samples)
 
 
 def class_samples(generator: FlatModule, model: FlatModule, ctx: Context) -> Samples:
@@ -96,3 +106,26 @@ class LabelPool:
             )
             labels = self._labels[order]
         yield from torch.split(labels, self._batch_size)
+
+
+def labelled_noise_batches(
+    generator: FlatModule, ctx: ClientContext, *, generating: bool, drop_last: bool
+) -> Iterator[OwnBatch]:
+    """A client's batches for `train_phases`, each with as many labels "wanted" from a pool, and with "noise".
+
+    Args:
+        generator: whose noise it is.
+        ctx: the client's.
+        generating: otherwise batches have neither, and no noise is drawn.
+        drop_last: a short last batch is left out; it counts as drawn.
+    """
+    pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.local.epochs, ctx)
+    for epoch in range(ctx.local.epochs):
+        for drawn, wanted in zip(ctx.batches(epoch), pool.epoch(epoch), strict=True):
+            size = len(wanted)
+            if drop_last and size < ctx.local.batch_size <= ctx.num_samples:
+                ctx.count_drawn(size)
+            elif generating:
+                yield drawn, {"wanted": wanted, "noise": noise(size, generator, ctx)}
+            else:
+                yield drawn, {}

@@ -30,7 +30,7 @@ class Layers:
                 f"a {type(module).__name__} has no layers; expected a rayfed_kd.models.base.Classifier",
                 path="model.name",
             )
-        self.names, self._stages = tuple(module.layers), (0, *module.layers.values())
+        self.names, self._stages = tuple(module.layers), _cuts(model)
         layer_of = {
             id(part): layer
             for layer in range(len(self.names))
@@ -50,20 +50,6 @@ class Layers:
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def up_to(self, layer: int, model: FlatModule, images: Tensor) -> Tensor:
-        """The output of layers 1 to `layer`."""
-        return model.up_to(self._stages[layer], images)
-
-    def from_(self, layer: int, model: FlatModule, hidden: Tensor) -> Tensor:
-        """Logits, [batch, classes], from the output of layers 1 to `layer`."""
-        return model.from_(self._stages[layer], hidden)
-
-    def between(self, first: int, last: int, model: FlatModule, hidden: Tensor) -> Tensor:
-        """The output of layer `last` from that of layer `first`."""
-        for stage in _stages(model)[self._stages[first] : self._stages[last]]:
-            hidden = stage(hidden)
-        return hidden
 
     def first(self, vector: Tensor, layer: int) -> Tensor:
         """Of `vector`, [P], the part that belongs to layers 1 to `layer`: parameters, then buffers."""
@@ -106,6 +92,30 @@ class Layers:
     def _switch(self, model: FlatModule, first: int, last: int) -> None:
         for place, stage in enumerate(_stages(model)):
             stage.train(self._stages[first] <= place < self._stages[last])
+
+
+def up_to(layer: int, model: FlatModule, images: Tensor) -> Tensor:
+    """The output of a classifier's layers 1 to `layer` on images [batch, ...]."""
+    return model.up_to(_cuts(model)[layer], images)
+
+
+def from_(layer: int, model: FlatModule, hidden: Tensor) -> Tensor:
+    """Logits, [batch, classes], from the output of layers 1 to `layer`."""
+    return model.from_(_cuts(model)[layer], hidden)
+
+
+def between(first: int, last: int, model: FlatModule, hidden: Tensor) -> Tensor:
+    """The output of layer `last` from that of layer `first`."""
+    cuts = _cuts(model)
+    for stage in _stages(model)[cuts[first] : cuts[last]]:
+        hidden = stage(hidden)
+    return hidden
+
+
+def _cuts(model: FlatModule) -> tuple[int, ...]:
+    """After how many stages each layer ends; 0 before the first."""
+    assert isinstance(model.module, Classifier)
+    return (0, *model.module.layers.values())
 
 
 def _stages(model: FlatModule) -> list[nn.Module]:

@@ -1,35 +1,110 @@
-"""Local training: epochs over a client's own samples."""
+"""Local training: steps on a client's own samples, in a form that batches over clients or in a free form.
+
+The form for a group of clients. A loss is a function of the package's or a bound method of the method,
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss
+
+and all that may differ from client to client reaches it through its three arguments. `local.vectorise` can
+then run the same step of many clients as one batched program (rayfed_kd/batching/).
+
+The free form. `train_local_epochs` takes any `loss(images, labels)`, a closure as well. What a closure
+captured cannot be compared between clients, so each client trains alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.protocol import ClientContext, Context
+from rayfed_kd.protocol import ClientContext, Context, Drawn
 from rayfed_kd.toolbox.losses import cross_entropy
-from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.optimizers import Optimizer, minimise
+
+Models = Mapping[str, FlatModule]
+Tensors = Mapping[str, Tensor]
+NOTHING: Tensors = MappingProxyType({})
+
+OwnBatch = tuple[Drawn | None, Tensors]
+"""A batch: samples of the client's own that are still to be read, or None, and further tensors by name."""
+
+
+class Loss(NamedTuple):
+    """What a loss gives of a batch.
+
+    Attributes:
+        value: scalar, to be minimised.
+        logged: name -> scalar; the tables show the means over the round.
+        handed_on: tensors that the step's later phases find in their batch; they may carry gradient.
+    """
+
+    value: Tensor
+    logged: Tensors = NOTHING
+    handed_on: Tensors = NOTHING
+
+
+BatchLoss = Callable[[Models, Tensors, Tensors], Loss]
 
 
 @dataclass(frozen=True)
-class LocalEpochs:
-    """Steps on `loss(images, labels)` over a client's batches, still to be made.
+class Phase:
+    """One part of a step on a batch: a loss, and the optimisers that minimise it; none: it is only computed.
+
+    A loss that trains in a group of clients must be a function without captured variables, or a bound method
+    of a frozen object. It changes nothing but running statistics of models in train mode, draws no random
+    numbers, and takes no Python decision by a tensor's value.
+    """
+
+    loss: BatchLoss
+    optimizers: Sequence[Optimizer]
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """A client's local training in the form that batches over clients, still to be made.
 
     Attributes:
-        student: what is trained.
-        loss: a batch's loss; called once a step.
-        ctx: the client's.
-        epochs: numbers of the passes.
-        optimizer: on the student's parameters, or on a part of them.
+        models: trained and frozen ones, by name.
+        phases: what is done on every batch, one after the other.
+        batches: starts the batches anew. They are drawn one by one, from this client's own random streams.
+        given: what else the losses need of this client, the same for all its batches.
+        ctx: the step's.
     """
+
+    models: Models
+    phases: Sequence[Phase]
+    batches: Callable[[], Iterator[OwnBatch]]
+    given: Tensors
+    ctx: Context
+
+    def run(self) -> None:
+        """Makes them for this client alone."""
+        for drawn, further in self.batches():
+            batch = dict(further)
+            if drawn is not None:
+                batch["images"], batch["labels"] = self.ctx.read(drawn)
+            for phase in self.phases:
+                loss = phase.loss(self.models, batch, self.given)
+                self.ctx.log(**loss.logged)
+                if phase.optimizers:
+                    minimise(loss.value, *phase.optimizers)
+                batch.update(loss.handed_on)
+
+
+@dataclass(frozen=True)
+class FreeSteps:
+    """Steps on a free `loss(images, labels)` over a client's batches, still to be made."""
 
     student: FlatModule
     loss: Callable[[Tensor, Tensor], Tensor]
     ctx: ClientContext
-    epochs: Sequence[int]
+    epochs: Iterable[int]
     optimizer: Optimizer
 
     def run(self) -> None:
@@ -46,21 +121,96 @@ def train_local_epochs(
     epochs: Iterable[int] | None = None,
     optimizer: Optimizer | None = None,
 ) -> None:
-    """Steps on `loss(images, labels)` over the client's batches.
-
-    Where clients train together (rayfed_kd/batching/lanes.py), all of a group's steps are made at once.
+    """Steps on any `loss(images, labels)` over the client's batches; this client trains alone.
 
     Args:
+        student: what is trained.
+        loss: images [batch, ...] normalised and labels [batch] int64 -> scalar; called once a step. It may be
+            a closure, and log by `ctx.log`.
+        ctx: the client's.
         epochs: numbers of the passes; None: 0 to E - 1.
-        optimizer: None: the recipe's, afresh, on all of the student's parameters.
+        optimizer: on the student's parameters, or on a part of them; None: the recipe's, afresh.
     """
     stepping = Optimizer(ctx.local.optimizer, student) if optimizer is None else optimizer
     passes = range(ctx.local.epochs) if epochs is None else tuple(epochs)
-    asked = LocalEpochs(student, loss, ctx, passes, stepping)
-    if ctx.together is None:
-        asked.run()
+    _run(FreeSteps(student, loss, ctx, passes, stepping), ctx)
+
+
+def train_batches(
+    models: Models,
+    loss: BatchLoss,
+    ctx: ClientContext,
+    *,
+    given: Tensors = NOTHING,
+    epochs: Iterable[int] | None = None,
+    optimizer: Optimizer | None = None,
+    further: Callable[[Drawn], Tensors] | None = None,
+) -> None:
+    """Steps of `models["student"]` on a loss over the client's batches; batches over clients.
+
+    Args:
+        models: "student", and those that the loss uses beside it, frozen.
+        loss: (models, batch, given) -> Loss, as `Phase` says. The batch has "images" [batch, ...],
+            normalised, "labels" [batch] int64, and what `further` adds.
+        ctx: the client's.
+        given: tensors that the loss needs of this client; numbers as tensors without dimensions.
+        epochs: numbers of the passes; None: 0 to E - 1.
+        optimizer: on the student, or on a part of it; None: the recipe's, afresh.
+        further: what a batch has beside images and labels, drawn from the client's own streams.
+    """
+    stepping = Optimizer(ctx.local.optimizer, models["student"]) if optimizer is None else optimizer
+    passes = range(ctx.local.epochs) if epochs is None else tuple(epochs)
+    batches = partial(own_batches, ctx, passes, further)
+    train_phases(models, [Phase(loss, [stepping])], batches, ctx, given=given)
+
+
+def own_batches(
+    ctx: ClientContext, epochs: Iterable[int], further: Callable[[Drawn], Tensors] | None = None
+) -> Iterator[OwnBatch]:
+    """Passes over a client's samples, each in an order of its own, as `train_phases` takes them.
+
+    Args:
+        epochs: numbers of the passes.
+        further: what a batch has beside images and labels.
+    """
+    for epoch in epochs:
+        for drawn in ctx.batches(epoch):
+            yield drawn, NOTHING if further is None else further(drawn)
+
+
+def train_phases(
+    models: Models,
+    phases: Sequence[Phase],
+    batches: Callable[[], Iterator[OwnBatch]],
+    ctx: Context,
+    *,
+    given: Tensors = NOTHING,
+) -> None:
+    """Steps of several phases on batches of any kind; batches over clients.
+
+    Args:
+        models: all that the losses use, by name; those in train mode are the client's own.
+        phases: done on every batch, one after the other.
+        batches: starts them anew, so it must keep nothing between two starts but the step's random streams.
+            The samples of a `Drawn` are read as "images" and "labels" when their turn comes.
+        ctx: the step's; a server's steps are run as they are.
+        given: tensors that the losses need of this client.
+    """
+    _run(LocalSteps(models, phases, batches, given, ctx), ctx)
+
+
+def _run(steps: LocalSteps | FreeSteps, ctx: Context) -> None:
+    """Leaves the steps to the runner of the client's group, if it trains in one."""
+    if ctx.group_runner is None:
+        steps.run()
     else:
-        ctx.together(asked)
+        ctx.group_runner(steps)
+
+
+def label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
+    """Cross entropy of `models["student"]`, logged as `ce`."""
+    hard = cross_entropy(models["student"](batch["images"]), batch["labels"])
+    return Loss(hard, {"ce": hard})
 
 
 def train_on_labels(
@@ -69,14 +219,15 @@ def train_on_labels(
     epochs: Iterable[int] | None = None,
     optimizer: Optimizer | None = None,
 ) -> None:
-    """The same on cross entropy, logged as `ce`: what a client does where nothing is distilled."""
+    """Steps on cross entropy, logged as `ce`: what a client does where nothing is distilled.
 
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
-        hard = cross_entropy(student(images), labels)
-        ctx.log(ce=hard)
-        return hard
-
-    train_local_epochs(student, loss, ctx, epochs, optimizer)
+    Args:
+        student: what is trained.
+        ctx: the client's.
+        epochs: numbers of the passes; None: 0 to E - 1.
+        optimizer: on the student's parameters, or on a part of them; None: the recipe's, afresh.
+    """
+    train_batches({"student": student}, label_loss, ctx, epochs=epochs, optimizer=optimizer)
 
 
 def mean_loss(model: FlatModule, ctx: ClientContext) -> float:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+Direction = Literal["teacher_student", "student_teacher"]
 
 
 def _check_rows(rows: Tensor, name: str, columns: str = "classes") -> None:
@@ -104,6 +107,24 @@ def distillation(teacher_logits: Tensor, student_logits: Tensor, temperature: fl
     if temperature == 1:
         return kl_divergence(teacher, student_logits)
     return temperature**2 * kl_divergence(teacher / temperature, student_logits / temperature)
+
+
+def directed_divergence(
+    teacher_logits: Tensor, student_logits: Tensor, temperature: float, direction: Direction
+) -> Tensor:
+    """KL at temperature T in either direction, mean over the batch, not times T^2.
+
+    Args:
+        teacher_logits: [batch, classes], float; no gradient reaches it.
+        student_logits: the same shape and device; gradient passes.
+        temperature: T > 0.
+        direction: KL(teacher, student), or KL(student, teacher).
+    Returns: scalar.
+    Raises: ValueError if the shapes differ or are not [batch, classes].
+    """
+    teacher, student = teacher_logits.detach() / temperature, student_logits / temperature
+    pair = (teacher, student) if direction == "teacher_student" else (student, teacher)
+    return kl_divergence(*pair)
 
 
 def weighted_distillation(

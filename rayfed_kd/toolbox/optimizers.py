@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -98,6 +99,7 @@ class FreeTensor:
         value: what a loss is computed from.
         trainable: the same memory without gradient.
         gradients: where backward leaves the gradient.
+        leaves: the tensor alone.
     """
 
     def __init__(self, start: Tensor) -> None:
@@ -105,10 +107,7 @@ class FreeTensor:
         self.gradients = torch.zeros_like(self.trainable)
         self.value = nn.Parameter(self.trainable)
         self.value.grad = self.gradients
-
-    def parameters(self) -> list[nn.Parameter]:
-        """The tensor alone."""
-        return [self.value]
+        self.leaves = [self.value]
 
     def zero_gradients(self) -> None:
         """Sets the gradient to zero."""
@@ -145,17 +144,12 @@ class Optimizer:
             self._parameters, self._gradients = module.trainable[part], module.gradients[part]
         self._state = {name: value.clone() for name, value in (state or {}).items()}
 
-    def minimise(self, loss: Tensor, *, alone: bool = False) -> None:
-        """One step on `loss`: gradients afresh, backward, update.
+    def minimise(self, loss: Tensor, *, factor: float = 1.0, clip: float | None = None) -> None:
+        """One step on `loss`, as `minimise` below with this optimiser alone."""
+        minimise(loss, self, factor=factor, clip=clip)
 
-        `alone`: no other module's gradients are computed; those that the loss reaches are left as they are.
-        """
-        self.module.zero_gradients()
-        torch.autograd.backward(loss, inputs=self.module.parameters() if alone else None)
-        self.step()
-
-    def step(self, factor: float = 1.0) -> None:
-        """One update from the gradients as they are, at `factor` times the recipe's learning rate."""
+    def _update(self, factor: float) -> None:
+        """One update from the gradients that `minimise` has just computed."""
         with torch.no_grad():
             self._state = self._state or self.rule.fresh(self._parameters)
             self.rule.step([self._parameters], [self._gradients], [self._state], factor)
@@ -174,3 +168,27 @@ class Optimizer:
     def go_on_from(self, state: Moments) -> None:
         """Takes over moments that were updated elsewhere."""
         self._state = dict(state)
+
+
+def minimise(loss: Tensor, *optimizers: Optimizer, factor: float = 1.0, clip: float | None = None) -> None:
+    """One step of every optimiser on one loss: gradients from zero, one backward pass, the updates.
+
+    This is the only way to an update, so no optimiser can step on gradients that another loss has left.
+    Gradients are computed for the optimisers' modules alone: a module that the loss merely passes through
+    is as it was.
+
+    Args:
+        loss: scalar; gradient reaches the optimisers' modules.
+        optimizers: at least one; several may have parts of one module.
+        factor: of every recipe's learning rate, above 0.
+        clip: largest Euclidean norm of a module's gradient; None: any.
+    """
+    modules = list({id(optimizer.module): optimizer.module for optimizer in optimizers}.values())
+    for module in modules:
+        module.zero_gradients()
+    torch.autograd.backward(loss, inputs=[leaf for module in modules for leaf in module.leaves])
+    if clip is not None:
+        for module in modules:
+            clip_grad_norm_(module.leaves, clip)
+    for optimizer in optimizers:
+        optimizer._update(factor)

@@ -19,6 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from torch import Tensor
+
+from rayfed_kd.protocol import PartRef
+from rayfed_kd.toolbox.slots import Slots
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Mean = Literal["geometric", "arithmetic", "harmonic", "interval", "participation", "samples"]
@@ -90,3 +94,60 @@ def unseen_weight(mean: Mean, unseen: int, unseen_samples: float, now: int) -> f
         "interval": unseen * math.exp(-1.0 - now),
         "samples": unseen_samples,
     }[mean]
+
+
+def participated(
+    slots: Slots,
+    models: Mapping[int, tuple[PartRef, float]],
+    counts: Mapping[int, int],
+    mean: Mean,
+    before: Mapping[int, int],
+    now: int,
+) -> Slots:
+    """Everybody's latest model after round `now`; its weight is the running one where the mean has one.
+
+    Args:
+        slots: before the round.
+        models: client -> its new model and its samples.
+        counts: client -> n_k, this round included.
+        mean: of the three frequencies.
+        before: client -> t_k before the round.
+        now: t, from 0.
+    """
+    if mean not in DECAYS:
+        return slots.replaced({client: (model, 1.0) for client, (model, _) in models.items()})
+    newest = max(before.values(), default=now)
+    updates = {
+        client: (model, running_weight(mean, counts[client], samples))
+        for client, (model, samples) in models.items()
+    }
+    return slots.scaled(DECAYS[mean] ** (now - newest)).replaced(updates)
+
+
+def weighted_model(
+    slots: Slots,
+    three: Frequencies,
+    mean: Mean,
+    last: Mapping[int, int],
+    sizes: Sequence[int],
+    initial: Tensor,
+    *,
+    now: int,
+) -> Tensor:
+    """sum_k F_k theta_k over all clients, [P] (KDIA eq. 10): running where F_k allows it.
+
+    Args:
+        slots: from `participated`.
+        three: after this round.
+        mean: of the three frequencies.
+        last: client -> t_k of the clients seen.
+        sizes: N_k of all clients.
+        initial: [P], what a client not seen yet counts as.
+        now: t, from 0.
+    """
+    if mean in DECAYS:
+        rest_samples = sum(sizes) - sum(sizes[client] for client in last)
+        return slots.mean(initial, unseen_weight(mean, len(sizes) - len(last), rest_samples, now))
+    weights = combined(three, mean)
+    weighed = slots.reweighted({client: float(weights[client]) for client in last})
+    return weighed.mean(initial, 1.0 - weighed.weight if len(last) < len(sizes) else 0.0)

@@ -67,6 +67,7 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
     options: PersonalOptions
     server_keeps: ClassVar[str] = "the shared layers"
     client_keeps: ClassVar[str] = "its whole model"
+    group_training: ClassVar[str] = "all local training"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
 
@@ -83,10 +84,7 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
         layers = layers_of(ctx)
         return Message(base=layers.first(server, self.shared(layers)))
 
-    def client_update(
-        self, client: Tensor | None, message: Message, ctx: ClientContext
-    ) -> tuple[Tensor, Reply]:
-        assert client is not None
+    def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         return self.updated(client, message["base"], self.shared(layers_of(ctx)), ctx)
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
@@ -130,6 +128,7 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     options: DroppingOptions
     server_keeps: ClassVar[str] = "all layers, everybody's participations"
     client_keeps: ClassVar[str] = "its whole model"
+    group_training: ClassVar[str] = "all local training"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
 
@@ -160,11 +159,8 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
         )
         return ServerState(weights, {**server.participations, **counts})
 
-    def client_update(
-        self, client: Tensor | None, message: Message, ctx: ClientContext
-    ) -> tuple[Tensor, Reply]:
+    def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """One client's step, at the border that the server tells."""
-        assert client is not None
         return self.updated(client, message["base"], int(message["shared"]), ctx)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:

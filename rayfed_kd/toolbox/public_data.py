@@ -11,6 +11,7 @@ from torch import Tensor
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context, MethodOptions, ServerContext
+from rayfed_kd.toolbox.local_training import BatchLoss, Loss, Models, OwnBatch, Phase, Tensors, train_phases
 from rayfed_kd.toolbox.losses import soft_cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -61,15 +62,69 @@ def paired_batches(
             yield images, by_id[chosen]
 
 
-def train_on_soft_labels(
-    student: FlatModule, batches: Iterable[tuple[Tensor, Tensor]], optimizer: Optimizer, ctx: Context
+def soft_label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
+    """The student's cross entropy with what is said of a batch, probabilities; logged as `soft_ce`."""
+    loss = soft_cross_entropy(batch["said"], models["student"](batch["images"]))
+    return Loss(loss, {"soft_ce": loss})
+
+
+def train_on_public(
+    student: FlatModule,
+    loss: BatchLoss,
+    said: tuple[Tensor, Tensor],
+    ctx: Context,
+    *,
+    epochs: int,
+    batch_size: int,
+    optimizer: Optimizer,
 ) -> None:
-    """Steps on the cross entropy with soft labels, logged as `soft_ce`.
+    """Steps on what is said of public samples; clients of a group take them as one.
 
     Args:
-        batches: images [batch, ...] with labels [batch, classes], as from `paired_batches`.
+        student: what is trained, `models["student"]` to the loss.
+        loss: of a batch with "images" [batch, ...] and "said" [batch, ...].
+        said: ids [n] int64, and what is said of these samples, [n, ...], on the step's device.
+        ctx: the client's or the server's.
+        epochs: passes over the samples, each in an order of its own.
+        batch_size: samples a step.
+        optimizer: on the student.
     """
-    for images, labels in batches:
-        loss = soft_cross_entropy(labels, student(images))
-        ctx.log(soft_ce=loss)
-        optimizer.minimise(loss)
+
+    def batches() -> Iterator[OwnBatch]:
+        for images, values in paired_batches(*said, ctx, range(epochs), batch_size):
+            yield None, {"images": images, "said": values}
+
+    train_phases({"student": student}, [Phase(loss, [optimizer])], batches, ctx)
+
+
+def train_on_public_labels(
+    student: FlatModule,
+    ctx: Context,
+    *,
+    epochs: int,
+    batch_size: int,
+    optimizer: Optimizer,
+    loss: BatchLoss,
+    said: Tensor | None = None,
+) -> None:
+    """Steps on the labels of all public samples, and on what is said of them.
+
+    Args:
+        student: what is trained, `models["student"]` to the loss.
+        ctx: the client's.
+        epochs: passes over all public samples, each in an order of its own.
+        batch_size: samples a step.
+        optimizer: on the student.
+        loss: of a batch with "images" [batch, ...], "labels" [batch] int64, and "said" if it is given.
+        said: by id, [N0, ...].
+    Raises: RunError if the public labels are not known.
+    """
+
+    def batches() -> Iterator[OwnBatch]:
+        public = ctx.public
+        for epoch in range(epochs):
+            for ids, images in public.epoch(epoch, batch_size):
+                batch = {"images": images, "labels": public.labels(ids)}
+                yield None, batch if said is None else {**batch, "said": said[ids]}
+
+    train_phases({"student": student}, [Phase(loss, [optimizer])], batches, ctx)

@@ -44,7 +44,8 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.recipe.schema import OptimizerRecipe
-from rayfed_kd.toolbox.layers import Layers
+from rayfed_kd.toolbox.layers import Layers, from_, up_to
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
 from rayfed_kd.toolbox.server_models import ServerModel
@@ -102,10 +103,15 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     up: ClassVar[Declaration] = {"features": "features", "logits": "logits", "labels": "labels"}
     server_keeps: ClassVar[str] = "its model and optimiser, clients' labels"
     client_keeps: ClassVar[str] = "its model, the server's logits on its samples"
+    group_training: ClassVar[str] = "all local training"
     heterogeneous: ClassVar[bool] = True
     aligned: ClassVar[bool] = False
 
-    def client_terms(self, ctx: ClientContext) -> Terms:
+    def client_given(self, ctx: ClientContext) -> Tensors:
+        """What `client_terms` need of a client."""
+        return {}
+
+    def client_terms(self, given: Tensors) -> Terms:
         """What a client adds to cross entropy; the server is the teacher."""
         raise TypeError(
             f"{type(self).__name__} must define client_terms(): see rayfed_kd/toolbox/split_learning.py"
@@ -152,21 +158,27 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         cohort.scatter(self.keep, answers)
         return server
 
-    def train(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def train(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """A client's epochs, then features and logits of its samples, [n_k, ...] and [n_k, C]."""
-        assert client is not None
         student = ctx.model(client.model)
-        optimizer = Optimizer(ctx.local.optimizer, student)
         known = client.knowledge
-        terms = {} if known is None else self.client_terms(ctx)
-        for epoch in range(ctx.local.epochs):
-            for which, (images, labels) in ctx.numbered_epoch(epoch):
-                teacher = None if known is None else known[which]
-                optimizer.minimise(_loss(student(images), labels, teacher, terms, ctx))
+        if known is None:
+            train_on_labels(student, ctx)
+        else:
+            train_batches(
+                {"student": student},
+                self.loss,
+                ctx,
+                given=self.client_given(ctx),
+                further=lambda drawn: {"teacher": known[drawn.numbers]},
+            )
         trained = ClientState(student.vector(), known)
         return trained, self._shown(trained, ctx, known=bool(message["known"]))
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """CE and the client's terms."""
+        logits = models["student"](batch["images"])
+        return transfer_loss(logits, batch["labels"], batch["teacher"], self.client_terms(given))
 
     def taught(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """The server's epochs on what its clients sent, one client after the other, in client order."""
@@ -183,11 +195,8 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         kept = {name: value.cpu() for name, value in optimizer.state().items()}
         return ServerState(model.vector().cpu(), kept, told)
 
-    def keep(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+    def keep(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """The server's logits, kept until the client trains again."""
-        assert client is not None
         return replace(client, knowledge=message["knowledge"]), Reply()
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
@@ -200,17 +209,17 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         self, client: ClientState, part: FlatModule, ctx: ClientContext
     ) -> Callable[[Tensor], Tensor]:
         own = ctx.frozen_model(client.model)
-        layers, cut = self._cut(own)
-        return lambda images: part(layers.up_to(cut, own, images))
+        cut = self._cut(own)
+        return lambda images: part(up_to(cut, own, images))
 
     def _shown(self, client: ClientState, ctx: ClientContext, *, known: bool) -> Reply:
         own = ctx.frozen_model(client.model)
-        layers, cut = self._cut(own)
+        cut = self._cut(own)
         features, logits, labels = [], [], []
         with torch.no_grad():
             for images, wanted in ctx.samples():
-                features.append(layers.up_to(cut, own, images))
-                logits.append(layers.from_(cut, own, features[-1]))
+                features.append(up_to(cut, own, images))
+                logits.append(from_(cut, own, features[-1]))
                 labels.append(wanted)
         once = {} if known else {"labels": torch.cat(labels), **self.introduction(ctx)}
         return Reply(features=torch.cat(features), logits=torch.cat(logits), **once)
@@ -230,7 +239,9 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         order = torch.randperm(len(labels), generator=stream, device=ctx.device)
         for chosen in torch.split(order, self._batch_size(ctx)):
             own = model(features[chosen])
-            optimizer.minimise(_loss(own, labels[chosen], teacher[chosen], terms, ctx, "server_"))
+            loss = transfer_loss(own, labels[chosen], teacher[chosen], terms)
+            ctx.log(**{f"server_{name}": value for name, value in loss.logged.items()})
+            optimizer.minimise(loss.value)
 
     def _logits(self, model: FlatModule, reply: Reply, ctx: ServerContext) -> Tensor:
         """The server's logits on a client's samples, [n_k, C], after all its epochs."""
@@ -241,25 +252,27 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     def _batch_size(self, ctx: Context) -> int:
         return self.options.server_batch_size or ctx.local.batch_size
 
-    def _cut(self, model: FlatModule) -> tuple[Layers, int]:
-        """The layers of a client's model, and how many of them are its extractor."""
-        layers = Layers(model)
-        return layers, layers.names.index(self.options.cut) + 1
+    def _cut(self, model: FlatModule) -> int:
+        """How many layers of a client's model are its extractor."""
+        return Layers(model).names.index(self.options.cut) + 1
 
 
-def _loss(
-    logits: Tensor, labels: Tensor, teacher: Tensor | None, terms: Terms, ctx: Context, side: str = ""
-) -> Tensor:
-    """CE plus the terms whose weight is not 0, each logged by its name."""
+def transfer_loss(logits: Tensor, labels: Tensor, teacher: Tensor, terms: Terms) -> Loss:
+    """CE plus the terms whose weight is not 0, each logged by its name.
+
+    Args:
+        logits: [batch, classes], the student's; gradient passes.
+        labels: [batch] int64.
+        teacher: [batch, classes], the other side's logits on the same samples.
+        terms: what is added.
+    """
     loss = cross_entropy(logits, labels)
-    ctx.log(**{f"{side}ce": loss})
+    logged = {"ce": loss}
     for name, (weight, term) in terms.items():
         if weight:
-            assert teacher is not None
-            added = term(teacher, logits)
-            ctx.log(**{f"{side}{name}": added})
-            loss = loss + weight * added
-    return loss
+            logged[name] = term(teacher, logits)
+            loss = loss + weight * logged[name]
+    return Loss(loss, logged)
 
 
 def _sides(shape: tuple[int, ...]) -> str:

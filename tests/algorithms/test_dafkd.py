@@ -99,9 +99,9 @@ def test_constant_discriminators_weigh_uniformly_and_mix_plain_averages():
     sim, ctx, server, replies = trained_cohort()
     method, same = sim.setting.method, constant(replies)
     theta = weighted_mean(replies.vectors("generator"), [1.0] * len(replies))
-    samples = method._samples(theta, 5, ctx)
-    predicted, log_importance = method._ensemble(same, server.weights, samples, ctx)
-    alpha = log_importance.softmax(0)
+    samples = method.options.samples(ctx.frozen_model(theta, "generator"), 5, ctx)
+    predicted, log_f = method.ensemble(same, server.weights, samples, ctx)
+    alpha = log_f.softmax(0)
     torch.testing.assert_close(alpha, torch.full_like(alpha, 1 / len(replies)))
     plain = []
     for vector in replies.vectors("student"):
@@ -196,7 +196,7 @@ def test_generated_batches_leave_the_running_statistics_alone():
 
 
 def test_generators_step_moves_the_generator_alone():
-    """`alone`: the discriminator and the trunk it looks through get no gradient from the deceit."""
+    """The discriminator and the trunk that it looks through get no gradient from the deceit."""
     from rayfed_kd.recipe.schema import OptimizerRecipe
     from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -206,7 +206,7 @@ def test_generators_step_moves_the_generator_alone():
     before = generator.vector()
     made = generator(torch.randn(4, 6), torch.tensor([0, 1, 2, 3]))
     deceit = F.softplus(-head(student.features(made))).mean()
-    Optimizer(OptimizerRecipe(name="adam", lr=0.01), generator).minimise(deceit, alone=True)
+    Optimizer(OptimizerRecipe(name="adam", lr=0.01), generator).minimise(deceit)
     assert student.gradients.abs().max() == head.gradients.abs().max() == 0
     assert not torch.equal(generator.vector(), before)
 

@@ -11,14 +11,9 @@ from runs import Silent, run_in_process
 from torch.nn import functional as F
 
 from algorithms.fedgems import (
-    FedGEM,
     FedGEMS,
     Fusion,
-    GEMOptions,
     Options,
-    Plateau,
-    ServerState,
-    entropy_weights,
 )
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
@@ -27,6 +22,7 @@ from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message
+from rayfed_kd.toolbox.larger_server import Plateau, ServerState, entropy_weights, paced
 from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -128,7 +124,7 @@ def fusion(known, **options):
     answers[0, :, 0], answers[1, :, 1] = 3.0, 1.0  # one right and sure, one wrong
     answers[0, 4], answers[1, 4] = torch.tensor([0.0, 0.0, 5.0]), torch.tensor([0.0, 1.0, 0.0])  # none right
     asked = Asked(answers)
-    return Fusion(method, server, asked, ctx), asked
+    return Fusion(method.options, server, asked, ctx), asked
 
 
 LOGITS = torch.tensor([[9.0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 2, 0], [0, 3, 0]])
@@ -278,15 +274,15 @@ def test_a_step_of_the_server_leaves_the_old_state_alone():
 
 def test_learning_rates_fall_after_the_patience():
     """Best .5 in round 1; rounds 2 and 3 are waited through, round 4 is one too many."""
-    method = FedGEM(GEMOptions(plateau=Plateau(factor=0.1, patience=2)))
+    plateau = Plateau(factor=0.1, patience=2)
     empty = torch.zeros(0)
     server = ServerState(empty, {}, (), empty, empty)
     rates = []
     for accuracy in (0.5, 0.5, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6):
-        server = method._paced(server, accuracy)
+        server = paced(server, accuracy, plateau)
         rates.append(server.rate)
     assert rates == pytest.approx([1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01])
-    constant = FedGEM(GEMOptions())._paced(replace(server, waited=50), 0.1)
+    constant = paced(replace(server, waited=50), 0.1, None)
     assert constant.rate == server.rate
 
 

@@ -88,11 +88,13 @@ def test_generated_term_reaches_the_predictor_only_and_the_latent_term_the_whole
     generator = ctx.frozen_model(ctx.initial_vector("generator"), "generator")
     images, labels = next(ctx.epoch(0))
     head = 84 * 10 + 10
-    terms = FedGen(Options())._terms(student(images), labels, student, generator, ctx)
-    next(terms).backward(retain_graph=True)
+    method, models = FedGen(Options()), {"student": student, "generator": generator}
+    batch = {"images": images, "labels": labels, **method._drawn(len(labels), generator, ctx)}
+    given = ctx.scale._asdict()
+    method.latent_term(student(images), models, batch, given).backward()
     assert student.gradients[:-head].abs().max() > 0
     student.zero_gradients()
-    next(terms).backward()
+    method.generated_term(models, batch, given).backward()
     assert student.gradients[:-head].abs().max() == 0
     assert student.gradients[-head:].abs().max() > 0
     assert generator.gradients.abs().max() == 0
@@ -106,8 +108,9 @@ def test_latent_terms_target_gets_no_gradient(bench):
     generator = ctx.frozen_model(ctx.initial_vector("generator"), "generator")
     logits = torch.randn(6, 10, requires_grad=True)
     labels = torch.arange(6)
-    term = next(FedGen(Options(beta=1.0))._terms(logits, labels, student, generator, ctx))
-    term.backward()
+    method, models = FedGen(Options(beta=1.0)), {"student": student, "generator": generator}
+    batch = {"labels": labels, **method._drawn(6, generator, ctx)}
+    method.latent_term(logits, models, batch, ctx.scale._asdict()).backward()
     assert student.gradients.abs().max() == 0
     assert logits.grad.sum(1).abs().max() < 1e-6
 

@@ -56,7 +56,8 @@ def clients(simulated):
 
 
 def fpkd(**options):
-    return FedICT(Options(**options)).client_terms(Sampled())["fpkd"][1](T, U).item()
+    method = FedICT(Options(**options))
+    return method.client_terms(method.client_given(Sampled()))["fpkd"][1](T, U).item()
 
 
 def lka(**options):

@@ -23,10 +23,10 @@ import torch
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
-from rayfed_kd.batching.lanes import Lanes
-from rayfed_kd.batching.programs import Program
-from rayfed_kd.batching.stacked import Stack
-from rayfed_kd.batching.together import Together
+from rayfed_kd.batching import group_training
+from rayfed_kd.batching.batched_steps import BatchedSteps
+from rayfed_kd.batching.group_training import GroupTraining
+from rayfed_kd.batching.stacked_modules import StackedModules
 from rayfed_kd.experiment.preparation import prepare
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,13 +36,13 @@ ROUNDS, WARM, GROUPS = 40, 8, 2
 TIMED = [
     (Host, "steps"),
     (Host, "_packed"),
-    (Lanes, "_train"),
-    (Program, "__init__"),
-    (Together, "__init__"),
-    (Together, "run"),
-    (Together, "_step"),
-    (Together, "_losses"),
-    (Stack, "hand_back"),
+    (GroupTraining, "_train"),
+    (group_training, "program_of"),
+    (BatchedSteps, "__init__"),
+    (BatchedSteps, "run"),
+    (BatchedSteps, "_step"),
+    (BatchedSteps, "_losses"),
+    (StackedModules, "hand_back"),
     (torch.autograd, "grad"),
 ]
 
@@ -73,16 +73,16 @@ class Meter:
 
 
 def _parts(spent: Mapping[str, float], whole: float) -> dict[str, float]:
-    step, run = spent["Together._step"], spent["Together.run"]
+    step, run = spent["BatchedSteps._step"], spent["BatchedSteps.run"]
     inside = {
-        "forward, batched": spent["Together._losses"],
+        "forward, batched": spent["BatchedSteps._losses"],
         "backward": spent["autograd.grad"],
-        "gathering, update, logs": step - spent["Together._losses"] - spent["autograd.grad"],
-        "random streams, order of batches": run - step - spent["Stack.hand_back"],
-        "stacking, handing back": spent["Together.__init__"] + spent["Stack.hand_back"],
-        "taking losses apart": spent["Program.__init__"],
-        "lanes, contexts, modules, optimisers": spent["Host.steps"]
-        - spent["Lanes._train"]
+        "gathering, update, logs": step - spent["BatchedSteps._losses"] - spent["autograd.grad"],
+        "random streams, order of batches": run - step - spent["StackedModules.hand_back"],
+        "stacking, handing back": spent["BatchedSteps.__init__"] + spent["StackedModules.hand_back"],
+        "comparing programs": spent["group_training.program_of"],
+        "steps, contexts, modules, optimisers": spent["Host.steps"]
+        - spent["GroupTraining._train"]
         - spent["Host._packed"],
         "replies and facts": spent["Host._packed"],
     }

@@ -32,6 +32,12 @@ def test_own_method_runs_from_the_folder_of_the_command(words, folder):
     assert "global" in done.stdout
 
 
+def test_own_method_keeps_the_contract(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    check = next(block for block in code_blocks(README, "python") if "check_method(" in block)
+    exec(check, {})
+
+
 def test_own_method_with_coefficient_zero_is_fedavg_bit_for_bit(folder, monkeypatch):
     monkeypatch.chdir(folder)
     vectors = []

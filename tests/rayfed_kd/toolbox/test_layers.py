@@ -10,8 +10,8 @@ from rayfed_kd.models.base import Classifier
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import OptimizerRecipe
-from rayfed_kd.toolbox.layers import Layers, lowest_layer
-from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.layers import Layers, between, from_, lowest_layer, up_to
+from rayfed_kd.toolbox.optimizers import Optimizer, minimise
 
 SIX = ("C1", "C2", "C3", "F1", "F2", "F3")
 
@@ -51,7 +51,7 @@ def test_every_classifier_has_named_layers(name, expected):
 def test_outputs_of_m1s_layers_have_the_published_sizes(layer, numbers):
     """Methods, section 5: H_1 2,048 floats at 32x32, H_3 512, H_4 32, H_5 16, H_6 10."""
     model = flat("m1")
-    assert Layers(model).up_to(layer, model, torch.zeros(2, 3, 32, 32)).numel() == 2 * numbers
+    assert up_to(layer, model, torch.zeros(2, 3, 32, 32)).numel() == 2 * numbers
 
 
 @pytest.mark.parametrize("name", ["m1", "resnet8", "bottleneck_resnet", "mlp"])
@@ -59,10 +59,10 @@ def test_cut_anywhere_the_whole_is_the_model(name):
     model = flat(name).freeze()
     layers, images = Layers(model), torch.randn(4, 3, 32, 32)
     for layer in range(len(layers) + 1):
-        hidden = layers.up_to(layer, model, images)
-        assert torch.equal(layers.from_(layer, model, hidden), model(images))
+        hidden = up_to(layer, model, images)
+        assert torch.equal(from_(layer, model, hidden), model(images))
         if layer:
-            assert torch.equal(layers.between(1, layer, model, layers.up_to(1, model, images)), hidden)
+            assert torch.equal(between(1, layer, model, up_to(1, model, images)), hidden)
 
 
 def test_vector_of_layers_by_hand():
@@ -108,10 +108,7 @@ def test_optimiser_of_all_parts_is_the_whole_optimiser():
             optimizers = [Optimizer(recipe, model, part=part) for part in parts]
             for step in range(3):
                 torch.manual_seed(step)
-                model.zero_gradients()
-                model(torch.randn(5, 1, 4, 4)).square().sum().backward()
-                for optimizer in optimizers:
-                    optimizer.step()
+                minimise(model(torch.randn(5, 1, 4, 4)).square().sum(), *optimizers)
             vectors.append(model.vector())
         assert torch.equal(*vectors)
 

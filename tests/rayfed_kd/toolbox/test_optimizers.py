@@ -6,7 +6,7 @@ from torch import nn
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.recipe.schema import OptimizerRecipe
-from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, faded
+from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, faded, minimise
 
 RECIPES = [
     (OptimizerRecipe(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
@@ -105,9 +105,44 @@ def test_step_with_a_factor_is_a_step_of_a_smaller_rate(recipe, make):
         flat.load(start)
         optimizer = Optimizer(rate, flat)
         for _ in range(3):
-            flat.zero_gradients()
-            loss_of(flat, images).backward()
-            optimizer.step(factor)
+            optimizer.minimise(loss_of(flat, images), factor=factor)
         ends.append(flat.vector())
     assert torch.equal(*ends)
     assert not torch.equal(ends[0], start)
+
+
+def test_gradients_that_another_loss_has_left_are_not_stepped_on():
+    """Of two optimisers on one loss, whose modules hold gradients already: as if they held none."""
+    torch.manual_seed(2)
+    images, ends = torch.randn(5, 4), []
+    for left_over in (False, True):
+        first, second = (FlatModule(nn.Linear(4, 4)).train() for _ in range(2))
+        for place, module in enumerate((first, second)):
+            module.load(torch.linspace(-1, 1, 20) + place)
+            module.gradients.fill_(1e6 * left_over)
+        recipe = OptimizerRecipe(lr=0.1, momentum=0.9)
+        minimise(second(first(images)).square().mean(), Optimizer(recipe, first), Optimizer(recipe, second))
+        ends += [first.vector(), second.vector()]
+    assert torch.equal(ends[0], ends[2])
+    assert torch.equal(ends[1], ends[3])
+
+
+def test_an_optimiser_has_no_step_without_a_loss():
+    steps = {name for name in vars(Optimizer) if not name.startswith("_")}
+    assert steps == {"begun", "go_on_from", "minimise", "state"}
+
+
+def test_a_module_that_a_loss_passes_through_keeps_its_gradients_and_parameters():
+    through, trained = (FlatModule(nn.Linear(3, 3)).train() for _ in range(2))
+    through.gradients.fill_(7.0)
+    before = through.vector()
+    Optimizer(OptimizerRecipe(lr=0.1), trained).minimise(through(trained(torch.randn(2, 3))).sum())
+    assert (through.gradients == 7.0).all()
+    assert torch.equal(through.vector(), before)
+
+
+def test_clipping_bounds_the_norm_of_each_modules_gradient():
+    flat = FlatModule(nn.Linear(3, 3)).train()
+    before = flat.vector()
+    Optimizer(OptimizerRecipe(lr=1.0), flat).minimise(1e3 * flat(torch.ones(2, 3)).sum(), clip=0.5)
+    assert (flat.vector() - before).norm().item() == pytest.approx(0.5, rel=1e-4)

@@ -23,7 +23,7 @@ SIMPLE = (type(None), bool, int, float, complex, str, bytes)
 PLAIN = (*SIMPLE, list, tuple, set, frozenset, dict, Tensor, np.ndarray)
 
 
-class Stack:
+class StackedModules:
     """Copies of `modules`' vectors as rows, [n, num_elements]; the modules stay as they are.
 
     Args:
@@ -55,6 +55,12 @@ class Stack:
             views.append(view_as(rows[:, start:stop], shape))
             start = stop
         return views
+
+    def buffers_of(self, rows: slice | Tensor) -> list[Tensor]:
+        """The buffers of the modules `rows`, [m, ...] each, in order."""
+        if not self._buffers:
+            return []
+        return self.buffers(self.storage[rows], [whole[rows] for whole in self.integers])
 
     def buffers(self, rows: Tensor, integers: Sequence[Tensor]) -> list[Tensor]:
         """`rows`, [m, num_elements], seen as m modules' buffers; integer ones are given."""
@@ -99,7 +105,7 @@ class Stack:
             for held, name, kept in own:
                 held[name] = kept
 
-    def same(self) -> bool:
+    def all_equal(self) -> bool:
         """Whether all rows are equal, to the bit."""
         return bool((self.storage[1:] == self.storage[:1]).all())
 
@@ -111,7 +117,7 @@ class Stack:
                 own.copy_(stacked[place])
 
 
-class Kept:
+class PlainAttributes:
     """What a flat module holds beside parameters, buffers and submodules, as it is now, if it is plain data.
 
     One module computes for all of a stack, so these must be equal in all, and stay as they are.
@@ -131,8 +137,8 @@ class Kept:
         return self._plain == _attributes(other)
 
     @property
-    def as_it_was(self) -> bool:
-        """Whether the module still does."""
+    def unchanged(self) -> bool:
+        """Whether the module still holds what it held."""
         return self.same_in(self._module)
 
     def restore(self) -> None:

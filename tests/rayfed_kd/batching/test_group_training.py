@@ -12,12 +12,14 @@ from torch import nn
 from algorithms.fedavg import FedAvg
 from cluster.engine.calls import Held, StepCall, StepError
 from cluster.engine.host import Host
-from rayfed_kd.batching.together import _rounds
+from rayfed_kd.batching.batched_steps import steps_of_one_shape
 from rayfed_kd.data.batches import Drawn
+from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Reply, to_array
-from rayfed_kd.toolbox.local_training import train_local_epochs
+from rayfed_kd.toolbox.local_training import label_loss, train_batches, train_local_epochs
 from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 CLIENTS = 5
 CLOSE = 1e-5  # of weights that move by more than a thousand times as much
@@ -149,148 +151,163 @@ def test_who_steps_together_has_batches_of_one_size_and_keeps_its_own_order():
     # Sizes 4 4 2 | 4 2 | 3: first the two of size 4, then what is commonest of the next ones.
     sizes = {0: (4, 4, 2), 1: (4, 2), 2: (3,)}
     batches = [
-        iter([Drawn(np.arange(n), np.full(n, 10 * lane + place), None) for place, n in enumerate(own)])
+        iter([(Drawn(np.arange(n), np.full(n, 10 * lane + place), None), {}) for place, n in enumerate(own)])
         for lane, own in sizes.items()
     ]
-    seen = [(lanes, [int(drawn.indices[0]) for drawn in drawns]) for lanes, drawns in _rounds(batches)]
+    seen = [
+        (places, [int(drawn.indices[0]) for drawn, _ in own]) for places, own in steps_of_one_shape(batches)
+    ]
     assert seen == [([0, 1], [0, 10]), ([0], [1]), ([0, 1], [2, 11]), ([2], [20])]
 
 
 class OwnLoss(FedAvg):
     """FedAvg with a loss that tests replace."""
 
-    def loss(self, student, ctx):
-        raise NotImplementedError
+    def given(self, student, ctx):
+        return {}
+
+    def loss(self, models, batch, given):
+        return label_loss(models, batch, given)
 
     def client_update(self, client, message, ctx):
         student = ctx.model(message["student"])
-        train_local_epochs(student, self.loss(student, ctx), ctx)
+        train_batches({"student": student}, self.loss, ctx, given=self.given(student, ctx))
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
 
 class Noisy(OwnLoss):
-    def loss(self, student, ctx):
-        return lambda images, labels: cross_entropy(
-            student(images + torch.rand(images.shape, generator=ctx.stream("noise"))), labels
-        )
-
-
-class Counting(OwnLoss):
-    def loss(self, student, ctx):
-        steps = 0
-
-        def loss(images, labels):
-            nonlocal steps
-            steps += 1
-            return cross_entropy(student(images), labels) / steps
-
-        return loss
-
-
-class Remembering(OwnLoss):
-    def loss(self, student, ctx):
-        seen = []
-
-        def loss(images, labels):
-            seen.append(len(labels))
-            return cross_entropy(student(images), labels) / len(seen)
-
-        return loss
+    def loss(self, models, batch, given):
+        images = batch["images"]
+        return label_loss(models, {**batch, "images": images + torch.rand(images.shape)}, given)
 
 
 class Peeking(OwnLoss):
-    def loss(self, student, ctx):
-        def loss(images, labels):
-            value = cross_entropy(student(images), labels)
-            return value if value.item() > 1 else 2 * value
-
-        return loss
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss if loss.value.item() > 1 else loss._replace(value=2 * loss.value)
 
 
 class Averaging(OwnLoss):
     """Keeps a running mean of its images, in place."""
 
-    def loss(self, student, ctx):
-        mean = torch.zeros(1, 8, 8)
+    def given(self, student, ctx):
+        return {"mean": torch.zeros(1, 8, 8)}
 
-        def loss(images, labels):
-            mean.add_(0.1 * (images.mean(dim=0) - mean))
-            return cross_entropy(student(images - mean), labels)
-
-        return loss
+    def loss(self, models, batch, given):
+        mean = given["mean"]
+        mean.add_(0.1 * (batch["images"].mean(dim=0) - mean))
+        return label_loss(models, {**batch, "images": batch["images"] - mean}, given)
 
 
 class Shrinking(OwnLoss):
-    """Uses its own weights as they are at each step."""
+    """Is given its own weights, which change at each step."""
 
-    def loss(self, student, ctx):
-        weights = student.trainable
-        return lambda images, labels: cross_entropy(student(images), labels) / (1 + weights.square().sum())
+    def given(self, student, ctx):
+        return {"weights": student.trainable}
+
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=loss.value / (1 + given["weights"].square().sum()))
 
 
 class Marking(OwnLoss):
     """Leaves a number of the client's own at its model."""
 
-    def loss(self, student, ctx):
+    def given(self, student, ctx):
         student.module.prior = float(1 + ctx.client)
-        return lambda images, labels: student.module.prior * cross_entropy(student(images), labels)
+        return {}
+
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=models["student"].module.prior * loss.value)
 
 
 class Ageing(OwnLoss):
     """Counts its steps at its model."""
 
-    def loss(self, student, ctx):
+    def given(self, student, ctx):
         student.module.age = 0
+        return {}
 
-        def loss(images, labels):
-            student.module.age += 1
-            return cross_entropy(student(images), labels) / student.module.age
-
-        return loss
+    def loss(self, models, batch, given):
+        models["student"].module.age += 1
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=loss.value / models["student"].module.age)
 
 
 class AgeingNoisily(Ageing):
     """The same, and fails under vmap after it has counted."""
 
-    def loss(self, student, ctx):
-        counted = super().loss(student, ctx)
+    def loss(self, models, batch, given):
+        loss = super().loss(models, batch, given)
+        return loss._replace(value=loss.value * loss.value.item() / loss.value.item())
 
-        def loss(images, labels):
-            found = counted(images, labels)
-            return found * found.item() / found.item()
 
-        return loss
+class Closure(OwnLoss):
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+        factor = 1 + ctx.client
+        train_local_epochs(student, lambda x, y: factor * cross_entropy(student(x), y), ctx)
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+
+class CapturingLoss(OwnLoss):
+    """The form that batches, but with a captured variable."""
+
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+        factor = 1 + ctx.client
+
+        def loss(models, batch, given):
+            found = label_loss(models, batch, given)
+            return found._replace(value=factor * found.value)
+
+        train_batches({"student": student}, loss, ctx)
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+
+class OwnLoop(FedAvg):
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+        optimizer = Optimizer(ctx.local.optimizer, student)
+        for images, labels in ctx.epoch(0):
+            optimizer.minimise(cross_entropy(student(images), labels))
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
 
 CURRENT = {}
 
 
-def scaled(loss):
-    return CURRENT["scale"] * loss
+def scaled(value):
+    return CURRENT["scale"] * value
 
 
 class Global(OwnLoss):
-    """Reads what lies outside, by a function that lies outside, too."""
+    """Reads what lies outside of the step: by a function that lies outside, too, within an expression."""
 
-    def loss(self, student, ctx):
+    def given(self, student, ctx):
         CURRENT["scale"] = 1 + ctx.client
-        return lambda images, labels: sum(scaled(cross_entropy(student(images), labels)) for _ in range(1))
+        return {}
+
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=sum(scaled(loss.value) for _ in range(1)))
 
 
-STEPS = 0
+class Holder:
+    scale = 0.0
 
 
-class Rebinding(OwnLoss):
-    def loss(self, student, ctx):
-        global STEPS  # noqa: PLW0603 -- what is refused
-        STEPS = 0
+HOLDER = Holder()
 
-        def loss(images, labels):
-            global STEPS  # noqa: PLW0603
-            STEPS += 1
-            return cross_entropy(student(images), labels) / STEPS
 
-        return loss
+class AfterTraining(OwnLoss):
+    """The loss is pure, but what is sent comes from an object outside of the step."""
+
+    def client_update(self, client, message, ctx):
+        HOLDER.scale = 1.0 + ctx.client
+        _, reply = super().client_update(client, message, ctx)
+        return None, Reply(student=HOLDER.scale * reply["student"], samples=ctx.num_samples)
 
 
 @pytest.mark.parametrize(
@@ -300,12 +317,12 @@ class Rebinding(OwnLoss):
         (Ageing, "changes an attribute of a model"),
         (AgeingNoisily, "turns a tensor into a number"),
         (Global, "the global CURRENT, a dict"),
-        (Rebinding, "the global STEPS"),
+        (AfterTraining, "the global HOLDER, a Holder"),
         (Averaging, "in place"),
-        (Shrinking, "part of the model that it trains"),
-        (Noisy, "ctx.stream"),
-        (Counting, "changes steps"),
-        (Remembering, "append"),
+        (Shrinking, "part of a model that it trains"),
+        (Closure, "closure"),
+        (CapturingLoss, "without captured variables"),
+        (OwnLoop, "a loop of its own"),
         (Peeking, "item"),
     ],
 )
@@ -318,14 +335,67 @@ def test_what_cannot_be_batched_runs_alone_to_the_same_bits_and_says_why(method,
         assert theirs.samples == facts.samples
 
 
-def test_a_loop_of_its_own_runs_alone_and_says_so():
-    one = setting({"name": "fedgen", "generator": {"hidden": 16, "latent": 4, "steps": 1}})
-    _, asked = calls(one)
-    host = Host(one)
-    expected = [host.step(call)[1]["student"] for call in asked]
-    facts, parts, _ = host.steps(asked)
-    assert all("a loop of its own" in fact.alone for fact in facts)
-    assert all(np.array_equal(a["student"], b) for a, b in zip(parts, expected, strict=True))
+def test_a_loss_that_draws_random_numbers_is_told_to_draw_them_with_its_batch():
+    _, asked = calls(one := setting(method=Noisy))
+    assert all("draws random numbers" in fact.alone for fact in Host(one).steps(asked)[0])
+
+
+SCALE = 0.0
+
+
+class Rebinding(OwnLoss):
+    """Leaves a number in a module's variable: a number cannot be changed, but the variable can."""
+
+    def given(self, student, ctx):
+        global SCALE  # noqa: PLW0603 -- what is refused
+        SCALE = 1.0 + ctx.client
+        return {}
+
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=SCALE * loss.value)
+
+
+def test_a_step_that_rebinds_a_modules_variable_is_refused_in_a_group_and_runs_alone():
+    _, asked = calls(one := setting(method=Rebinding))
+    with pytest.raises(RunError, match="SCALE was changed while clients trained as a group"):
+        Host(one).steps(asked)
+    Host(one).step(asked[0])
+
+
+class DrawnNoise(OwnLoss):
+    """Noise that enters as part of the batch, from the client's own stream."""
+
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+
+        def further(drawn):
+            stream = ctx.stream("noise")
+            return {"noise": torch.rand(len(drawn.indices), *ctx.shape, generator=stream)}
+
+        train_batches({"student": student}, self.loss, ctx, further=further)
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+
+    def loss(self, models, batch, given):
+        return label_loss(models, {**batch, "images": batch["images"] + batch["noise"]}, given)
+
+
+class DrawnNoisePeeking(DrawnNoise):
+    def loss(self, models, batch, given):
+        loss = super().loss(models, batch, given)
+        return loss if loss.value.item() > 0 else loss._replace(logged={})
+
+
+def test_noise_of_a_batch_is_each_clients_own():
+    assert_learnt_the_same(setting(method=DrawnNoise))
+
+
+def test_random_streams_go_back_where_a_group_could_not_be_made():
+    alone, together = both(setting(method=DrawnNoisePeeking))
+    for (facts, parts), (theirs, sent) in zip(alone, together, strict=True):
+        assert "turns a tensor into a number" in theirs.alone
+        assert np.array_equal(sent["student"], parts["student"])
+        assert theirs.logged == facts.logged
 
 
 def test_dropout_is_drawn_client_by_client():
@@ -343,15 +413,13 @@ class Failing(FedAvg):
 
 
 class FailingInTheLoss(OwnLoss):
-    def loss(self, student, ctx):
-        fails = ctx.client == 3
+    def given(self, student, ctx):
+        return {"fails": torch.zeros(2 if ctx.client == 3 else 1)}
 
-        def loss(images, labels):
-            if fails:
-                raise ValueError("seventeen")
-            return cross_entropy(student(images), labels)
-
-        return loss
+    def loss(self, models, batch, given):
+        if len(given["fails"]) == 2:
+            raise ValueError("seventeen")
+        return label_loss(models, batch, given)
 
 
 @pytest.mark.parametrize("method", [Failing, FailingInTheLoss])
@@ -365,18 +433,34 @@ def test_a_bug_names_its_client_and_the_host_goes_on(method):
     assert [fact.alone for fact in facts] == [""] * 3
 
 
-def test_losses_with_other_constants_are_other_programs():
-    """Client 1's NaN is its own: it is not batched with the others, nor they with it."""
+def test_what_is_given_is_each_clients_own():
+    """Client 1's NaN is its own."""
 
-    class Own(OwnLoss):
-        def loss(self, student, ctx):
-            factor = float("nan") if ctx.client == 1 else 1.0
-            return lambda images, labels: factor * cross_entropy(student(images), labels)
+    class Weighed(OwnLoss):
+        def given(self, student, ctx):
+            return {"factor": torch.tensor(float("nan") if ctx.client == 1 else 1.0)}
 
-    facts, _, _ = Host(one := setting(method=Own)).steps(calls(one)[1])
+        def loss(self, models, batch, given):
+            loss = label_loss(models, batch, given)
+            return loss._replace(value=given["factor"] * loss.value)
+
+    facts, _, _ = Host(one := setting(method=Weighed)).steps(calls(one)[1])
     assert [bool(fact.non_finite) for fact in facts] == [False, True, False, False, False]
+    assert [fact.alone for fact in facts] == [""] * CLIENTS
+
+
+def test_clients_who_are_given_other_shapes_are_other_programs():
+    class Shaped(OwnLoss):
+        def given(self, student, ctx):
+            return {"factor": torch.ones(2 if ctx.client == 1 else 1)}
+
+        def loss(self, models, batch, given):
+            loss = label_loss(models, batch, given)
+            return loss._replace(value=given["factor"].mean() * loss.value)
+
+    facts, _, _ = Host(one := setting(method=Shaped)).steps(calls(one)[1])
     assert "no other client" in facts[1].alone
-    assert facts[0].alone == ""
+    assert [fact.alone for fact in facts[2:]] == [""] * 3
 
 
 def test_the_group_decides_the_bits_and_nothing_else():

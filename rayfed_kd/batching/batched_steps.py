@@ -1,0 +1,349 @@
+"""The same training step of many clients as one program: losses under `torch.vmap`, then fused updates.
+
+Batches of different sizes are never padded: a step takes the clients whose next batches have the commonest
+shape. A client's order of batches, its random streams and its optimisers' moments are its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import FunctionType, MethodType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from rayfed_kd.batching.stacked_modules import PlainAttributes, StackedModules
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.protocol import ClientContext, Method
+from rayfed_kd.toolbox.local_training import BatchLoss, LocalSteps, OwnBatch, Phase
+from rayfed_kd.toolbox.optimizers import Moments, Optimizer
+
+Rows = slice | Tensor  # which of a group's clients: all of them, or [m] int64
+
+
+class CannotBatchError(Exception):
+    """Why local training cannot be batched over clients."""
+
+
+def program_of(steps: LocalSteps) -> Hashable:
+    """What must be equal for clients to train as one: the losses, and all names, architectures and shapes.
+
+    Raises: CannotBatchError if the losses are in a form that does not batch.
+    """
+    modules = [id(model) for model in steps.models.values()]
+    models = tuple(
+        (name, model.described, tuple(part.training for part in model.submodules), modules.index(id(model)))
+        for name, model in steps.models.items()
+    )
+    places = {id(optimizer): place for place, optimizer in enumerate(_optimizers(steps))}
+    phases = tuple(
+        (_loss_key(phase.loss), tuple(places[id(optimizer)] for optimizer in phase.optimizers))
+        for phase in steps.phases
+    )
+    optimizers = tuple(
+        (
+            _place_of(optimizer, modules),
+            optimizer.rule,
+            optimizer.part.start,
+            optimizer.part.stop,
+            optimizer.begun,
+        )
+        for optimizer in _optimizers(steps)
+    )
+    given = tuple((name, tensor.shape, tensor.dtype) for name, tensor in steps.given.items())
+    trained = [model.storage for model in steps.models.values() if model.module.training]
+    for name, tensor in steps.given.items():
+        if tensor.requires_grad:
+            raise CannotBatchError(f"its loss is given {name}, a tensor that takes a gradient")
+        if any(_inside(tensor, storage) for storage in trained):
+            raise CannotBatchError(f"its loss is given {name}, which is part of a model that it trains")
+    return models, phases, optimizers, given
+
+
+def _optimizers(steps: LocalSteps) -> list[Optimizer]:
+    """The steps' optimisers, each once, in the order of the phases."""
+    every = [optimizer for phase in steps.phases for optimizer in phase.optimizers]
+    return list({id(optimizer): optimizer for optimizer in every}.values())
+
+
+def _place_of(optimizer: Optimizer, modules: Sequence[int]) -> int:
+    if id(optimizer.module) not in modules:
+        raise CannotBatchError("an optimiser is on a model that its loss is not told of")
+    return modules.index(id(optimizer.module))
+
+
+def _loss_key(loss: BatchLoss) -> Hashable:
+    if isinstance(loss, MethodType) and isinstance(loss.__self__, Method):
+        return loss.__func__, id(loss.__self__)
+    if isinstance(loss, MethodType) and _is_frozen(loss.__self__):
+        return loss.__func__, loss.__self__
+    if isinstance(loss, FunctionType) and loss.__closure__ is None and not loss.__defaults__:
+        return loss
+    raise CannotBatchError("its loss is neither a function without captured variables nor a frozen object's")
+
+
+def _is_frozen(owner: object) -> bool:
+    return dataclasses.is_dataclass(owner) and bool(getattr(owner, "__dataclass_params__").frozen)  # noqa: B009 -- typeshed has none
+
+
+class BatchedSteps:
+    """Local training of at least two clients of one program.
+
+    Args:
+        members: of equal `program_of`.
+    Raises: CannotBatchError if they cannot run as one.
+    """
+
+    def __init__(self, members: Sequence[LocalSteps]) -> None:
+        self._members = list(members)
+        first = members[0]
+        self._contexts = [cast(ClientContext, member.ctx) for member in members]
+        self._models, self._phases = first.models, first.phases
+        self._trained: dict[str, StackedModules] = {}
+        self._frozen: dict[str, StackedModules] = {}
+        self._attributes: list[PlainAttributes] = []
+        names: dict[int, str] = {}
+        for name, model in first.models.items():
+            if names.setdefault(id(model), name) == name:
+                self._stack(name, [member.models[name] for member in members])
+        self._shared, self._own = _told_apart([member.given for member in members])
+        optimizers = [_optimizers(member) for member in members]
+        self._updates = [
+            _Update(self._trained[names[id(own[0].module)]], own) for own in zip(*optimizers, strict=True)
+        ]
+        places = {id(optimizer): place for place, optimizer in enumerate(optimizers[0])}
+        self._of_phase = [[places[id(optimizer)] for optimizer in phase.optimizers] for phase in self._phases]
+        self._trains = [
+            list(dict.fromkeys(names[id(optimizer.module)] for optimizer in phase.optimizers))
+            for phase in self._phases
+        ]
+        self._everybody = {name: _leaves(stack, stack.storage) for name, stack in self._trained.items()}
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, list[int]] = {}
+        self._samples = [0] * len(members)
+
+    def _stack(self, name: str, models: Sequence[FlatModule]) -> None:
+        """One model of every client: stacked, or the first one for all where all are equal."""
+        attributes = PlainAttributes(models[0])
+        if not all(attributes.same_in(other) for other in models[1:]):
+            raise CannotBatchError("it sets an attribute of a model to something of its own")
+        self._attributes.append(attributes)
+        stack = StackedModules(models)
+        if any(part.training for part in models[0].submodules):
+            self._trained[name] = stack
+        elif not stack.all_equal():
+            self._frozen[name] = stack
+
+    def run(self) -> None:
+        """Makes all steps; models, optimisers and contexts then are as after the clients' own.
+
+        Raises: CannotBatchError, or what the losses raised; then nothing has changed.
+        """
+        marks = [ctx.mark() for ctx in self._contexts]
+        try:
+            self._steps()
+        except BaseException:
+            for attributes in self._attributes:
+                attributes.restore()
+            for go_back in marks:
+                go_back()
+            raise
+        for stack in self._trained.values():
+            stack.hand_back()
+        for update in self._updates:
+            update.hand_back()
+        sums = {name: column.tolist() for name, column in self._sums.items()}
+        for place, ctx in enumerate(self._contexts):
+            counts = {name: own[place] for name, own in self._counts.items()}
+            ctx.log_sums({name: (sums[name][place], count) for name, count in counts.items() if count})
+            ctx.count_drawn(self._samples[place])
+
+    def _steps(self) -> None:
+        with warnings.catch_warnings():
+            # Some losses' operations run client by client inside of vmap: slower, still right.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            for places, batches in steps_of_one_shape([member.batches() for member in self._members]):
+                self._step(places, batches)
+        if not all(attributes.unchanged for attributes in self._attributes):
+            raise CannotBatchError("its loss changes an attribute of a model")
+
+    def _step(self, places: Sequence[int], batches: Sequence[OwnBatch]) -> None:
+        """One step of these clients, each on its next batch."""
+        everybody = len(places) == len(self._members)
+        rows: Rows = slice(None) if everybody else torch.tensor(places, device=self._contexts[0].device)
+        batch = self._gathered(places, batches)
+        leaves = dict(self._everybody) if everybody else {n: self._some(n, rows) for n in self._trained}
+        for phase, updates, trains in zip(self._phases, self._of_phase, self._trains, strict=True):
+            losses, logged, handed_on = self._losses(phase, rows, leaves, batch)
+            if updates:
+                self._descend(losses, leaves, places, trains, updates)
+            if not everybody:
+                # These leaves are copies. Those of models that did not move are kept: what is handed on
+                # may be differentiated with respect to them.
+                leaves.update({name: self._some(name, rows) for name in trains})
+            self._note(places, rows, logged)
+            batch.update(handed_on)
+
+    def _descend(
+        self,
+        losses: Tensor,
+        leaves: Mapping[str, list[Tensor]],
+        places: Sequence[int],
+        trains: Sequence[str],
+        updates: Sequence[int],
+    ) -> None:
+        """Gradients of the models that a phase trains, and its optimisers' updates."""
+        wanted = [leaf for name in trains for leaf in leaves[name]]
+        gradients = iter(torch.autograd.grad(losses.sum(), wanted, materialize_grads=True))
+        with torch.no_grad():
+            for name in trains:
+                stack = self._trained[name]
+                for place in stack.parameters(stack.gradients[: len(places)]):
+                    place.copy_(next(gradients))
+            for update in updates:
+                self._updates[update].step(places)
+
+    def _gathered(self, places: Sequence[int], batches: Sequence[OwnBatch]) -> dict[str, Tensor]:
+        """Batches of one shape as [m, ...] tensors; samples are read of all clients at once."""
+        further = [own for _, own in batches]
+        batch = {name: torch.stack([own[name] for own in further]) for name in further[0]}
+        drawn = [own for own, _ in batches if own is not None]
+        if drawn:
+            batch["images"], batch["labels"] = self._contexts[0].gathered(drawn)
+            for place in places:
+                self._samples[place] += len(drawn[0].indices)
+        return batch
+
+    def _some(self, name: str, rows: Rows) -> list[Tensor]:
+        return _leaves(self._trained[name], self._trained[name].storage[rows])
+
+    def _losses(
+        self, phase: Phase, rows: Rows, leaves: Mapping[str, list[Tensor]], batch: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """[m] losses with gradient, and what each logs and hands on, [m, ...] each."""
+        # Cloned, because vmap loses updates in place of strided views.
+        buffers = {name: [b.clone() for b in stack.buffers_of(rows)] for name, stack in self._trained.items()}
+        frozen = {
+            name: (stack.parameters(stack.storage[rows]), stack.buffers_of(rows))
+            for name, stack in self._frozen.items()
+        }
+        trained = {name: (leaves[name], buffers[name]) for name in self._trained}
+        given = {name: tensor[rows] for name, tensor in self._own.items()}
+
+        def one(trained: Any, frozen: Any, given: Any, batch: Any) -> Any:
+            with ExitStack() as standing:
+                for name, tensors in trained.items():
+                    standing.enter_context(self._trained[name].standing_in(*tensors))
+                for name, tensors in frozen.items():
+                    standing.enter_context(self._frozen[name].standing_in(*tensors))
+                loss = phase.loss(self._models, batch, {**self._shared, **given})
+            return loss.value, dict(loss.logged), dict(loss.handed_on)
+
+        versions = [tensor._version for tensor in given.values()]
+        losses, logged, handed_on = torch.vmap(one)(trained, frozen, given, batch)
+        if versions != [tensor._version for tensor in given.values()]:
+            raise CannotBatchError("its loss changes a tensor in place")
+        if losses.dim() != 1:
+            raise CannotBatchError("its loss is no scalar")
+        for name, stack in self._trained.items():
+            stack.keep_buffers(rows, buffers[name])
+        return losses, logged, handed_on
+
+    def _note(self, places: Sequence[int], rows: Rows, logged: Mapping[str, Tensor]) -> None:
+        for name, values in logged.items():
+            if name not in self._sums:
+                self._sums[name] = torch.zeros(len(self._members), dtype=torch.float64, device=values.device)
+                self._counts[name] = [0] * len(self._members)
+            self._sums[name][rows] += values.detach().to(torch.float64)
+            for place in places:
+                self._counts[name][place] += 1
+
+
+class _Update:
+    """One optimiser of every client, as fused operations on the rows of a stack."""
+
+    def __init__(self, stack: StackedModules, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+        first = optimizers[0]
+        self._rule = first.rule
+        parameters = stack.storage[:, : stack.gradients.shape[1]][:, first.part]
+        self._parameters, self._gradients = list(parameters), list(stack.gradients[:, first.part])
+        self._moments = [own.state() for own in optimizers] if first.begun else self._fresh(parameters)
+
+    def _fresh(self, parameters: Tensor) -> list[Moments]:
+        """Every client's moments before its first step, rows of one tensor; a counter is each one's own."""
+        whole = self._rule.fresh(parameters)
+        rows = {name: list(value) if value.dim() else None for name, value in whole.items()}
+        return [
+            {name: whole[name].clone() if own is None else own[place] for name, own in rows.items()}
+            for place in range(len(parameters))
+        ]
+
+    def step(self, places: Sequence[int]) -> None:
+        """Updates these clients' rows; their gradients stand in the stack's first rows."""
+        moments = [self._moments[place] for place in places]
+        self._rule.step(
+            [self._parameters[place] for place in places], self._gradients[: len(places)], moments
+        )
+
+    def hand_back(self) -> None:
+        """Gives every client's optimiser its moments."""
+        for optimizer, moments in zip(self._optimizers, self._moments, strict=True):
+            optimizer.go_on_from(moments)
+
+
+def _leaves(stack: StackedModules, rows: Tensor) -> list[Tensor]:
+    """The rows' parameters as leaves, in the same memory."""
+    # `.data` does not share the version counter: running statistics lie in the same memory, and writing
+    # them must not spoil a graph that is handed on to a later phase. A module's own parameters are such, too.
+    return [view.data.requires_grad_() for view in stack.parameters(rows)]
+
+
+def _told_apart(given: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The tensors that all clients share, and those that differ, stacked as [n, ...]."""
+    shared, own = {}, {}
+    for name, first in given[0].items():
+        if all(_same_memory(first, other[name]) for other in given[1:]):
+            shared[name] = first
+        else:
+            own[name] = torch.stack([other[name] for other in given])
+    return shared, own
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one is other or (
+        one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+    )
+
+
+def _inside(tensor: Tensor, whole: Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+
+
+def steps_of_one_shape(
+    batches: Sequence[Iterator[OwnBatch]],
+) -> Iterator[tuple[list[int], list[OwnBatch]]]:
+    """Who steps together on what: of the clients' next batches those of the commonest shape."""
+    following = {place: batch for place, own in enumerate(batches) if (batch := next(own, None)) is not None}
+    while following:
+        shapes = {place: _shape(batch) for place, batch in following.items()}
+        counts = Counter(shapes.values())
+        shape = max(counts, key=lambda one: (counts[one], one))
+        places = [place for place in following if shapes[place] == shape]
+        yield places, [following[place] for place in places]
+        for place in places:
+            batch = next(batches[place], None)
+            if batch is None:
+                del following[place]
+            else:
+                following[place] = batch
+
+
+def _shape(batch: OwnBatch) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    drawn, further = batch
+    return 0 if drawn is None else len(drawn.indices), tuple(tuple(own.shape) for own in further.values())

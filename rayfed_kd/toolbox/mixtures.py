@@ -1,0 +1,124 @@
+"""Distillation of a mixture: what several models say of generated samples, mixed, and taught to one model.
+
+Of DaFKD (Wang et al., CVPR 2023, eq. 7 and 8), whose members weigh by their discriminators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.protocol import Context, MethodOptions, OptimizerRecipe, Replies, ServerContext
+from rayfed_kd.toolbox.distillation import Distillation, distil
+from rayfed_kd.toolbox.ensembles import Ensemble
+from rayfed_kd.toolbox.generation import generate
+
+CHUNK = 32  # larger ones leave the cache: twice as slow (tests/benchmarks/server.py)
+
+
+class MixtureOptions(MethodOptions):
+    """What is mixed, and how the mixture is taught."""
+
+    target: Literal["probabilities", "logits"] = Field(
+        "probabilities", description="what is mixed: probabilities (eq. 8), or logits as released"
+    )
+    temperature: float = Field(1.0, gt=0, description="T of the distillation; the loss is times T^2")
+    distill_batches: int = Field(40, ge=1, description="batches of generated samples a round")
+    distill_epochs: int = Field(1, ge=0, description="passes over them; 0: w is w^. Released: 40")
+    distill_lr: float = Field(0.01, gt=0, description="Adam's learning rate in distillation")
+
+    def prediction(self, logits: Tensor) -> Tensor:
+        """What is mixed, of logits [..., classes]: probabilities, or logits, at temperature T."""
+        softened = logits / self.temperature
+        return softened if self.target == "logits" else softened.softmax(dim=-1)
+
+    def softened(self, mixed: Tensor) -> Tensor:
+        """Probabilities, [n, classes], of a mixture."""
+        return mixed.softmax(dim=-1) if self.target == "logits" else mixed
+
+    def samples(self, generator: FlatModule, seed: int, ctx: Context) -> Tensor:
+        """A round's distillation samples, [n, ...]: the same wherever they are computed."""
+        stream = torch.Generator().manual_seed(seed)
+        count = self.distill_batches * ctx.local.batch_size
+        z = torch.randn(count, generator.latent, generator=stream).to(ctx.device)
+        labels = torch.randint(ctx.classes, (count,), generator=stream).to(ctx.device)
+        with torch.no_grad():
+            made = [
+                generate(generator, *part, ctx)
+                for part in zip(torch.split(z, CHUNK), torch.split(labels, CHUNK), strict=True)
+            ]
+        return torch.cat(made)
+
+    def teach(
+        self,
+        student: FlatModule,
+        predict: Callable[[Tensor], Tensor],
+        samples: Tensor,
+        mixed: Tensor,
+        ctx: ServerContext,
+    ) -> None:
+        """Trains the student towards a mixture (eq. 8).
+
+        Args:
+            student: in train mode.
+            predict: its logits on samples.
+            samples: [n, ...].
+            mixed: [n, classes], probabilities.
+            ctx: logs `distillation`.
+        """
+        recipe = OptimizerRecipe(name="adam", lr=self.distill_lr)
+        plan = Distillation(self.distill_epochs, ctx.local.batch_size, recipe, self.temperature)
+        distil(student, predict, samples, mixed, plan, ctx)
+
+
+def samples_seed(ctx: ServerContext) -> int:
+    """What a round's distillation samples are drawn from; it goes down as a number."""
+    stream = ctx.stream("samples")
+    return int(torch.randint(2**31, (), generator=stream, device=stream.device))
+
+
+def in_chunks(function: Any, inputs: Tensor, dim: int = 0) -> Tensor:
+    """`function` over stretches of inputs, without gradient: memory stays that of a stretch."""
+    with torch.no_grad():
+        return torch.cat([function(part) for part in torch.split(inputs, CHUNK)], dim=dim)
+
+
+def members_say(
+    replies: Replies, frozen: FlatModule, samples: Tensor, classes: int, *, on_features: bool
+) -> tuple[Tensor, Tensor]:
+    """The logits, [K, n, classes], and the features, [K, n, F], of the replies' parts `student` on samples.
+
+    Args:
+        frozen: a module of their architecture.
+        samples: [n, ...], images, or the trunk's features with `on_features`.
+    """
+
+    def both(module: Any, x: Tensor) -> Tensor:
+        features = x if on_features else module.features(x)
+        return torch.cat([module.classify(features), features], dim=1)
+
+    members = Ensemble(frozen, list(replies.vectors("student")), both, batched=on_features)
+    said = in_chunks(members, samples, dim=1)
+    return said[..., :classes], said[..., classes:]
+
+
+def log_importance(
+    replies: Replies, frozen: FlatModule, samples: Tensor, features: Tensor, *, sharing: bool
+) -> Tensor:
+    """log f, [K, n], of every member's discriminator, the replies' parts `discriminator`.
+
+    Args:
+        frozen: a module of their architecture.
+        samples: [n, ...], which discriminators of their own judge.
+        features: [K, n, F], the members' features of them, which heads on a shared trunk judge.
+        sharing: whether they are such heads.
+    """
+    judges = Ensemble(frozen, list(replies.vectors("discriminator")), batched=sharing)
+    judged = judges.each(features) if sharing else in_chunks(judges, samples, dim=1)
+    return F.logsigmoid(judged.squeeze(2))
