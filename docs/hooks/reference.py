@@ -19,8 +19,10 @@ from rayfed_kd.cli.listing import OptionRow, option_rows
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
+from rayfed_kd.protocol import StalenessRule
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +41,39 @@ OPTIONS_BELOW = {
 }
 
 
+# What the sections are that have no keys of their own beside the name.
+NAMED_SECTIONS = {
+    "method": "The method. It is the only section that a recipe must have.",
+    "model": "The classifier of the clients.",
+    "schedule": "Which clients are asked when, and which replies form an update.",
+    "clock": "How long each client takes, in simulated seconds.",
+}
+
+
 def recipe_rows() -> list[OptionRow]:
     """Every key of a recipe's frame, in the schema's order; a section before its keys."""
-    return option_rows(Recipe)
+    return rows_of(Recipe)
+
+
+def rows_of(model: type[BaseModel]) -> list[OptionRow]:
+    """Every option of a model; a choice by name needs no text, a staleness rule has its name as default."""
+    rules = {
+        name: field.default
+        for name, field in model.model_fields.items()
+        if isinstance(field.default, StalenessRule)
+    }
+    rows = []
+    for row in option_rows(model):
+        if row.option in rules:
+            row = row._replace(default=f"{{name: {_rule_name(rules[row.option])}}}")  # noqa: PLW2901
+        elif row.option.split(".")[-1] == "name" and not row.meaning:
+            row = row._replace(meaning="which one")  # noqa: PLW2901
+        rows.append(row)
+    return rows
+
+
+def _rule_name(rule: StalenessRule) -> str:
+    return next(name for name, location in STALENESS_RULES.items() if type(rule) is load_object(location, ""))
 
 
 def keys() -> str:
@@ -51,7 +83,7 @@ def keys() -> str:
     parts = []
     for section in (s for s in sections if "." not in s):
         head = next(row for row in rows if row.option == section)
-        told = f"{head.meaning.rstrip('.')}."
+        told = NAMED_SECTIONS.get(section, f"{head.meaning.rstrip('.')}.")
         if head.default:
             told += f" The default is `{head.default}`: none."
         inner = [row for row in rows if row.option.startswith(f"{section}.")]
@@ -126,18 +158,23 @@ def partitions() -> str:
 
 def schedules() -> str:
     """Schedules."""
-    return _things("schedule", SCHEDULES, lambda model: model)
+    return _things("schedule", SCHEDULES, lambda schedule: schedule.options_model())
+
+
+def staleness() -> str:
+    """Staleness rules: their fields are their options."""
+    return _things("staleness", STALENESS_RULES, lambda rule: rule)
 
 
 def clocks() -> str:
     """Clocks."""
-    return _things("clock", CLOCKS, lambda model: model)
+    return _things("clock", CLOCKS, lambda clock: clock.options_model())
 
 
-def _things(kind: str, registered: Mapping[str, Any], model_of: Callable[[Any], type[BaseModel]]) -> str:
+def _things(kind: str, registered: Mapping[str, str], model_of: Callable[[Any], type[BaseModel]]) -> str:
     parts = []
-    for name, entry in registered.items():
-        thing = load_object(entry, kind) if isinstance(entry, str) else entry
+    for name, location in registered.items():
+        thing = load_object(location, kind)
         parts += [
             f"### {name}",
             first_paragraph(thing.__doc__),
@@ -153,7 +190,7 @@ def first_paragraph(docstring: str | None) -> str:
 
 
 def _options(model: type[BaseModel]) -> str:
-    rows = option_rows(model)
+    rows = rows_of(model)
     if not rows:
         return "It has no options."
     cells = [(_code(row.option), _code(row.default), row.takes, row.meaning) for row in rows]
@@ -170,7 +207,7 @@ def _cell(text: str) -> str:
     """Text of a cell: a bar would end the cell, two dollars would be a formula, a star would be emphasis."""
     if text.startswith("`"):
         return text.replace("|", "\\|")
-    return re.sub(r"(?<!`)([|$*<])(?!`)", r"\\\1", text)
+    return re.sub(r"(?<!`)([|$*])(?!`)", r"\\\1", text).replace("<", "&lt;")
 
 
 def _code(text: str) -> str:
@@ -188,6 +225,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "data": data,
     "partitions": partitions,
     "schedules": schedules,
+    "staleness": staleness,
     "clocks": clocks,
 }
 

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from pages import PAGES, code_blocks, run_quickstart
 from paths import ROOT
@@ -21,7 +22,7 @@ COMMAND = re.compile(r"^ {4}rayfed-kd run configs/quickstart\.yaml (\w+)='(.+?)'
 
 def own(page, folder):
     """Writes the page's file into a folder; the override by which its command names what is in it."""
-    (shown,) = code_blocks(PAGES[page], "python")
+    shown, *_ = code_blocks(PAGES[page], "python")
     name = FILES[page]
     assert name in PAGES[page]
     (folder / name).write_text(shown)
@@ -35,6 +36,7 @@ def test_what_is_shown_runs_as_it_is_told(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_own_method_runs_on_ray(tmp_path):
     done = run_quickstart(tmp_path, own("extend/method.md", tmp_path), *SHORT)
     assert done.returncode == 0, done.stderr
@@ -47,6 +49,25 @@ def test_own_methods_wrong_option_gets_the_printed_answer(tmp_path):
     assert done.returncode == 2
     answer = done.stderr.replace(str(ROOT) + "/", "").strip()
     assert answer in PAGES["extend/method.md"]
+
+
+def test_own_method_keeps_the_contract(tmp_path, monkeypatch):
+    own("extend/method.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    _, check = code_blocks(PAGES["extend/method.md"], "python")
+    assert "check_method(" in check
+    exec(check, {})
+
+
+def test_own_method_with_mu_zero_is_fedavg_bit_for_bit(tmp_path, monkeypatch):
+    own("extend/method.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    vectors = []
+    for index, method in enumerate(("{name: my_fedprox:FedProx, mu: 0.0}", "{name: fedavg}")):
+        changes = [f"method={method}", f"results.folder={tmp_path / str(index)}", *SHORT]
+        result = rayfed_kd.run(ROOT / "configs/quickstart.yaml", changes, local=True)
+        vectors.append(next(iter(result.models.values())))
+    assert np.array_equal(*vectors)
 
 
 def test_half_precision_halves_what_goes_up(tmp_path, monkeypatch):

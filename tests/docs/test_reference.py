@@ -16,6 +16,7 @@ from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object, options_model
+from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.setting.blueprint import check_names, make_method
 
@@ -72,8 +73,9 @@ def test_every_row_says_what_the_key_means(name):
         ("models", {**CLASSIFIERS, **GENERATORS}, lambda entry: options_model(load_object(entry, ""))),
         ("data", SOURCES, lambda entry: options_model(load_object(entry, ""))),
         ("partitions", SCHEMES, lambda entry: options_model(load_object(entry, ""))),
-        ("schedules", SCHEDULES, lambda entry: entry),
-        ("clocks", CLOCKS, lambda entry: entry),
+        ("schedules", SCHEDULES, lambda entry: load_object(entry, "").options_model()),
+        ("staleness", STALENESS_RULES, lambda entry: load_object(entry, "")),
+        ("clocks", CLOCKS, lambda entry: load_object(entry, "").options_model()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -93,7 +95,12 @@ def test_examples_are_of_things_that_exist():
         row.option for row in reference.recipe_rows() if not row.option.endswith(".*")
     }
     known = {"model": CLASSIFIERS, "generator": GENERATORS, "data": SOURCES, "partition": SCHEMES}
-    for kind, registered in {**known, "schedule": SCHEDULES, "clock": CLOCKS}.items():
+    for kind, registered in {
+        **known,
+        "schedule": SCHEDULES,
+        "staleness": STALENESS_RULES,
+        "clock": CLOCKS,
+    }.items():
         assert set(EXAMPLES[kind]) == set(registered)
     assert set(EXAMPLES["method"]) <= set(METHODS)
 
@@ -123,6 +130,8 @@ def test_examples_of_things_are_taken(kind):
 def test_examples_of_schedules_and_clocks_are_taken():
     for name, word in EXAMPLES["schedule"].items():
         assert taken(word, CLOCK).schedule.name == name
+    for name, word in EXAMPLES["staleness"].items():
+        assert taken(word, CLOCK).schedule.options["staleness"]["name"] == name
     for name, word in EXAMPLES["clock"].items():
         assert taken(word).clock.name == name
 

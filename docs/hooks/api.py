@@ -1,0 +1,51 @@
+"""MkDocs hook: docs/reference/protocol.md has every name that `rayfed_kd.protocol` exports, by its module."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections import defaultdict
+from typing import Any
+
+PAGE = "reference/protocol.md"
+MARK = "<!-- generated: protocol -->"
+PACKAGE = "rayfed_kd.protocol"
+FIRST = ("method", "messages", "contexts", "evaluated", "staleness", "schedule", "clock")
+
+
+def names_by_module() -> dict[str, list[str]]:
+    """Module -> the names that it defines, in the module's order; "" has aliases of types and constants."""
+    package = importlib.import_module(PACKAGE)
+    names = defaultdict(list)
+    for name in package.__all__:
+        module = getattr(getattr(package, name), "__module__", "")
+        names[module if module.startswith("rayfed_kd.") else ""].append(name)
+    for module, defined in names.items():
+        if module:
+            defined.sort(key=lambda name: inspect.getsourcelines(getattr(package, name))[1])
+    order = [f"{PACKAGE}.{module}" for module in FIRST]
+    return dict(
+        sorted(names.items(), key=lambda item: (item[0] not in order, not item[0], _place(item[0], order)))
+    )
+
+
+def _place(module: str, order: list[str]) -> tuple[int, str]:
+    return (order.index(module) if module in order else len(order), module)
+
+
+def sections() -> str:
+    """A heading and an introduction for each module, and below it mkdocstrings' mark of each name."""
+    parts = []
+    for module, names in names_by_module().items():
+        if module:
+            told = (importlib.import_module(module).__doc__ or "").strip().split("\n")[0]
+            parts.append(f"## {module.rpartition('.')[2].replace('_', ' ').capitalize()}\n\n{told}")
+        else:
+            parts.append("## Types and constants")
+        parts += [f"::: {PACKAGE}.{name}" for name in names]
+    return "\n\n".join(parts)
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Called by MkDocs with each page's Markdown."""
+    return markdown.replace(MARK, sections()) if page.file.src_uri == PAGE else markdown
