@@ -82,7 +82,7 @@ def _loss_key(loss: BatchLoss) -> Hashable:
         return loss.__func__, id(loss.__self__)
     if isinstance(loss, MethodType) and _is_frozen(loss.__self__):
         return loss.__func__, loss.__self__
-    if isinstance(loss, FunctionType) and loss.__closure__ is None and not loss.__defaults__:
+    if isinstance(loss, FunctionType) and not (loss.__closure__ or loss.__defaults__ or loss.__kwdefaults__):
         return loss
     raise CannotBatchError("its loss is neither a function without captured variables nor a frozen object's")
 

@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, cast
 
 import torch
 from pydantic import BaseModel
 
 CONSTANTS = (type(None), bool, int, float, complex, str, bytes)
-UNCHANGEABLE = (*CONSTANTS, torch.device, torch.dtype, torch.Size, enum.Enum, type, BuiltinFunctionType)
+UNCHANGEABLE = (
+    *(*CONSTANTS, torch.device, torch.dtype, torch.Size, enum.Enum, type, BuiltinFunctionType),
+    *(logging.Logger, re.Pattern),  # what they hold changes no result
+)
 TRUSTED = {*sys.stdlib_module_names, "torch", "numpy", "pydantic", "rayfed_kd"}
 
 
@@ -45,8 +50,11 @@ class ModuleData(NamedTuple):
         return _used_by(step, None)
 
     def constants(self) -> dict[str, Any]:
-        """The constants' values now, by name."""
-        return {name: getattr(sys.modules.get(module), name, None) for module, name in self.variables}
+        """The constants' values now, by module and name."""
+        return {
+            f"{module}.{name}": getattr(sys.modules.get(module), name, None)
+            for module, name in self.variables
+        }
 
 
 @cache
@@ -60,31 +68,39 @@ def _used_by(step: Any, owner: Any) -> ModuleData:
             continue
         seen.add((function, owner))
         for place, name, value in _mentioned(function, owner):
-            left += _functions(value, owner if place == "self" else None)
+            left += _functions(value, None if place else owner)
             if not _unchangeable(value):
-                return ModuleData(f"the global {name}, a {type(value).__name__}", ())
-            if isinstance(value, CONSTANTS) and place != "self":
+                return ModuleData(f"{'the global ' if place else ''}{name}, a {type(value).__name__}", ())
+            if place and isinstance(value, CONSTANTS):
                 variables[place, name] = None
     return ModuleData("", tuple(variables))
 
 
 def _mentioned(function: FunctionType, owner: type | None) -> Iterator[tuple[str, str, Any]]:
-    """(module, name, value) of all that a function's names may stand for; "self" where it is no module's."""
+    """(module, name, value) of all that a function's names may stand for; "" where it is no module's."""
     names, around = _names(function.__code__), function.__globals__
-    for name in names:
-        if name in around:
-            yield function.__module__, name, around[name]
-        for one in owner.__mro__ if owner is not None else ():
-            own = vars(one).get(name)
-            if isinstance(own, FunctionType | property | staticmethod | classmethod):
-                yield "self", name, own
+    for one in owner.__mro__ if owner is not None else ():
+        for name in sorted(names & set(vars(one))):
+            value = vars(one)[name]
+            if _code_of(value) is not None or not _trusted(one.__module__):
+                yield "", name, value
+    if _trusted(function.__module__):
+        return  # only of interest for the author's functions that it calls by `self`
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if name != "__class__":  # of `super()`, whose functions are looked at above
-            yield "self", name, cell.cell_contents
-    modules = [around[name] for name in names if isinstance(around.get(name), ModuleType)]
-    for module in modules:
-        if not _trusted(module.__name__):
-            yield from ((module.__name__, name, vars(module)[name]) for name in names if name in vars(module))
+            yield "", name, _content(cell)
+    for name in sorted(names & set(around)):
+        yield function.__module__, name, around[name]
+        if isinstance(module := around[name], ModuleType) and not _trusted(module.__name__):
+            inside = sorted(names & set(vars(module)))
+            yield from ((module.__name__, own, vars(module)[own]) for own in inside)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable that has no value yet
+        return None
 
 
 def _names(code: CodeType) -> set[str]:
@@ -94,17 +110,25 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _functions(value: Any, owner: type | None) -> list[tuple[FunctionType, type | None]]:
-    """The functions of the method's author behind a value."""
+    """The functions behind a value that are to be looked at, each with the class whose `self` it has."""
+    if isinstance(value, type):
+        if issubclass(value, BaseModel) or _trusted(value.__module__):
+            return []
+        # A dataclass' `__repr__` keeps a set of what it is printing.
+        own = (_code_of(inner) for name, inner in vars(value).items() if name != "__repr__")
+        return [(function, value) for function in own if function is not None]
+    function = _code_of(value)
+    if function is None or (owner is None and _trusted(function.__module__ or "")):
+        return []
+    return [(function, owner)]
+
+
+def _code_of(value: Any) -> FunctionType | None:
+    """The function behind a method, a property or a cache."""
     if isinstance(value, property):
         value = value.fget
     value = getattr(value, "__func__", getattr(value, "__wrapped__", value))
-    if isinstance(value, type) and not issubclass(value, BaseModel) and not _trusted(value.__module__):
-        # A dataclass' `__repr__` keeps a set of what it is printing.
-        named = [own for name, own in vars(value).items() if name != "__repr__"]
-        return [(own, value) for own in named if isinstance(own, FunctionType)]
-    if isinstance(value, FunctionType) and not _trusted(value.__module__ or ""):
-        return [(value, owner)]
-    return []
+    return value if isinstance(value, FunctionType) else None
 
 
 def _trusted(module: str) -> bool:

@@ -75,17 +75,14 @@ def parts(width: int, device: str) -> dict[str, float]:
         logits = teacher.classify(features)
         loss = information_entropy_loss(logits) + 0.1 * one_hot_loss(logits) + 0.1 * activation_loss(features)
         timed("teacher backward", lambda value=loss: value.backward())
-        generator.zero_gradients()
-        timed("generator backward", lambda x=images, seed=seen.grad: x.backward(seed))
-        timed("generator Adam step", adam.step)
+        towards = (images * seen.grad).sum()
+        timed("generator backward, Adam step", lambda value=towards: adam.minimise(value))
         answer = logits.detach()
         both = timed(
             "student forward, twice",
             lambda x=fixed, t=answer: cross_entropy(student(batch), labels) + distillation(t, student(x)),
         )
-        student.zero_gradients()
-        timed("student backward, twice", lambda value=both: value.backward())
-        timed("student SGD step", sgd.step)
+        timed("student backward, twice, SGD step", lambda value=both: sgd.minimise(value))
     return {name: statistics.median(values[3:]) for name, values in times.items()}
 
 

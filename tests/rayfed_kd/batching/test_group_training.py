@@ -301,6 +301,20 @@ class Holder:
 HOLDER = Holder()
 
 
+class OnTheClass(OwnLoss):
+    """Leaves the number in a table of the class, which a frozen method may have."""
+
+    table = {}  # noqa: RUF012 -- what is refused
+
+    def given(self, student, ctx):
+        self.table["scale"] = 1 + ctx.client
+        return {}
+
+    def loss(self, models, batch, given):
+        loss = label_loss(models, batch, given)
+        return loss._replace(value=self.table["scale"] * loss.value)
+
+
 class AfterTraining(OwnLoss):
     """The loss is pure, but what is sent comes from an object outside of the step."""
 
@@ -317,6 +331,7 @@ class AfterTraining(OwnLoss):
         (Ageing, "changes an attribute of a model"),
         (AgeingNoisily, "turns a tensor into a number"),
         (Global, "the global CURRENT, a dict"),
+        (OnTheClass, "table, a dict"),
         (AfterTraining, "the global HOLDER, a Holder"),
         (Averaging, "in place"),
         (Shrinking, "part of a model that it trains"),
