@@ -254,7 +254,9 @@ def test_imitation_reaches_layers_up_to_the_distillation_layer_alone(participati
     assert reply["layer"] == layer
     after = server_ctx.frozen_model(other)
     message = method._knowledge(after, reply, server_ctx)
-    monkeypatch.setattr("algorithms.fedd2s.cross_entropy", lambda logits, labels: 0.0 * logits.sum())
+    monkeypatch.setattr(
+        "rayfed_kd.toolbox.local_training.cross_entropy", lambda logits, labels: 0.0 * logits.sum()
+    )
     learned, _ = method.learn(initial, message, ctx)
     layers = Layers(after)
     assert torch.equal(layers.rest(learned, layer), layers.rest(initial, layer))
@@ -340,10 +342,10 @@ def test_passes_are_half_of_the_epochs_unless_given():
         logged = []
         submit = simulated.engine.submit
 
-        def counted(call, submit=submit, logged=logged):
-            future = submit(call)
-            logged.append(future.result().facts.logged.get("ce", (0, 0))[1])
-            return future
+        def counted(calls, submit=submit, logged=logged):
+            futures = submit(calls)
+            logged.extend(future.result().facts.logged.get("ce", (0, 0))[1] for future in futures)
+            return futures
 
         simulated.engine.submit = counted
         simulated.run()

@@ -42,10 +42,10 @@ def exchanges(name):
     run, calls = Simulation(setting, LocalEngine(Host(setting)), Silent()), {}
     submit = run.engine.submit
 
-    def noted(call):
-        key = (call.step, call.facts.round, call.facts.exchange)
-        calls.setdefault(key, []).append(call)
-        return submit(call)
+    def noted(asked):
+        for call in asked:
+            calls.setdefault((call.step, call.facts.round, call.facts.exchange), []).append(call)
+        return submit(asked)
 
     run.engine.submit = noted
     run.run()
