@@ -6,7 +6,6 @@ import pytest
 import yaml
 from pages import PAGES, code_blocks
 from paths import ROOT
-from rayfed_kd.tuning.spaces import space_of
 
 import rayfed_kd
 from algorithms import METHODS
