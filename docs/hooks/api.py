@@ -18,8 +18,11 @@ def names_by_module() -> dict[str, list[str]]:
     package = importlib.import_module(PACKAGE)
     names = defaultdict(list)
     for name in package.__all__:
-        module = getattr(getattr(package, name), "__module__", "")
-        names[module if module.startswith("rayfed_kd.") else ""].append(name)
+        thing = getattr(package, name)
+        defined_here = inspect.isfunction(thing) or (
+            inspect.isclass(thing) and thing.__module__.startswith("rayfed_kd.")
+        )
+        names[thing.__module__ if defined_here else ""].append(name)
     for module, defined in names.items():
         if module:
             defined.sort(key=lambda name: inspect.getsourcelines(getattr(package, name))[1])

@@ -10,6 +10,7 @@ from pages import PAGES
 from paths import ROOT
 
 from algorithms import METHODS
+from rayfed_kd import protocol
 from rayfed_kd.cli.listing import option_rows
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
@@ -154,3 +155,11 @@ def test_pages_of_the_site_are_those_of_the_folder():
     listed = re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE)
     assert sorted(listed) == sorted(PAGES)
     assert yaml.safe_load(text)["theme"]["font"] is False  # nothing is fetched
+
+
+def test_every_name_of_the_protocol_has_its_place_on_the_page():
+    api = hook("api")
+    listed = [name for names in api.names_by_module().values() for name in names]
+    assert sorted(listed) == sorted(protocol.__all__)
+    assert api.MARK in PAGES[api.PAGE]
+    assert all(f"::: rayfed_kd.protocol.{name}\n" in api.sections() + "\n" for name in listed)
