@@ -138,7 +138,7 @@ class Simulation:
         if start is None:
             server = setting.method.init_server(self._context(0))
             self._workshop.take_back()
-            self._check_storable(server)
+            self._check_storable(server, "before the first round")
             start = Snapshot(0, server, {}, 0.0)
         self._started -= start.wall_s
         clock = None if setting.clock.measured else setting.clock
@@ -163,12 +163,13 @@ class Simulation:
     def _poisoning(self) -> Poisoning:
         return Poisoning(self.setting.recipe, self.setting.method, self.engine.publish)
 
-    def _check_storable(self, server: Any) -> None:
-        """Raises RunError if a checkpoint could not hold the server's state, before the first one is due."""
+    def _check_storable(self, server: Any, when: str) -> None:
+        """Raises UnstorableError if no checkpoint could hold this state, before the first one is due."""
         try:
             pack(server)
         except UnstorableError as error:
-            raise RunError(f"the server of {type(self.setting.method).__name__}: {error}") from None
+            who = f"the server of {type(self.setting.method).__name__}"
+            raise UnstorableError(f"{who}, {when}: {error}") from None
 
     def snapshot(self, round_index: int, server: Any) -> Snapshot:
         """The run between two rounds."""
@@ -198,7 +199,7 @@ class Simulation:
         cohort = EngineCohort(round_index, self.run_state)
         server = method.run_round(server, cohort, ctx)
         if round_index == 1:  # what a later round adds is told by the checkpoint that it is in
-            self._check_storable(server)
+            self._check_storable(server, "round 1")
         cohort.end_round()
         self._workshop.take_back()
         self._note_apart(cohort.traffic)

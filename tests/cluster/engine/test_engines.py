@@ -139,7 +139,7 @@ def test_server_state_that_cannot_be_stored_is_refused_after_the_first_round(tmp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unstorable.py").write_text(UNSTORABLE)
     recipe = {**RECIPE, "method": {"name": "unstorable:Server"}, "rounds": 10}
-    with pytest.raises(RunError, match=r"the server of Server: the state\.seen is a set"):
+    with pytest.raises(RunError, match=r"the server of Server, round 1: the state\.seen is a set"):
         rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"], local=True)
 
 
