@@ -14,6 +14,7 @@ from cluster.server.checkpoints import Checkpointer, Snapshot
 from cluster.server.simulation import RoundRecord, Simulation
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import shared_vectors
+from rayfed_kd.protocol.codec import UnstorableError
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.testing.rules import ContractError
 from rayfed_kd.testing.watching import content
@@ -118,6 +119,8 @@ def run_outcome(
         broken = error.__cause__
         if isinstance(broken, ContractError):  # a host told it as a bug of a step
             raise broken from None
+        if isinstance(broken, UnstorableError):
+            raise ContractError("storable", "the server's state", str(error)) from None
         if "undeclared" in str(error):
             raise ContractError("declared", "the run", str(error)) from None
         raise
