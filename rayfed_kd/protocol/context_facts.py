@@ -41,7 +41,7 @@ class Log:
 class ClientData:
     """A client's share: indices [n] int64 of training samples, augmentation, local settings.
 
-    `model`: the workshop's name of the client's architecture.
+    `model`: the module pool's name of the client's architecture.
     """
 
     indices: np.ndarray[tuple[int], np.dtype[np.int64]]

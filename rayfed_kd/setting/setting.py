@@ -21,7 +21,7 @@ from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import layer_shape
-from rayfed_kd.models.module_pool import Workshop
+from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import (
     RECIPE_MODEL,
     Architecture,
@@ -120,16 +120,16 @@ class Setting:
     @cached_property
     def borders(self) -> Mapping[int, int]:
         """Length of an architecture's vector -> how many of its first elements are parameters."""
-        workshop, found = self.workshop(), dict[int, int]()
+        module_pool, found = self.module_pool(), dict[int, int]()
         for name in self.builders:
-            flat = workshop.lend(name, workshop.initial_vector(name))
+            flat = module_pool.lend(name, module_pool.initial_vector(name))
             length = flat.vector().numel()
             found[length] = min(flat.num_parameters, found.get(length, length))
         return found
 
-    def workshop(self, device: torch.device | str = "cpu") -> Workshop:
-        """A workshop of this setting's modules."""
-        return Workshop(self.builders, self.recipe.seed, device)
+    def module_pool(self, device: torch.device | str = "cpu") -> ModulePool:
+        """A pool of this setting's modules."""
+        return ModulePool(self.builders, self.recipe.seed, device)
 
     def device_data(self, device: torch.device | str = "cpu") -> DeviceData:
         """The data on a device, with the public set if there is one."""
@@ -163,14 +163,14 @@ class Setting:
         check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
         if isinstance(self.method.options, AggregationOptions):
             self.method.options.check_clients(cohort_size(self.recipe))
-        workshop = self.workshop()
+        module_pool = self.module_pool()
         for name in self.builders:
-            workshop.initial_vector(name)
+            module_pool.initial_vector(name)
         for name, architecture in self.method.architectures().items():
             if architecture.kind == "generator":
-                self._try_generator(name, architecture, workshop)
+                self._try_generator(name, architecture, module_pool)
         data = self.device_data()
-        self.method.check(ServerContext(workshop, data, self.server_facts(0), self.recipe.seed))
+        self.method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
 
     def _check_public(self) -> None:
         needs, asked, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
@@ -242,9 +242,9 @@ class Setting:
         with torch.random.fork_rng(devices=[]):
             return layer_shape(self.builders["model"](), cut, self.dataset.shape, "method.cut")
 
-    def _try_generator(self, name: str, architecture: Architecture, workshop: Workshop) -> None:
+    def _try_generator(self, name: str, architecture: Architecture, module_pool: ModulePool) -> None:
         path, takes = f"method.{name}.name", ("noise alone", "noise and labels")
-        generator = workshop.lend(name, workshop.initial_vector(name)).freeze()
+        generator = module_pool.lend(name, module_pool.initial_vector(name)).freeze()
         conditional = bool(getattr(generator.module, "conditional", False))
         if conditional != architecture.conditional:
             raise RecipeError(
@@ -256,7 +256,7 @@ class Setting:
         with torch.no_grad():
             made = tuple(generator(torch.zeros(2, generator.latent), *labels).shape[1:])
         wanted = self.spaces[architecture.space]
-        workshop.take_back()
+        module_pool.take_back()
         if made != wanted:
             whose = "the data's" if architecture.space == "images" else f"{self.recipe.model.name}'s last"
             theirs = f"{whose} {architecture.space} are {shown_sides(wanted)}"
@@ -264,7 +264,7 @@ class Setting:
 
 
 def _own_name(model: Named, recipe_model: Named) -> str:
-    """The workshop's name of a client's architecture; the recipe's own model is "model"."""
+    """The module pool's name of a client's architecture; the recipe's own model is "model"."""
     same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
     return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
 

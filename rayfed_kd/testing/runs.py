@@ -117,7 +117,7 @@ def run_outcome(
         simulation.run(start)
     except RunError as error:
         if isinstance(error, UnstorableError):
-            raise ContractError("storable", "the server", str(error)) from None
+            raise ContractError("storable", "the server's state", str(error)) from None
         broken = error.__cause__
         if isinstance(broken, ContractError):  # a host told it as a bug of a step
             raise broken from None

@@ -163,7 +163,7 @@ class Timed(LocalEngine):
 
 
 def first_calls(one, count):
-    vector = one.workshop().initial_vector("model").numpy()
+    vector = one.module_pool().initial_vector("model").numpy()
     asked = calls(range(count))
     return [replace(call, message=Held({"student": vector})) for call in asked]
 

@@ -94,7 +94,7 @@ def test_summary_says_what_the_tables_say(finished):
 
 def test_bytes_of_messages_add_up_to_the_rounds(finished):
     """FedKF: two models of 4 bytes a parameter down, one up, two clients; counts are metadata."""
-    module = rayfed_kd.prepare(SMALL).setting.workshop().initial_vector("model")
+    module = rayfed_kd.prepare(SMALL).setting.module_pool().initial_vector("model")
     rows = [row for row in finished.tables["messages"].to_pylist() if row["round"] == 1]
     weights = {row["direction"]: row["bytes"] for row in rows if row["kind"] == "weights"}
     assert weights == {"up": 4 * module.numel(), "down": 8 * module.numel()}

@@ -21,7 +21,7 @@ BROKEN = {
     "DrawsAtServer": ("global random", "the server's part"),
     "SendsUndeclared": ("declared", "the run"),
     "KeepsASet": ("storable", "round 1, client 0, init_client"),
-    "ServerKeepsASet": ("storable", "the server"),
+    "ServerKeepsASet": ("storable", "the server's state"),
     "CountsCalls": ("replay", "round 1, client 3, client_update"),
     "RemembersOutsideItsState": ("complete state", "round 1, client 3, client_update"),
     "DependsOnOrder": ("order", "a run whose clients go last first"),
