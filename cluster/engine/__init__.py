@@ -1,1 +1,1 @@
-"""What runs a client's step: calls, the host, the engine's interface, and the engine in this process."""
+"""Runs clients' steps: calls and results, the host, the engine's interface, the engine in this process."""

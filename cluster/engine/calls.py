@@ -1,4 +1,4 @@
-"""What crosses between the server and its hosts: calls and results, plain and picklable."""
+"""Calls and results that cross between the server and its hosts: plain, picklable values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number
 from rayfed_kd.protocol.message_codec import PartSize
 
-NO_STATE: Mapping[str, Any] = {"state": None}  # what a client without a state has for one
+NO_STATE: Mapping[str, Any] = {"state": None}  # stands for the state of a client that keeps none
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class StepCall:
 
     Attributes:
         step: name of the method's step.
-        facts: who, in which round, for which time.
+        facts: client, round, participation and exchange.
         message: the message's parts, by reference.
-        metadata: the message's numbers.
+        metadata: the message's plain numbers.
         state: the client's state before the step, by reference; None at its first step.
-        state_version: the dispatch that made that state, so that a host that has it need not fetch it.
-        number: which dispatch of the run this is, from 1.
-        observing: a look for people: the state after it is thrown away.
+        state_version: number of the dispatch that produced that state; a host that has it does not fetch it.
+        number: number of this dispatch in the run, from 1; 0 for an observation.
+        observing: whether the step is an observation: the state after it is discarded.
     """
 
     step: str
@@ -42,29 +42,29 @@ class StepCall:
 
 
 class NewProcessError(Exception):
-    """A client actor was restarted and must be built first."""
+    """A client actor's process was restarted, and its host is not built yet."""
 
 
 class StepError(RunError):
-    """A step raised: a bug in the method, told with its own traceback; never tried again."""
+    """A step raised an error, shown with its own traceback. It is never retried: it would fail again."""
 
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What the server needs to know of a step's result without fetching it.
+    """The facts of a step's result that the server needs without fetching its arrays.
 
     Attributes:
-        metadata: the reply's numbers.
+        metadata: the reply's plain numbers.
         sizes: part -> its elements, and its bytes on the wire.
-        non_finite: parts with a NaN or an infinity.
-        logged: name -> (sum, count).
-        samples: training samples drawn, counted in each epoch.
-        host, node: which host ran it, and on which machine.
-        seconds: how long the step took there; of clients that were run together, the mean.
-        alone: why local epochs ran by themselves that should have run with others': empty if none did, None
-            if none should.
-        keeps_state: whether the client has a state after it.
-        rss_mb, gpu_mb: the host's memory after it.
+        non_finite: names of parts with a NaN or infinite value.
+        logged: name -> (sum, count) of the logged values.
+        samples: training samples drawn, counted in every epoch.
+        host, node: number of the host that ran the step, and name of its machine.
+        seconds: real seconds of the step; in a group, the group's seconds divided by its clients.
+        alone: for a step in a group: why its local epochs ran alone, or "" if they ran with the others'.
+            None: the step was not in a group.
+        keeps_state: whether the client has a state after the step.
+        rss_mb, gpu_mb: memory of the host's process and of its GPU after the step, in MiB.
     """
 
     metadata: Mapping[str, Number]
@@ -83,7 +83,7 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step's facts, and its reply's parts and the client's new state by reference."""
+    """A step's facts; the reply's parts and the client's new state are references."""
 
     facts: StepFacts
     parts: Handle
@@ -92,14 +92,14 @@ class StepResult:
 
 @dataclass(frozen=True)
 class EvaluationCall:
-    """A shared model on a stretch of test samples.
+    """Evaluation of a shared model on a stretch of test samples.
 
     Attributes:
-        vectors: the models, by reference.
-        model: which of them.
-        architecture: of that model.
+        vectors: the models' vectors by name, by reference.
+        model: name of the model to evaluate.
+        architecture: name of its architecture.
         split: "local" (all clients' test parts, pooled in client order) or "official".
-        start, stop: the stretch.
+        start, stop: the stretch's first index, and the one after its last.
     """
 
     vectors: Handle
@@ -112,7 +112,13 @@ class EvaluationCall:
 
 @dataclass(frozen=True)
 class SharedPart:
-    """A server's part of models whose first layers are clients' own: by reference, and its architecture."""
+    """The server's part of models whose first layers are the clients' own.
+
+    Attributes:
+        vectors: the parts' vectors by name, by reference.
+        name: name of the part.
+        architecture: name of its architecture.
+    """
 
     vectors: Handle
     name: str
@@ -121,14 +127,14 @@ class SharedPart:
 
 @dataclass(frozen=True)
 class PersonalCall:
-    """A client's own model on its own test part, or on the official test set.
+    """Evaluation of a client's own model on its own test part, or on the official test set.
 
     Attributes:
-        client: whose.
-        state: its latest state, by reference; None if no step of it has ended yet.
-        state_version: as of `StepCall`.
-        split: "local" or "official".
-        part: what completes the client's first layers; None: the model is its own alone.
+        client: id of the client.
+        state: its latest state, by reference; None before its first reply.
+        state_version: as in `StepCall`.
+        split: "local" (the client's test part) or "official".
+        part: the server's part behind the client's first layers; None: the whole model is the client's own.
     """
 
     client: int
@@ -143,7 +149,12 @@ class PersonalCall:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """correct [stop - start] bool, one per sample, and the stretch's summed cross entropy."""
+    """The result of an `EvaluationCall`.
+
+    Attributes:
+        correct: [stop - start] bool, whether each sample's prediction is correct.
+        loss_sum: the stretch's summed cross entropy, in nats.
+    """
 
     correct: Array
     loss_sum: float
@@ -151,7 +162,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A handle on arrays of this process."""
+    """A handle on arrays of this process. Equal only to itself, so that hosts can cache by handle."""
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
@@ -160,5 +171,5 @@ class Held:
         return self.arrays
 
     def own(self) -> Held:
-        """Itself."""
+        """This handle: its arrays are not shared with other clients'."""
         return self

@@ -1,7 +1,7 @@
-"""The one class that does clients' work. It runs in the calling process or inside an actor.
+"""The host: it runs clients' steps, in the calling process or inside an actor.
 
-A host owns modules (built once, reused), the mapped data set and, for as many clients as it is
-told, their latest states. Nothing that it computes depends on which host it is.
+A host has modules (built once, reused), the memory-mapped data set, and the latest states of a given number
+of clients. No result depends on which host computes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from rayfed_kd.protocol.message_codec import Wire
 from rayfed_kd.setting.setting import Setting
 
 EVALUATION_BATCH = 256
-# A step's facts, its reply's parts and its client's state: the two larger ones stay where they are made.
+# A step's facts, its reply's parts and its client's state. Only the facts travel to the server at once.
 HostResult = tuple[StepFacts, Mapping[str, Array], Mapping[str, Any]]
 _Done = tuple[Any, Reply, dict[str, Array]]
 _How = tuple[float, str | None, tuple[float, float]]  # seconds, why alone, MiB of the process and the GPU
@@ -61,8 +61,8 @@ class Host:
     Args:
         setting: method, data, partition.
         host: this host's number, for the tables.
-        device: what it computes on.
-        keep_states: of how many clients it keeps the latest state, so that it need not travel.
+        device: where it computes.
+        keep_states: number of clients whose latest states it keeps, so that these need not travel.
     """
 
     def __init__(
@@ -81,7 +81,11 @@ class Host:
         self._process, self._node = psutil.Process(), platform.node()
 
     def step(self, call: StepCall) -> HostResult:
-        """Runs a client's step; gives its facts, the reply's parts and the new state, ready to travel."""
+        """Run a client's step.
+
+        Returns: the step's facts, the reply's encoded parts, and the packed new state.
+        Raises: StepError if the method raised or its state cannot be stored.
+        """
         started = time.perf_counter()
         ctx = self._context(call.facts)
         try:
@@ -93,7 +97,11 @@ class Host:
     def steps(
         self, calls: Sequence[StepCall]
     ) -> tuple[list[StepFacts], list[Mapping[str, Array]], list[Mapping[str, Any]]]:
-        """Runs a group of clients' steps, their local epochs together; the same of each, in order."""
+        """Run a group of clients' steps, with their local epochs as one batch.
+
+        Returns: the steps' facts, encoded parts and packed states, each in the calls' order.
+        Raises: StepError if the method raised for one of them or its state cannot be stored.
+        """
         started = time.perf_counter()
         contexts = [self._context(call.facts) for call in calls]
         steps = [(ctx, partial(self._run, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
@@ -112,7 +120,7 @@ class Host:
     def _run(self, call: StepCall, ctx: ClientContext) -> _Done:
         """The method's step: from the message's and the state's wire form to the reply's arrays."""
         try:
-            # A broadcast is copied to the device once, not once a client.
+            # A broadcast is copied to the device once per round, not once per client.
             if self._message[0] != call.message:
                 arrays = call.message.resolve()
                 if self._down.codec is not None:
@@ -128,10 +136,10 @@ class Host:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
 
     def _result(self, call: StepCall, ctx: ClientContext, done: _Done, how: _How) -> HostResult:
-        """A step's outcome as it travels: counted, encoded, and its state packed."""
+        """A step's outcome as it travels: parts counted and encoded, the state packed."""
         state, reply, arrays = done
         seconds, alone, (rss_mb, gpu_mb) = how
-        # A look at clients is no traffic: its reply travels as it is.
+        # An observation is no traffic of the deployment, so no codec changes its reply.
         parts, sizes = (self._uncoded if call.observing else self._up).encoded(arrays)
         if state is None:
             packed = NO_STATE
@@ -140,6 +148,7 @@ class Host:
                 packed = {"state": pack(state)}
             except UnstorableError as error:
                 raise StepError(f"{call} of {type(self._setting.method).__name__}: {error}") from None
+        # The state after an observation is discarded, so the client's kept state must stay.
         if not call.observing:
             self._kept[call.facts.client] = (call.number, state)
             self._kept.move_to_end(call.facts.client)
@@ -162,20 +171,23 @@ class Host:
         return facts, parts, packed
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
-        """Counts right predictions of a shared model, sample by sample."""
+        """Evaluate a shared model on a stretch of test samples."""
         vector = to_tensor(call.vectors.resolve()[call.model], self._device)
         indices = self._pool(call.split)[call.start : call.stop]
         return self._tested(self._frozen(Evaluated(vector, call.architecture)), call.split, indices)
 
     def personal(self, call: PersonalCall) -> Evaluated:
-        """A client's own model, from its state."""
+        """A client's own model, which the method makes from the client's state."""
         state, asked = self._asked(call)
         model = self._setting.method.personal(state, asked)
         found = model if isinstance(model, Evaluated) else Evaluated(model, "model")
         return replace(found, architecture=asked.architecture(found.architecture))
 
     def evaluate_personal(self, call: PersonalCall) -> int:
-        """Counts right predictions of a client's own model."""
+        """Count the correct predictions of a client's own model.
+
+        Raises: StepError if the method raised.
+        """
         if call.split == "official":
             indices = self._pool(call.split)
         else:
@@ -192,14 +204,14 @@ class Host:
             self._module_pool.take_back()
 
     def _asked(self, call: PersonalCall) -> tuple[Any, ClientContext]:
-        """A client's state, and the context in which its method is asked about it."""
-        # Participations count from 1, so this shares no random stream with a client's steps. A state
-        # that is not there yet is made as the client's first step will make it.
+        """A client's state, and the context in which the method makes a model from it."""
+        # Participations count from 1, so participation 0 shares no random stream with a client's steps. A
+        # client without a state gets the one that its first step, of participation 1, will start from.
         asked, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
         return self._state(call.state, call.state_version, first), asked
 
     def _completed(self, call: PersonalCall, part: SharedPart) -> Callable[[Tensor], Tensor]:
-        """A client's first layers with the server's part behind them."""
+        """A client's first layers followed by the server's part."""
         state, asked = self._asked(call)
         vector = to_tensor(part.vectors.resolve()[part.name], self._device)
         frozen = self._frozen(Evaluated(vector, part.architecture))
@@ -209,6 +221,7 @@ class Host:
         return self._module_pool.lend(evaluated.architecture, evaluated.vector).freeze()
 
     def _tested(self, model: Callable[[Tensor], Tensor], split: str, indices: Tensor) -> EvaluationResult:
+        # In float64: a float32 sum over all test samples would lose digits.
         correct, loss_sum = [], torch.zeros((), dtype=torch.float64, device=self._device)
         try:
             with torch.inference_mode():
@@ -230,7 +243,7 @@ class Host:
         return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
 
     def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:
-        """The client's state of version `wanted`: made, kept here, or fetched."""
+        """The client's state of version `wanted`: initialised, kept on this host, or fetched."""
         if handle is None:
             return self._setting.method.init_client(ctx)
         version, state = self._kept.get(ctx.client, (-1, None))
@@ -254,7 +267,7 @@ class Host:
 
 
 def _non_finite(arrays: Mapping[str, Array], wire: Mapping[str, Array]) -> tuple[str, ...]:
-    """Parts with a NaN or an infinity, also if only their wire form has it: a small type overflows."""
+    """Parts with a NaN or infinite value, also if only the encoded form has one: a float16 may overflow."""
     names = [name for name, array in arrays.items() if not _finite(array)]
     if wire is not arrays:
         names += [

@@ -1,4 +1,4 @@
-"""What the server needs of an engine."""
+"""The interface through which the server uses an engine."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from rayfed_kd.protocol import Array, Handle
 
 
 class Engine(Protocol):
-    """Runs calls on hosts. Called from the server's round thread."""
+    """Runs calls on hosts. The server calls it from the thread that runs the rounds."""
 
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
-        """Makes arrays readable by every host; one copy, whoever reads."""
+        """Make arrays readable by every host; all readers share one copy.
+
+        Returns: a handle that can be part of calls.
+        """
         ...
 
     def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
-        """Starts steps on one host; several as one batched program, where they can be.
+        """Start steps on one host; several run as one batched program where that is possible.
 
-        Returns: one future a call. If a step of several raises, all of them raise that.
+        Returns: one future per call. If one of several steps raises, all futures raise its error.
         """
         ...
 
     @property
     def hosts(self) -> int:
-        """How many there are."""
+        """Number of hosts, at least 1."""
         ...
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
-        """Starts an evaluation on some host."""
+        """Start the evaluation of a shared model on any host."""
         ...
 
     def evaluate_personal(self, call: PersonalCall) -> Future[int]:
-        """Starts an evaluation of a client's own model on some host; right predictions."""
+        """Start the evaluation of a client's own model; the future gives its correct predictions."""
         ...
 
     def durable(self, result: StepResult) -> StepResult:
-        """The result with a copy that outlives the machine of the host that made it."""
+        """Copy a result's arrays so that they survive the loss of the machine that computed them."""
         ...

@@ -1,4 +1,4 @@
-"""The engine that needs nobody: one host in the calling process."""
+"""The local engine: one host in the calling process, without Ray."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ T = TypeVar("T")
 
 
 class LocalEngine:
-    """One host in the calling process: for tests, debuggers and small runs."""
+    """One host in the calling process: for tests, debuggers and small runs.
+
+    Every call runs at once in the caller's thread, so a step's error is raised by `submit` itself.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
-        """The arrays as they are."""
+        """A handle on the arrays themselves, without a copy."""
         return Held(arrays)
 
     def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
-        """Runs the steps now."""
+        """Run the steps now; the futures are done."""
         if len(calls) == 1:
             done = [self._host.step(calls[0])]
         else:
@@ -37,7 +40,7 @@ class LocalEngine:
         return 1
 
     def durable(self, result: StepResult) -> StepResult:
-        """The result as it is: there is one process."""
+        """The same result: there is no other machine that could be lost."""
         return result
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:

@@ -1,7 +1,7 @@
-"""The actors: thin shells around a host and around the simulation's loop.
+"""The actors: thin wrappers of a host and of the server's loop.
 
-The launching process creates all of them and hands the server the clients' handles: actors that the
-server created would die with it. The server's loop runs in a thread of its own.
+The launching process creates all actors and gives the server the clients' handles. Ray would end actors
+that the server created together with the server. The server's loop runs in its own thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ LOGICAL_GPUS = "RAYFED_KD_LOGICAL_GPUS"
 
 
 def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch.device:
-    """The device that Ray gave this actor; on a GPU its memory is capped to the actor's share."""
+    """Set up the device that Ray assigned to this actor.
+
+    Args:
+        num_gpus: the actor's request; a fraction also limits this process's share of GPU memory.
+        threads: torch's threads.
+        deterministic: whether GPU kernels must be deterministic.
+    Returns: the CPU or the first visible GPU, as Ray shows an actor only its own.
+    Raises: RunError if Ray assigned a GPU that torch does not see.
+    """
     torch.set_num_threads(threads)
     assigned = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     if not assigned or num_gpus == 0 or os.environ.get(LOGICAL_GPUS) == "1":
@@ -51,6 +59,7 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     if num_gpus < 1:
         torch.cuda.set_per_process_memory_fraction(num_gpus, 0)
     if deterministic:
+        # cuBLAS is deterministic only with a fixed workspace; torch raises an error without the variable.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True)
@@ -58,19 +67,23 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
 
 
 class ClientActor:
-    """A process that runs clients' steps. Holds the models, and the states of the clients it ran last.
+    """A process that runs clients' steps. It has the modules, and the states of the clients it ran last.
 
-    Nothing is given to the constructor: Ray would run it again after a restart with what may be lost by
-    then. The engine sends `build` to every process, also to a restarted one.
+    The constructor takes no arguments. Ray calls it again after a restart, and arguments may then be lost
+    with a machine. Instead the engine sends `build` to every process, also to a restarted one.
     """
 
     def __init__(self) -> None:
         self._built: Host | None = None
 
     def build(self, blueprint: Blueprint, host: int, plan: Plan) -> None:
-        """Makes the host; the first call of a process.
+        """Build the host. This is the first call to a new process.
 
-        Raises: RunError if this process runs other code than made the blueprint.
+        Args:
+            blueprint: the setting to build.
+            host: this host's number.
+            plan: says what this actor requested, and how many states it keeps.
+        Raises: RunError if this process runs other code than the one that made the blueprint.
         """
         setting = blueprint.build()
         recipe = setting.recipe
@@ -78,37 +91,40 @@ class ClientActor:
         device = assigned_device(num_gpus, recipe.placement.threads, recipe.deterministic)
         self._built = Host(setting, host, device, plan.keep_states)
         gc.collect()
-        gc.freeze()  # what is here stays; looking at it all again and again takes as long as small steps do
+        gc.freeze()  # these objects live on; scanning them in each collection takes as long as a small step
 
     @ray.method(num_returns=3)
     def step(self, call: StepCall) -> HostResult:
-        """One client's step; three return values, so that the server waits for the facts alone."""
+        """Run one client's step. Of its three return values the server waits for the facts alone."""
         return self._host.step(call)
 
     @ray.method(num_returns=3)
     def steps(self, packed: PackedCalls) -> tuple[bytes, Any, list[Any] | None]:
-        """A group's steps; their facts and parts, packed, and states, None where no client keeps any."""
+        """Run a group's steps: packed facts, stacked parts, and states (None if no client keeps one)."""
         facts, parts, states = self._host.steps(packed.calls())
         kept = states if any(one.keeps_state for one in facts) else None
         return pack_facts(facts), stacked(parts), kept
 
     def several(self, packed: PackedCalls) -> list[Any]:
-        """Steps one after another: facts or errors, packed, the parts, and each step's state."""
+        """Run steps one after another, in one call, as a call costs more than a short step.
+
+        Returns: the packed facts, with a StepError for each failed step; the stacked parts; each state.
+        """
         host, done = self._host, list[tuple[Any, Mapping[str, Array], Any]]()
         for call in packed.calls():
             try:
                 done.append(host.step(call))
-            except StepError as error:  # the others' results hold
+            except StepError as error:  # the other steps are independent of it, and their results are used
                 done.append((error, {}, None))
         facts, parts, states = zip(*done, strict=True)
         return [pack_facts(facts), stacked(parts), *states]
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
-        """A stretch of test samples."""
+        """Evaluate a shared model on a stretch of test samples."""
         return self._host.evaluate(call)
 
     def evaluate_personal(self, call: PersonalCall) -> int:
-        """A client's own model."""
+        """Count the correct predictions of a client's own model."""
         return self._host.evaluate_personal(call)
 
     @property
@@ -120,7 +136,16 @@ class ClientActor:
 
 @ray.remote(concurrency_groups={"control": 2})  # type: ignore[call-overload]  # status answers while a round's references come in
 class ServerActor:
-    """The server: the simulation's loop in a thread, results in its own process, status at any moment."""
+    """The server: it runs the loop in a thread and writes the results; it answers calls at any moment.
+
+    Args:
+        blueprint: the setting to build.
+        reference: a list with one reference to the blueprint, which the client actors are built from.
+        clients: the client actors' handles.
+        plan: the run's hosts.
+        folder: the run's folder.
+        resume: whether to continue from the newest checkpoint in the folder.
+    """
 
     def __init__(
         self,
@@ -132,7 +157,7 @@ class ServerActor:
         resume: bool = False,
     ) -> None:
         setting = blueprint.build()
-        (self._blueprint,) = reference  # in a list, so that it comes as a reference
+        (self._blueprint,) = reference  # Ray replaces a reference by its object, unless it is in a list
         recipe = setting.recipe
         self._device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
         self._setting, self._clients, self._plan = setting, clients, plan
@@ -143,7 +168,7 @@ class ServerActor:
         self._told: list[str] = []
 
     async def run(self) -> dict[str, Any]:
-        """The whole run; gives the summary. Tables are closed whatever happens."""
+        """Run all rounds and return the summary. The tables are closed also after an error."""
         loop = asyncio.get_running_loop()
         sizes = self._setting.partition.sizes.tolist()
         recipe, plan = self._setting.recipe, self._plan
@@ -159,6 +184,7 @@ class ServerActor:
             on_load=meters.in_flight,
             tell=self._told.append,
         )
+        # In a thread: the event loop must stay free for references, of which resuming needs some, too.
         self._assembled = await asyncio.to_thread(
             assemble,
             self._setting,
@@ -169,28 +195,28 @@ class ServerActor:
             on_event=meters.round,
             tell=self._told.append,
         )
-        if self._stopping:
+        if self._stopping:  # `stop` came while the run was assembled, and had no simulation to stop yet
             self._assembled.simulation.stop()
         return await asyncio.to_thread(self._assembled.run)
 
     @ray.method(concurrency_group="control")
     async def events(self, since: int) -> list[dict[str, Any]]:
-        """The rounds' events from number `since` on."""
+        """The rounds' events from index `since` on."""
         return [] if self._assembled is None else self._assembled.recorder.events[since:]
 
     @ray.method(concurrency_group="control")
     async def told(self, since: int) -> list[str]:
-        """Lines from number `since` on: what was found damaged on resuming, who trains together."""
+        """Lines for the user from index `since` on, such as damaged checkpoints and lost hosts."""
         return self._told[since:]
 
     @ray.method(concurrency_group="control")
     async def stop(self) -> None:
-        """Ends the run at once, or before it starts; `run` then returns with what there is."""
+        """End the run at once, or before it starts; `run` then returns the summary up to there."""
         self._stopping = True
         if self._assembled is not None and self._engine is not None:
             self._assembled.simulation.stop()
             self._engine.cancel()
 
     async def evaluated(self) -> dict[str, Array]:
-        """The shared models of the last evaluated round, name -> vector."""
+        """The shared models of the last evaluated round: name -> [P] float32."""
         return {} if self._assembled is None else self._assembled.models()

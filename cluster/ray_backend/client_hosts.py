@@ -1,4 +1,4 @@
-"""The client actors of a run: which are built, which are lost for good, and which client may run where."""
+"""The client actors of a run: which are built, which are lost for good, which client may run on which."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
 
-POLL_S, RESTART_S = 0.5, 300.0
+POLL_S, RESTART_S = 0.5, 300.0  # interval of tries to build a host, and sum of their pauses until it is gone
 
 
 class ClientHosts:
-    """Client actors by number, and what is known of each.
+    """The client actors by number, with their load and state.
 
     Args:
-        actors: their handles, not built yet.
-        blueprint: a reference to what they are built from.
-        plan: where clients may run. Shared models are evaluated anywhere.
+        actors: the actors' handles, not built yet.
+        blueprint: a reference to the blueprint that they are built from.
+        plan: which client may run on which host. Shared models are evaluated on any host.
 
     Attributes:
-        actors: as above.
-        load: calls that each has.
-        building: hosts that are not built: new ones, and lost ones until they are back.
-        gone: hosts that never will be built, and why.
+        actors: the actors' handles.
+        pinned: whether client k runs on host k.
+        load: number of calls that each host has.
+        building: hosts that are not built: new ones, and lost ones until they are built again.
+        gone: host -> why it will never be built.
     """
 
     def __init__(self, actors: Sequence[Any], blueprint: Any, plan: Plan) -> None:
@@ -38,7 +39,7 @@ class ClientHosts:
         self._every = tuple(range(len(actors)))
         self._by_client = {client: one.hosts for one in plan.classes for client in one.clients}
         self.building = set(self._every)
-        self._new = set(self._every)  # those that never were built
+        self._new = set(self._every)  # hosts that were never built
         self.gone: dict[int, str] = {}
         self._fault: Exception | None = None  # why no host can be built
 
@@ -46,26 +47,32 @@ class ClientHosts:
         return len(self.actors)
 
     def allowed(self, client: int | None) -> tuple[int, ...]:
-        """The hosts that a client may run on; all for a shared model's evaluation, which is no client's."""
+        """The hosts that a client may run on; None (evaluation of a shared model): all hosts."""
         return self._every if client is None else self._by_client.get(client, self._every)
 
     def free(self, job: Job, depth: int) -> int | None:
         """The host that a job goes to now; None: none has room.
 
         Args:
-            depth: calls that a host may have.
+            job: the job.
+            depth: number of calls that a host may have.
         """
         if self.pinned and job.client is not None:
             if job.client not in self.building:
-                return job.client  # its state is there
-            if job.client in self._new:  # it will be, in a moment
+                return job.client  # whatever its load: the client's state is on this host
+            if job.client in self._new:  # it is built in a moment; a lost one may take minutes
                 return None
         built = [host for host in self.allowed(job.client) if host not in self.building]
         host = min(built, key=self.load.__getitem__) if built else None
         return host if host is not None and self.load[host] < depth else None
 
     async def build(self, host: int, lost: str) -> None:
-        """Builds a new or restarted host, as soon as it answers; until then no call is sent to it."""
+        """Build a new or restarted host as soon as it answers. Until then no other call is sent to it.
+
+        Args:
+            host: the host's number.
+            lost: why it was lost, for the message if it never answers.
+        """
         for _ in range(int(RESTART_S / POLL_S)):
             try:
                 built = self.actors[host].build.remote(self._blueprint, host, self._plan)
@@ -73,19 +80,19 @@ class ClientHosts:
                 self.building.discard(host)
                 self._new.discard(host)
                 return
-            except ray.exceptions.ActorUnavailableError:  # it starts, or no machine has room for it now
+            except ray.exceptions.ActorUnavailableError:  # it is starting, or no machine has room for it now
                 await asyncio.sleep(POLL_S)
             except LOST as error:
                 lost = cause_of_loss(error)
                 break
-            except Exception as error:  # what it raised: other code there, no GPU
+            except Exception as error:  # raised by `build`, such as other code there: no host can be built
                 self._fault = explained(error)
                 break
         self._new.discard(host)
         self.gone[host] = lost
 
     def hopeless(self, job: Job) -> Exception | None:
-        """Why no host is there for a job and none may come back; None if one is or may."""
+        """Why no host can ever run a job; None if one can, or may come back."""
         hosts = self.allowed(job.client)
         if not self.gone or (self._fault is None and not all(host in self.gone for host in hosts)):
             return None

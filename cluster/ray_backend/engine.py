@@ -1,6 +1,6 @@
-"""The engine on Ray: which call goes to which client actor, when, with which others, and what if one is lost.
+"""The engine on Ray: it schedules calls on client actors, and runs them again if an actor is lost.
 
-Its event loop only moves references. Vectors are never resolved here, but where they are used.
+Its event loop only moves references. Vectors are resolved where they are used, never here.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.recipe.schema import FaultsRecipe
 
-SMALL = 32 * 1024  # bytes of a message that goes with every call
+SMALL = 32 * 1024  # most bytes of a message that travels inside every call instead of in the object store
 STOPPED = "stopped in the middle of a round"
-LEAST_S, MOST_S = 0.005, 0.05  # work that goes to a host in one call, if steps are short
+LEAST_S, MOST_S = 0.005, 0.05  # seconds of work that short steps are combined to, in one call to a host
 
 
 class RayEngine:
@@ -44,13 +44,13 @@ class RayEngine:
 
     Args:
         actors: the client actors' handles, not built yet.
-        blueprint: a reference to what they are built from.
-        plan: where clients may run. Shared models are evaluated anywhere.
-        sizes: [K] training samples, to start long steps first.
+        blueprint: a reference to the blueprint that they are built from.
+        plan: which client may run on which host. Shared models are evaluated on any host.
+        sizes: [K] training samples of each client, to start long steps first.
         loop: the event loop that waits for references.
         faults: how often a step whose host was lost is run again, and how long a step may take.
-        max_inflight: calls at a time that all actors have together; None: as many as they take.
-        on_load: told how many calls they have whenever that changes.
+        max_inflight: most calls that all actors have together at a time; None: no limit.
+        on_load: called with the number of calls that the actors have whenever it changes.
         tell: called with a line when a host was lost.
     """
 
@@ -71,27 +71,34 @@ class RayEngine:
         self._max_inflight, self._on_load = max_inflight or math.inf, on_load
         self._clients, self._pace = ClientHosts(actors, blueprint, plan), Pace(sizes)
         self._sizes = sizes
-        self._submitted: deque[Job] = deque()  # by other threads, on their way to the event loop
+        # Filled by other threads, emptied by the event loop; a deque's append and popleft are thread-safe.
+        self._submitted: deque[Job] = deque()
         self._waiting: list[Job] = []
         self._open: dict[int, Job] = {}  # by number
         self._cancelled = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references to tasks
         self._count = 0
         for host in range(len(actors)):
             loop.call_soon_threadsafe(self._spawn, self._build(host, "never started"))
 
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
-        """One copy in the object store, whoever reads; small arrays go with the calls."""
-        plain = all(isinstance(array, np.ndarray) for array in arrays.values())  # no state of a checkpoint
+        """Put arrays into the object store once; small arrays travel with the calls instead."""
+        # A client's state from a checkpoint is no array, and always goes into the store.
+        plain = all(isinstance(array, np.ndarray) for array in arrays.values())
         if plain and sum(array.nbytes for array in arrays.values()) <= SMALL:
             return Enclosed(uuid4().hex, {name: array.copy() for name, array in arrays.items()})
         return RayHandle(ray.put(dict(arrays)))
 
     def submit(self, calls: Sequence[Any]) -> list[Future[Any]]:
-        """Queues a step, or a group's steps; an evaluation alone. Gives a future for each."""
+        """Queue a step, a group's steps, or one evaluation.
+
+        Returns: one future per call.
+        """
         self._count += 1
         futures: list[Future[Any]] = [Future() for _ in calls]
         job = Job((-float(sum(map(self._samples, calls))), self._count), calls, futures)
+        # Registered before the flag is read. `cancel`, in another thread, sets the flag before it reads the
+        # open jobs: so one of the two ends this job in any case.
         self._open[self._count] = job
         if self._cancelled:
             self._end(job, StoppedError(STOPPED))
@@ -102,28 +109,28 @@ class RayEngine:
 
     @property
     def hosts(self) -> int:
-        """How many client actors there are."""
+        """Number of client actors."""
         return len(self._clients)
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
-        """Queues an evaluation."""
+        """Queue the evaluation of a shared model."""
         return self.submit([call])[0]
 
     def evaluate_personal(self, call: PersonalCall) -> Future[int]:
-        """Queues an evaluation of a client's own model."""
+        """Queue the evaluation of a client's own model; the future gives its correct predictions."""
         return self.submit([call])[0]
 
     def durable(self, result: StepResult) -> StepResult:
-        """The result with parts and state copied into the object store of the server's machine."""
+        """Copy a result's parts and state into the object store of the server's machine."""
         parts, state = self.publish(result.parts.resolve()), result.state
         if result.facts.keeps_state:
             state = RayHandle(ray.put({**state.resolve()}))
         return StepResult(result.facts, parts, state)
 
     def cancel(self) -> None:
-        """Ends all steps: each, open or still to come, raises StoppedError where it is waited for.
+        """End all steps: the futures of open and of later ones raise StoppedError.
 
-        Evaluations that are under way go on: a round that is over may still be written down.
+        Started evaluations go on, so that the last finished round can still be recorded.
         """
         self._cancelled = True
         for job in list(self._open.values()):
@@ -131,13 +138,13 @@ class RayEngine:
                 self._end(job, StoppedError(STOPPED))
 
     def _samples(self, call: Any) -> int:
-        """Samples that a call goes through: long ones start first."""
+        """Number of samples that a call processes: calls with the most start first."""
         if isinstance(call, EvaluationCall):
             return call.stop - call.start
         return self._sizes[call.client if isinstance(call, PersonalCall) else call.facts.client]
 
     def _pump(self) -> None:
-        """Starts what can start. While much waits, a host has its next call before the last one ends."""
+        """Start all jobs that can start. While many wait, a host gets its next call before the last ends."""
         while self._submitted:
             bisect.insort(self._waiting, self._submitted.popleft())
         self._refuse_hopeless()
@@ -145,7 +152,7 @@ class RayEngine:
         while self._waiting and (startable := self._startable()) is not None:
             place, host = startable
             job = self._waiting.pop(place)
-            if job.done:  # given up or stopped before it began
+            if job.done:  # given up or stopped before it was sent
                 self._open.pop(job.priority[1], None)
                 continue
             hosts.load[host] += 1
@@ -153,12 +160,12 @@ class RayEngine:
             self._spawn(self._run(host, [job, *self._short_steps(host, job)]))
 
     def _short_steps(self, host: int, first: Job) -> list[Job]:
-        """Waiting steps that go with a first one; none where calls are counted or hosts are clients' own."""
+        """Waiting short steps to send with a first one; none under `max_inflight` or with pinned clients."""
         hosts = self._clients
         if hosts.pinned or self._max_inflight < math.inf:
             return []
         allowed = (job for job in self._waiting if host in hosts.allowed(job.client))
-        # Half of what waits is left for others, so that hosts end at about the same time.
+        # A host takes at most half of its share of the queue, so that all hosts end at about the same time.
         share = math.ceil(len(self._waiting) / (2 * len(hosts)))
         chosen = short_steps(first, allowed, self._pace, share, LEAST_S, MOST_S)
         if chosen:
@@ -172,11 +179,12 @@ class RayEngine:
         task.add_done_callback(self._tasks.discard)
 
     def _startable(self) -> tuple[int, int] | None:
-        """The place of the first job that can start, and the host for it."""
+        """The place in the queue of the first job that can start, and its host; None: none can."""
         hosts = self._clients
         if sum(hosts.load) >= self._max_inflight:
             return None
-        ahead = self._faults.step_timeout_s is None  # a call's time begins when it is sent
+        # A step's timeout runs from when it is sent, so under a timeout nothing is queued at a host.
+        ahead = self._faults.step_timeout_s is None
         depth = 2 if ahead and len(self._waiting) > len(hosts) else 1
         full = set[tuple[int, ...]]()
         for place, job in enumerate(self._waiting):
@@ -190,7 +198,7 @@ class RayEngine:
         return None
 
     async def _run(self, host: int, jobs: Sequence[Job]) -> None:
-        # A group has its clients' time together, several short steps that of one.
+        # A group may take the sum of its clients' timeouts; several short steps only that of one.
         one_s = self._faults.step_timeout_s
         patience_s = None if one_s is None else one_s * len(jobs[0].calls)
         try:
@@ -198,6 +206,7 @@ class RayEngine:
             for job, outcome in zip(jobs, outcomes, strict=True):
                 self._end(job, outcome)
         except TimeoutError:
+            # A running step cannot be interrupted, so its process is killed; Ray restarts it.
             ray.kill(self._clients.actors[host], no_restart=False)
             limit = f"took longer than faults.step_timeout_s = {self._faults.step_timeout_s:g}"
             if len(jobs[0].calls) > 1:
@@ -205,7 +214,7 @@ class RayEngine:
             self._again(host, jobs, limit)
         except (*LOST, NewProcessError) as error:
             self._again(host, jobs, cause_of_loss(error))
-        except Exception as error:  # handed on to the thread that waits, whatever it is
+        except Exception as error:  # passed on to the thread that waits for the future
             for job in jobs:
                 self._end(job, explained(error))
         finally:
@@ -226,7 +235,7 @@ class RayEngine:
                 future.set_result(outcome[place])
 
     def _again(self, host: int, jobs: Sequence[Job], lost: str) -> None:
-        """A host was lost; Ray restarts it. Calls bring all that they need: another host may take them."""
+        """Queue a lost host's jobs again. Calls hold all that they need, so any allowed host may run them."""
         if host not in self._clients.building:
             self._clients.building.add(host)
             self._spawn(self._build(host, lost))
@@ -251,7 +260,7 @@ class RayEngine:
         self._pump()
 
     def _refuse_hopeless(self) -> None:
-        """Ends the jobs for which no host is there, and none may come back."""
+        """End the jobs that no host can ever run, with an error."""
         if not self._clients.gone:
             return
         for job in list(self._waiting):

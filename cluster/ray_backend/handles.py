@@ -1,4 +1,4 @@
-"""Handles on arrays that travel on Ray: in its store, in an object shared by a group, or with the calls."""
+"""Handles on arrays: in Ray's object store, in one object shared by a group, or inside the calls."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RayHandle:
     ref: Any
 
     def resolve(self) -> Mapping[str, Array]:
-        """The arrays, read-only views of shared memory. Not through `ray.get`, so also in an async actor.
+        """The arrays, as read-only views of shared memory.
 
         Raises: RunError if they were lost with a machine.
         """
-        try:
+        try:  # not `ray.get`: it must not block inside an async actor, as the server is
             arrays: Mapping[str, Array] = self.ref.future().result()
         except ray.exceptions.ObjectLostError as error:
             raise RunError(
@@ -35,17 +35,17 @@ class RayHandle:
         return arrays
 
     def own(self) -> RayHandle:
-        """Itself."""
+        """This handle: its object is not shared with other clients."""
         return self
 
 
 @dataclass(frozen=True)
 class Enclosed:
-    """Arrays that are small enough to travel with every call: Ray's store takes longer to write and read.
+    """Small arrays that travel inside every call, which is faster than Ray's object store.
 
     Attributes:
-        name: no other's; equal names, equal arrays.
-        arrays: the arrays.
+        name: a unique name; handles with equal names have equal arrays.
+        arrays: the arrays; not compared, so that copies in other processes are equal.
     """
 
     name: str
@@ -56,38 +56,48 @@ class Enclosed:
         return self.arrays
 
     def own(self) -> Enclosed:
-        """Itself."""
+        """This handle: its arrays are not shared with other clients."""
         return self
 
 
 class Rows:
-    """A group's arrays in one object of Ray's store, a mapping for each client; fetched once a process."""
+    """A group's arrays in one object of Ray's store, fetched once per process.
+
+    Args:
+        handle: reference to the object.
+    """
 
     def __init__(self, handle: RayHandle) -> None:
         self._handle = handle
 
     def __reduce__(self) -> Any:
+        # Without the cached `found`: only the reference travels, and the receiver fetches for itself.
         return Rows, (self._handle,)
 
     @cached_property
     def found(self) -> Sequence[Mapping[str, Array]]:
-        """All of them, in the group's order."""
+        """Each client's arrays by name, in the group's order."""
         return unstacked(self._handle.resolve())
 
 
 class RowHandle:
-    """A handle on one client's arrays among its group's."""
+    """A handle on one client's arrays among those of its group.
+
+    Args:
+        rows: the group's arrays.
+        place: the client's place in the group.
+    """
 
     def __init__(self, rows: Rows, place: int) -> None:
         self._rows, self._place = rows, place
         self._own: RayHandle | None = None
 
     def resolve(self) -> Mapping[str, Array]:
-        """The arrays, read-only views of shared memory."""
+        """The client's arrays, as read-only views of shared memory."""
         return self._rows.found[self._place]
 
     def own(self) -> RayHandle:
-        """A copy by itself: kept for long, this handle would keep the whole group's arrays."""
+        """A handle on a copy in the store. A kept `RowHandle` would keep the whole group's arrays there."""
         if self._own is None:
             self._own = RayHandle(ray.put(dict(self.resolve())))
         return self._own

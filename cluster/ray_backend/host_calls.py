@@ -1,4 +1,4 @@
-"""A job's way to a client actor and back, and why one was lost. Only references move here."""
+"""Sends jobs to client actors, and explains why an actor was lost. Only references move here."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from cluster.ray_backend.packing import PackedCalls, unpack_facts
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Handle
 
+# Errors that mean that a process, a machine or data on it was lost: the step may run again elsewhere.
 LOST = (
     ray.exceptions.RayActorError,
     ray.exceptions.OutOfMemoryError,
@@ -31,9 +32,13 @@ LOST = (
 
 
 async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
-    """What came of each job: a list of results, one a call, or an error. More than one job are steps.
+    """Run jobs on a client actor.
 
-    Raises: what the call of a single job raised; what lost the actor.
+    Args:
+        actor: the actor's handle.
+        jobs: one job of any kind, or several single steps.
+    Returns: for each job, a list with one result per call, or its error.
+    Raises: what a single job's call raised; Ray's error if the actor was lost.
     """
     # wrap_future throughout: awaiting a reference directly leaks in long loops (ray #45895).
     calls = jobs[0].calls
@@ -64,12 +69,12 @@ async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
 
 
 def _result(facts: StepFacts, parts: Handle, state: Handle) -> StepResult:
-    """A client without a state needs no reference, and no checkpoint has to fetch that there is none."""
+    """A step's result. A client without a state gets no reference, so that checkpoints fetch nothing."""
     return StepResult(facts, parts, state if facts.keeps_state else Held(NO_STATE))
 
 
 def explained(error: Exception) -> Exception:
-    """What a user should read: a method's own error as it is."""
+    """The error for the user: a RunError inside Ray's wrapper, else the error as it is."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, RunError) else error
 
@@ -80,6 +85,7 @@ def cause_of_loss(error: Exception) -> str:
         return f"was killed when its machine ran out of memory: {error}"
     if isinstance(error, ray.exceptions.ObjectLostError):
         return f"needed data that was lost with a machine: {error}"
+    # Ray has no error type of its own for a lost machine; it says so only in the message's text.
     if "node" in str(error).lower() and "died" in str(error).lower():
         return f"lost its machine: {error}"
     return f"died: {error}"

@@ -1,4 +1,4 @@
-"""What waits for a client actor: a step, a group of steps, or an evaluation."""
+"""Jobs that wait for a client actor: a step, a group of steps, or an evaluation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cluster.engine.calls import EvaluationCall, PersonalCall, StepCall, StepRes
 
 @dataclass(order=True)
 class Job:
-    """Calls that go to one host together, longest first, so that no host is left with a long one at the end.
+    """Calls that go to one host together. Jobs sort longest first, so that none of them ends long after all.
 
     Attributes:
-        priority: minus its samples, then the order in which jobs came.
-        calls: one, or the steps of a group that trains together.
-        futures: one a call.
-        lost: how often its host was.
+        priority: minus the number of samples, then the job's number in order of submission.
+        calls: one call, or the steps of a group that trains as one batch.
+        futures: one per call.
+        lost: how often the job's host was lost.
     """
 
     priority: tuple[float, int]
@@ -35,7 +35,7 @@ class Job:
 
     @property
     def client(self) -> int | None:
-        """The client that it is about, of a group the first; None for a shared model's evaluation."""
+        """The job's client, of a group the first; None for the evaluation of a shared model."""
         call = self.calls[0]
         if isinstance(call, EvaluationCall):
             return None
@@ -44,33 +44,33 @@ class Job:
 
     @property
     def step(self) -> StepCall | None:
-        """The step that it is; None for groups and evaluations."""
+        """The job's single step; None for groups and evaluations."""
         call = self.calls[0]
         return call if len(self.calls) == 1 and isinstance(call, StepCall) else None
 
     @property
     def done(self) -> bool:
-        """Whether nobody waits for it any more: it was given up, or stopped."""
+        """Whether nothing waits for its results any more: it was given up or stopped."""
         return all(future.done() for future in self.futures)
 
 
 class Pace:
-    """How long steps take, by what others of their kind took.
+    """Predicts how long steps take, from the last step of the same name.
 
     Args:
-        sizes: [K] training samples.
+        sizes: [K] training samples of each client.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self._sizes, self._seconds = sizes, dict[str, float]()  # seconds a sample of each step, at last
+        self._sizes, self._seconds = sizes, dict[str, float]()  # step -> its latest seconds per sample
 
     def note(self, call: StepCall, result: StepResult) -> None:
-        """A step ended. One that should have trained with others says nothing of a step alone."""
+        """Note a step's duration. Steps of a group are left out: they tell nothing of a step alone."""
         if result.facts.alone is None:
             self._seconds[call.step] = result.facts.seconds / max(self._sizes[call.facts.client], 1)
 
     def expected_s(self, call: StepCall) -> float:
-        """How long a step will take; infinite if none of its kind has ended yet."""
+        """Expected seconds of a step; infinite if no step of that name has ended yet."""
         pace = self._seconds.get(call.step)
         return math.inf if pace is None else pace * self._sizes[call.facts.client]
 
@@ -78,13 +78,16 @@ class Pace:
 def short_steps(
     first: Job, waiting: Iterable[Job], pace: Pace, share: int, least_s: float, most_s: float
 ) -> list[Job]:
-    """Short steps that may go along with a first one: a call of Ray's costs more than each of them.
+    """Choose short steps to send in one call with a first one, as a call to Ray costs more than each.
 
     Args:
-        first: goes anyway. A job whose host was lost goes alone: it may be why.
+        first: the job that is sent anyway. If its host was lost before, it goes alone: it may be the cause.
         waiting: candidates, in order.
-        share: of them at most, if they take `least_s` together.
-        most_s: what goes along takes no more than this, with the first.
+        pace: predicts durations.
+        share: most steps to choose, once `least_s` seconds of work are reached.
+        least_s: seconds of work up to which `share` does not count.
+        most_s: no step is added once the work has reached so many seconds.
+    Returns: the chosen jobs.
     """
     chosen: list[Job] = []
     if first.step is None or first.lost:

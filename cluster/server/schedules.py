@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -129,13 +129,31 @@ class Quorum(Schedule):
         return self.options.update_rule()
 
 
-class AsynchronousOptions(LateOptions):
-    """No rounds: a client that has replied is replaced at once."""
+Concurrency = Annotated[
+    int | None,
+    Field(ge=1, description="clients at work at a time, instead of `sampling`; null: as many as that says"),
+]
+MaxStaleness = Annotated[int | None, Field(ge=0, description="older replies are dropped; null: none is")]
 
-    concurrency: int | None = Field(
-        None, ge=1, description="clients at work at a time, instead of `sampling`; null: as many as that says"
-    )
-    max_staleness: int | None = Field(None, ge=0, description="older replies are dropped; null: none is")
+
+class BufferedOptions(LateOptions):
+    """The server's model changes whenever a buffer of replies is full."""
+
+    concurrency: Concurrency = None
+    max_staleness: MaxStaleness = None
+    buffer: int = Field(10, ge=1, description="replies that form an update")
+    server_lr: float = Field(1.0, gt=0, description="server learning rate")
+
+
+class FedAsyncOptions(LateOptions):
+    """Every reply changes the model."""
+
+    concurrency: Concurrency = None
+    max_staleness: MaxStaleness = None
+    mixing: float = Field(0.6, gt=0, le=1, description="weight of a fresh reply's model, alpha")
+    staleness: Staleness = Field(Polynomial(a=0.5), description="FedAsync's s(tau)")
+    normalisation: Literal["none"] = Field("none", description="one reply, one update")
+    update: Literal["model"] = Field("model", description="models are mixed")
 
 
 class Asynchronous(Schedule):
@@ -145,7 +163,7 @@ class Asynchronous(Schedule):
     """
 
     asynchronous: ClassVar[bool] = True
-    options: AsynchronousOptions
+    options: BufferedOptions | FedAsyncOptions
 
     def __init__(self, options: Any, facts: ScheduleFacts) -> None:
         super().__init__(options, facts)
@@ -163,13 +181,6 @@ class Asynchronous(Schedule):
         """Whether a reply is more than `max_staleness` updates old."""
         most = self.options.max_staleness
         return most is not None and staleness > most
-
-
-class BufferedOptions(AsynchronousOptions):
-    """The server's model changes whenever a buffer of replies is full."""
-
-    buffer: int = Field(10, ge=1, description="replies that form an update")
-    server_lr: float = Field(1.0, gt=0, description="server learning rate")
 
 
 class Buffered(Asynchronous):
@@ -212,15 +223,6 @@ class FedBuff(Buffered):
     """
 
     options: FedBuffOptions
-
-
-class FedAsyncOptions(AsynchronousOptions):
-    """Every reply changes the model."""
-
-    mixing: float = Field(0.6, gt=0, le=1, description="weight of a fresh reply's model, alpha")
-    staleness: Staleness = Field(Polynomial(a=0.5), description="FedAsync's s(tau)")
-    normalisation: Literal["none"] = Field("none", description="one reply, one update")
-    update: Literal["model"] = Field("model", description="models are mixed")
 
 
 class FedAsync(Asynchronous):

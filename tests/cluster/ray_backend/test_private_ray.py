@@ -19,7 +19,7 @@ import pytest
 
 from cluster.ray_backend.private_ray import private_environment
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CABLE = ("198.18.77.1", "198.18.77.2")  # the run's end and the attacker's; of the range kept for tests
 LOOPBACK = re.compile(r"127\.|::ffff:127\.|::1$")
 
