@@ -1,6 +1,7 @@
-"""Before a run on a cluster: what its machines run and see, and the data brought to where it is not seen.
+"""Prepares a cluster's machines for a run: checks their code, and sends the data where it is missing.
 
-One small task a machine, all at once; a private Ray, which is this machine alone, is not asked.
+One small task runs on each machine, all at the same time. A single machine, as a private Ray is, is not
+checked.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ PROBE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Seen:
-    """What a process on a machine finds.
+    """What a process on a machine can import and read.
 
     Attributes:
-        machine: its name.
-        identity: of the code that it runs.
-        instruction_set: what torch's kernels are chosen by, and results with them.
+        machine: the machine's name.
+        identity: identity of the code that it runs.
+        instruction_set: CPU capability by which torch chooses kernels; results depend on it in the last bits.
         method: why the method cannot be imported; empty if it can.
-        data, cached: whether the decoded data is whole at the driver's path, and in its own cache folder.
-        folder: whether the run's folder lies there.
+        data, cached: whether the decoded data is complete at the driver's path, and in its own cache folder.
+        folder: whether it can read the run's folder.
     """
 
     machine: str
@@ -52,7 +53,7 @@ class Seen:
 
 
 def ray_nodes() -> list[Node]:
-    """The machines of the Ray that this process is connected to."""
+    """The live machines of the Ray cluster that this process is connected to."""
     found = []
     for node in ray.nodes():  # type: ignore[no-untyped-call]
         if node["Alive"]:
@@ -67,12 +68,15 @@ def ray_nodes() -> list[Node]:
 def prepare_machines(
     blueprint: Blueprint, nodes: Sequence[Node], folder: str, how: How, tell: Tell
 ) -> tuple[Blueprint, list[Node]]:
-    """The blueprint as every machine can build it, and the machines with whether they see the run's folder.
+    """Check every machine, and send it the data if it needs it.
 
     Args:
-        folder: the run's.
-        how: `placement.data`.
-        tell: hears of machines whose results may differ in the last bit.
+        blueprint: the run's blueprint.
+        nodes: the machines.
+        folder: the run's folder.
+        how: the recipe's `placement.data`.
+        tell: called with a line if machines' results may differ in the last bit.
+    Returns: the blueprint as every machine can build it; the machines, with whether they see the folder.
     Raises: RunError if a machine runs other code or cannot import it; DataError if data cannot get there.
     """
     if len(nodes) == 1:
@@ -89,7 +93,7 @@ def prepare_machines(
 
 
 def look(blueprint: Blueprint, folder: str) -> Seen:
-    """This machine, as this process finds it."""
+    """Examine this machine; runs as a task on each."""
     import torch
 
     blueprint.find_modules()
@@ -132,9 +136,9 @@ def _with_data(blueprint: Blueprint, nodes: Sequence[Node], seen: Sequence[Seen]
 
 
 def to_be_sent(seen: Sequence[Seen], how: How, entry: Path) -> list[int] | None:
-    """The numbers of the machines that the data must be sent to; None if all map it where it lies.
+    """Places in `seen` of the machines that need the data sent; None if all map it at the driver's path.
 
-    Raises: DataError if it is to be shared and one does not see it.
+    Raises: DataError if `how` is "shared" and a machine does not see the data.
     """
     blind = [found.machine for found in seen if not found.data]
     if how == "shared" and blind:
@@ -187,7 +191,7 @@ def survey() -> list[Surveyed]:
 
 
 def probe_array() -> Array:
-    """What is sent: made where it is to come from."""
+    """64 MiB of ones, made on the machine that `probe` fetches them from."""
     return np.ones(PROBE_BYTES, np.uint8)
 
 
@@ -209,9 +213,13 @@ def probe(held: Sequence[Any]) -> tuple[str, list[str], Mapping[str, str], float
 
 
 def install(name: str, files: Sequence[str], *contents: Array) -> None:
-    """Writes an entry of the data cache into this machine's own.
+    """Write an entry of the data cache into this machine's cache folder.
 
-    Raises: DataError
+    Args:
+        name: the entry's name.
+        files: its files' names.
+        contents: their contents, in the same order.
+    Raises: DataError if it cannot be written.
     """
     unpack_entry(locate_entry(Path(name)), dict(zip(files, contents, strict=True)))
 

@@ -1,7 +1,7 @@
-"""A group's calls and results as they cross to a host and back: in few objects.
+"""Packs a group's calls and results into few objects, for their way to a host and back.
 
-Ray's serializer calls Python for every object that is not built in, which for a group of small clients
-costs more than their training. Plain data goes as one byte string, parts of equal shape as one array.
+Ray's serializer calls Python for every object that is not built in. For a group of small clients this costs
+more than their training. So plain data travels as one byte string, and parts of equal shape as one array.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class PackedCalls:
     """A group's calls.
 
     Attributes:
-        plain: all that holds no handle.
-        handles: each call's message and state: references must be seen by Ray.
+        plain: the pickled fields without handles.
+        handles: each call's message and state, not pickled, as Ray must see references to keep objects alive.
     """
 
     plain: bytes
@@ -33,12 +33,12 @@ class PackedCalls:
 
     @classmethod
     def of(cls, calls: Sequence[StepCall]) -> PackedCalls:
-        """Packs them."""
+        """Pack a group's calls."""
         plain = [(c.step, c.facts, c.metadata, c.state_version, c.number, c.observing) for c in calls]
         return cls(pickle.dumps(plain), [(call.message, call.state) for call in calls])
 
     def calls(self) -> list[StepCall]:
-        """The calls again."""
+        """The unpacked calls, in order."""
         return [
             StepCall(step, facts, message, metadata, state, version, number, observing)
             for (step, facts, metadata, version, number, observing), (message, state) in zip(
@@ -48,12 +48,12 @@ class PackedCalls:
 
 
 def pack_facts(facts: Sequence[StepFacts]) -> bytes:
-    """Plain data only."""
+    """Pack steps' facts, or the errors in their place, into one byte string."""
     return pickle.dumps(list(facts))
 
 
 def unpack_facts(packed: bytes) -> list[StepFacts]:
-    """The facts again."""
+    """The facts, or errors, that `pack_facts` packed, in order."""
     facts: list[StepFacts] = pickle.loads(packed)
     return facts
 

@@ -1,4 +1,4 @@
-"""How many hosts, and what each asks of Ray. Pure functions from a recipe and a cluster's facts."""
+"""Plans how many hosts a run has and what each requests of Ray, by pure functions of recipe and machines."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from rayfed_kd.setting.timing import make_schedule
 
 @dataclass(frozen=True)
 class HostClass:
-    """Hosts that ask for the same, and the clients that run on no others.
+    """Hosts with equal requests, and the clients that run only on them.
 
     Attributes:
-        resources: what each of its actors asks for.
+        resources: the request of each of its actors.
         clients, hosts: numbers, ascending.
     """
 
@@ -61,15 +61,15 @@ class Plan:
 
     @property
     def actors(self) -> tuple[ResourceRecipe, ...]:
-        """What each asks for: the server, then host 0, 1, ..."""
+        """The actors' requests: the server's, then those of host 0, 1, ..."""
         return (self.server, *(self.resources(host) for host in range(self.num_hosts)))
 
     def resources(self, host: int) -> ResourceRecipe:
-        """What a host's actor asks for."""
+        """The request of a host's actor."""
         return next((one.resources for one in self.classes if host in one.hosts), self.client)
 
     def hosts(self, client: int) -> tuple[int, ...]:
-        """Where a client may run."""
+        """Numbers of the hosts that a client may run on."""
         if self.pinned:
             return (client,)
         every = tuple(range(self.num_hosts))
@@ -104,7 +104,7 @@ def bundles(plan: Plan) -> Bundles:
 
 
 def rooms(recipe: Recipe, nodes: Sequence[Node]) -> int:
-    """How many runs fit with one client actor and a server each; one a machine if these ask for nothing."""
+    """How many runs of a server and one client actor fit; one per machine if these request nothing."""
     needs = total(amounts(actor) for actor in (recipe.placement.client, recipe.placement.server))
     has = total({"CPU": node.cpus, "GPU": node.gpus, **node.resources} for node in nodes)
     fits = [int(has.get(name, 0.0) / need + 1e-9) for name, need in needs.items()]
@@ -117,9 +117,9 @@ def _selector(actor: ResourceRecipe, nodes: Sequence[str]) -> dict[str, str]:
 
 
 def plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
-    """The hosts for a recipe on these machines.
+    """Plan the hosts for a recipe on these machines.
 
-    Raises: RecipeError, with both numbers, if what is asked for does not fit: Ray would wait for ever.
+    Raises: RecipeError if the requests do not fit, as Ray would wait for ever; it names both amounts.
     """
     seen = tuple(node.id for node in nodes if node.sees_folder)
     plan = replace(_plan_hosts(recipe, nodes), strategy=recipe.placement.strategy)

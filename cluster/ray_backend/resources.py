@@ -1,4 +1,4 @@
-"""What machines have, what actors ask for, and whether the one holds the other. Plain arithmetic, no Ray."""
+"""Machines' resources, actors' requests, and whether these fit. Plain arithmetic without Ray."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Node:
         return _own(self.resources)
 
     def divided(self, share: int) -> Node:
-        """One part in `share` of it, for one of so many runs at a time."""
+        """The part of this machine that each of `share` simultaneous runs may use."""
         own = {name: amount / share for name, amount in self.resources.items()}
         return replace(
             self,
@@ -49,12 +49,12 @@ class Node:
         )
 
     def admits(self, asked: ResourceRecipe) -> bool:
-        """Whether its labels are as the selector wants them."""
+        """Whether the machine's labels match the request's label selector."""
         return all(selects(wanted, self.labels.get(label)) for label, wanted in asked.label_selector.items())
 
 
 def amounts(actor: ResourceRecipe) -> dict[str, float]:
-    """Ray's name of a resource -> how much an actor asks for; nothing that it asks nothing of."""
+    """Ray's name of a resource -> the requested amount; resources with a request of 0 are left out."""
     asked = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
     return {name: amount for name, amount in asked.items() if amount > 0}
 
@@ -69,7 +69,12 @@ def total(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def selects(wanted: str, label: str | None) -> bool:
-    """Ray's label selectors: value, !value, in(a, b), !in(a, b). A label that is not there is no value."""
+    """Whether a label matches one of Ray's selectors: value, !value, in(a, b), !in(a, b).
+
+    Args:
+        wanted: the selector.
+        label: the machine's label; None: it has none, which only negated selectors match.
+    """
     positive = not wanted.startswith("!")
     body = wanted.removeprefix("!")
     values = body[3:-1].replace(" ", "").split(",") if body.startswith("in(") else [body]
@@ -77,7 +82,11 @@ def selects(wanted: str, label: str | None) -> bool:
 
 
 class FreeResources:
-    """What is left of a machine, GPU by GPU: a fraction lies on one device."""
+    """A machine's free resources, GPU by GPU, as Ray takes a fraction of a GPU from a single device.
+
+    Args:
+        node: the machine, all of it free.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node, self._own = node, dict(node.resources)
@@ -86,7 +95,14 @@ class FreeResources:
         self._gpus = [1.0] * whole + ([node.gpus - whole] if node.gpus > whole else [])
 
     def take(self, asked: ResourceRecipe, memory: float) -> bool:
-        """Takes it if it is there."""
+        """Take an actor's request if it fits.
+
+        Args:
+            asked: the request.
+            memory: bytes that the actor needs.
+        Returns: whether it fitted; if not, nothing was taken.
+        """
+        # 1e-9 throughout: sums of fractions such as 0.1 GPU are inexact in floats.
         devices = math.ceil(asked.num_gpus)
         share = min(asked.num_gpus, 1.0)
         having = [place for place, left in enumerate(self._gpus) if left >= share - 1e-9]

@@ -1,4 +1,4 @@
-"""From the launching process: a Ray to run on, the actors, and the wait for them."""
+"""The launching process's part: it connects to Ray or starts it, creates the actors, and waits for them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Event = Mapping[str, Any]
 
 
 class ServerLostError(RunError):
-    """The server's process or machine is gone; nothing is wrong with the run."""
+    """The server's process or machine was lost. The run itself is sound and can be resumed."""
 
 
 def is_lost(error: BaseException) -> bool:
@@ -75,7 +75,10 @@ class RaySession:
         return self
 
     def ready(self) -> None:
-        """Waits until Ray is there."""
+        """Wait until Ray is connected.
+
+        Raises: RecipeError if nothing answers at the address.
+        """
         self._started.wait()
         if self._error is not None:
             raise self._error
@@ -101,6 +104,7 @@ class RaySession:
 
 def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray leaves CUDA_VISIBLE_DEVICES alone for actors without a GPU; without the variable it warns.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is not None:
@@ -188,13 +192,18 @@ def run_on_ray(
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Creates the actors in a placement group, runs, hands every round's event to `on_event`.
+    """Create the actors in a placement group, and run.
 
-    `resume`: from the folder's newest checkpoint. `tell` hears of damaged ones, of waiting for room.
-    `share`: this run's part of the cluster, one in so many. `plan`: its hosts, whose `bundles` are the
-    placement group that the calling actor is in; None: made here, for the share. `stop`: set by another
-    thread, ends it as Ctrl-C.
-
+    Args:
+        blueprint: the setting to build.
+        recipe: the run's recipe.
+        folder: the run's folder.
+        on_event: called with every round's event.
+        share: this run may use one part in so many of the cluster.
+        plan: the hosts, if the calling actor is in their placement group; None: planned here.
+        stop: if another thread sets it, the run ends as after Ctrl-C.
+        resume: continue from the folder's newest checkpoint.
+        tell: called with each line for the user, as of damaged checkpoints or waiting for room.
     Returns: the summary, and the last evaluated models as arrays.
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
@@ -268,7 +277,7 @@ def _watched(
     stop: threading.Event | None,
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Runs it, and hands on what it says."""
+    """Run the server, and pass on its events and lines."""
     running = server.run.remote()
     seen = (0, 0)
     try:

@@ -34,8 +34,11 @@ class Prepared:
 
 
 def prepare(source: RecipeSource, overrides: Sequence[str] = ()) -> Prepared:
-    """Everything that can be refused before a run is refused here.
+    """Load a recipe and check all that can be checked before a run.
 
+    Args:
+        source: a YAML file's path, or the recipe as nested mappings.
+        overrides: `key.path=value` each.
     Raises: RecipeError or DataError.
     """
     with naming(source):

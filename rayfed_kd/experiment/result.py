@@ -1,4 +1,4 @@
-"""What a run found, as a value, and what is told while it goes on."""
+"""The result of a run, and the types of what a run reports meanwhile."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found.
+    """The result of a run.
 
     Attributes:
         folder: the run's folder.
-        summary: as in summary.json.
+        summary: the content of summary.json.
         tables: name -> Arrow table: rounds, metrics, clients, messages, hosts.
         models: name -> [P] float32, the shared models evaluated in the last round.
     """
@@ -40,6 +40,7 @@ def _silent(event: Event) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
+    """The content of a run folder's summary.json; empty if there is none, as of a run that was killed."""
     path = folder / "summary.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
     return found

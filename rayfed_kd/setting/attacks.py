@@ -26,7 +26,7 @@ ATTACKED = ("weights", "logits")
 
 @dataclass(frozen=True)
 class Honest:
-    """What attackers know.
+    """The attackers' knowledge: statistics of the honest payloads.
 
     Attributes:
         mean: of the honest payloads, per coordinate, float64.
@@ -96,7 +96,7 @@ def lie_z(honest: int, corrupt: int, form: Literal["baruch", "fedgems"]) -> floa
 
 
 def attackers(attack: AttackRecipe, clients: int, seed: int) -> tuple[int, ...]:
-    """Who lies, all through a run: those listed, in their order, or drawn from a stream of their own."""
+    """Ids of a run's attackers: the recipe's list, in its order, or drawn from a stream of their own."""
     if attack.clients is not None:
         return tuple(attack.clients)
     stream = numpy_stream(seed, "attackers")
@@ -131,9 +131,9 @@ def far_away(attack: AttackRecipe, size: int, seed: int) -> Tensor | float:
 def poisoned(
     attack: AttackRecipe, liars: Sequence[int], sent: Mapping[int, Tensor], seed: int
 ) -> dict[int, Tensor]:
-    """What the liars among the senders send instead.
+    """The payloads that attackers send in place of their honest ones.
 
-    Where no honest client is among them, what the liars themselves computed stands in for the honest.
+    If an exchange has no honest client, the attackers' own honest payloads serve as the honest ones.
 
     Args:
         attack: which, and how strong.

@@ -36,7 +36,7 @@ class Blueprint:
             process can import only after it has found the user's folders, and that is after it was sent this.
         dataset_folder: the decoded cache entry to map; only its name where every machine has it in its own
             cache folder.
-        partition: who holds what.
+        partition: each client's samples.
         devices: the clients' devices in simulated time; None without it.
         import_paths: where a user's own modules are found.
         identity: of the code that made it.

@@ -109,7 +109,7 @@ class Setting:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Whom the server asks, and when an update has enough."""
+        """Samples clients, and decides when an update is complete."""
         return make_schedule(self.recipe)
 
     @cached_property
@@ -132,7 +132,7 @@ class Setting:
         return ModulePool(self.builders, self.recipe.seed, device)
 
     def device_data(self, device: torch.device | str = "cpu") -> DeviceData:
-        """The data on a device, with the public set if there is one."""
+        """The data on a device, with the public set if the recipe has one."""
         asked = self.recipe.partition.public
         share = None if asked is None else PublicShare(self.partition.public, asked.labels)
         return DeviceData(self.dataset, device, share)
@@ -143,7 +143,7 @@ class Setting:
         return Wire(declared, direction, make_codec(self.recipe))
 
     def server_facts(self, round_index: int) -> ServerFacts:
-        """What the server knows in that round."""
+        """The facts that the server knows in a round."""
         sizes = self.partition.sizes.tolist()
         return ServerFacts(round_index, sizes, self.recipe.local, self.client_architectures)
 

@@ -12,7 +12,14 @@ from rayfed_kd.models.base import Classifier, last_maps
 
 
 class ModelSpaces(Mapping[str, tuple[int, ...]]):
-    """Shapes by space, found when they are asked for: a plain model needs neither maps nor features."""
+    """Space ("images", "maps", "features") -> its shape, computed on access.
+
+    A plain module has neither maps nor features; a method that needs none of them may use it.
+
+    Args:
+        images: shape of an image, (channels, height, width).
+        build: makes the recipe's model.
+    """
 
     def __init__(self, images: tuple[int, ...], build: Callable[[], nn.Module]) -> None:
         self._images, self._build = images, build
@@ -20,7 +27,7 @@ class ModelSpaces(Mapping[str, tuple[int, ...]]):
     def __getitem__(self, space: str) -> tuple[int, ...]:
         if space == "images":
             return self._images
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
             model = self._build()
         if not isinstance(model, Classifier):
             raise RecipeError(
@@ -37,4 +44,5 @@ class ModelSpaces(Mapping[str, tuple[int, ...]]):
 
 
 def shown_sides(shape: tuple[int, ...]) -> str:
+    """A shape for messages, such as "3x32x32"."""
     return "x".join(map(str, shape))

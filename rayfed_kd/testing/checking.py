@@ -1,4 +1,4 @@
-"""The check of a method: a recorded run, and what must equal it."""
+"""The check of a method: a recorded run, and repetitions of it that must give the same bits."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _check_on_ray(recipe: Mapping[str, Any], folder: Path) -> None:
 
 
 def _check_replayed(watched: Setting, where: str, call: StepCall, result: StepResult) -> None:
-    """On hosts that fetch the state, with other global seeds each time."""
+    """Run a recorded call again on new hosts, which must fetch the state, under other global seeds."""
     found = []
     for seed in (1, 2):
         torch.manual_seed(seed)

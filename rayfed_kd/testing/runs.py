@@ -23,13 +23,18 @@ MEASURED = ("wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s")  # sec
 
 
 class RecordingEngine(LocalEngine):
-    """Remembers the last call of each step in each round, with its result."""
+    """Records the last call of each step in each round, with its result.
+
+    Attributes:
+        calls: (round, step) -> the call and its result.
+    """
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self.calls: dict[tuple[int, str], tuple[StepCall, StepResult]] = {}
 
     def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+        """Run the steps and record all but observations, whose states are discarded."""
         futures = super().submit(calls)
         for call, future in zip(calls, futures, strict=True):
             if not call.observing:
@@ -38,13 +43,14 @@ class RecordingEngine(LocalEngine):
 
 
 class BackwardsEngine(LocalEngine):
-    """Runs what waits last first, as soon as a result is waited for."""
+    """Runs the submitted steps in reverse order, as soon as one of their results is waited for."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._waiting: list[tuple[Sequence[StepCall], Sequence[Future[StepResult]]]] = []
 
     def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+        """Queue the steps; gives one future per call, whose `result` runs all that is queued."""
         futures: list[Future[StepResult]] = [_Lazy(self._run) for _ in calls]
         self._waiting.append((calls, futures))
         return futures
@@ -68,14 +74,23 @@ class _Lazy(Future[StepResult]):
 
 
 class WatchingCheckpointer(Checkpointer):
-    """Writes a checkpoint after the first round, and looks at the server's states after each."""
+    """Writes a checkpoint after the first round, and checks the server's states after each round.
+
+    Attributes:
+        before: the server's state after the round before, and its content then.
+    """
 
     before: tuple[Any, Any] | None = None
 
     def due(self, round_index: int) -> bool:
+        """Always: `save` must see the state after each round."""
         return True
 
     def save(self, snapshot: Snapshot) -> None:
+        """Check that the round left the server's state before it unchanged; save the first round's.
+
+        Raises: ContractError if that state has changed or the new one cannot be stored.
+        """
         where = f"round {snapshot.round}"
         if self.before is not None and content(self.before[0]) != self.before[1]:
             raise ContractError("server state", where, "the server's state before it has changed")
@@ -89,12 +104,18 @@ class WatchingCheckpointer(Checkpointer):
 
 @dataclass
 class Outcome:
-    """What a run decided: rows by table and round, and the last models."""
+    """A recorder that keeps what must not differ between two runs.
+
+    Attributes:
+        rows: (table, round) -> its rows, without measured seconds.
+        models: name -> the bytes of the last evaluated model's vector.
+    """
 
     rows: dict[tuple[str, int], Any] = field(default_factory=dict)
     models: dict[str, bytes] = field(default_factory=dict)
 
     def record(self, record: RoundRecord) -> None:
+        """Keep a round's rows, without the table `hosts`: it measures."""
         for name, rows in record.tables.items():
             if name != "hosts":
                 self.rows[name, record.round] = [
@@ -102,6 +123,7 @@ class Outcome:
                 ]
 
     def close(self, status: str) -> dict[str, Any]:
+        """Nothing is left to write, and there is no summary."""
         return {}
 
 
@@ -111,6 +133,15 @@ def run_outcome(
     keeper: WatchingCheckpointer | None = None,
     start: Snapshot | None = None,
 ) -> Outcome:
+    """Run a setting and return what must not differ between runs.
+
+    Args:
+        setting: method, data and partition.
+        engine: runs the steps.
+        keeper: checks the server's states; None: they are not checked.
+        start: the snapshot to continue from; None: the run's start.
+    Raises: ContractError if the run shows a broken rule; RunError if it fails otherwise.
+    """
     outcome = Outcome()
     simulation = Simulation(setting, engine, outcome, checkpointer=keeper)
     try:
@@ -119,7 +150,7 @@ def run_outcome(
         if isinstance(error, UnstorableError):
             raise ContractError("storable", "the server's state", str(error)) from None
         broken = error.__cause__
-        if isinstance(broken, ContractError):  # a host told it as a bug of a step
+        if isinstance(broken, ContractError):  # the host wrapped it in a StepError, as any error of a step
             raise broken from None
         if "undeclared" in str(error):
             raise ContractError("declared", "the run", str(error)) from None
@@ -130,7 +161,15 @@ def run_outcome(
 
 
 def compare_outcomes(rule: str, where: str, outcome: Outcome, expected: Outcome) -> None:
-    """The rounds that both have, and the last models."""
+    """Compare two runs, bit for bit, in the rounds that `outcome` has, and their last models.
+
+    Args:
+        rule: key in `RULES` of the rule that a difference breaks.
+        where: the part of the run that the message names.
+        outcome: of the run that is checked.
+        expected: of the reference run; it has at least the same rounds.
+    Raises: ContractError at the first difference.
+    """
     for (name, index), rows in outcome.rows.items():
         if rows != expected.rows[name, index]:
             raise ContractError(rule, where, f"round {index} has other rows in the table {name}")

@@ -1,4 +1,4 @@
-"""A method whose calls are held against the rules while hosts make them."""
+"""A wrapper of a method that checks each call by a host against the rules of the contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rayfed_kd.testing.rules import ContractError
 
 
 def global_generators() -> tuple[bytes, Any, Any]:
-    """The states of all global generators, comparable."""
+    """The states of the global generators of torch (CPU), NumPy and Python, in a comparable form."""
     found = np.random.get_state(legacy=False)
     key, place = found["state"]["key"].tobytes(), found["state"]["pos"]
     numpy_state = (key, place, found["has_gauss"], found["gauss"])
@@ -25,7 +25,7 @@ def global_generators() -> tuple[bytes, Any, Any]:
 
 
 def own_attributes(method: Method[Any, Any]) -> dict[str, Any]:
-    """What the method and its own classes hold; a value that is kept by `cached_property` may come later."""
+    """Attribute -> id of its value, of a method and its classes; values of `cached_property` are left out."""
     held = {f"self.{name}": id(value) for name, value in vars(method).items()}
     for kind in type(method).__mro__:
         if issubclass(kind, Method) and kind is not Method:
@@ -37,14 +37,17 @@ def own_attributes(method: Method[Any, Any]) -> dict[str, Any]:
 
 
 def content(value: Any) -> tuple[str, list[tuple[str, bytes]]]:
-    """A state or a package's parts to the last bit, comparable. Raises: RunError if it cannot be stored."""
+    """A state or a package's parts, in a form that is comparable bit for bit.
+
+    Raises: RunError if it cannot be stored.
+    """
     packed = pack(value)
     arrays = [(f"{array.dtype} {array.shape}", array.tobytes()) for array in packed.arrays]
     return repr(packed.structure), arrays
 
 
 class WatchedMethod:
-    """A method as hosts see it: each call that a client's context is given to is held against the rules."""
+    """A method as hosts see it: each call with a client's context is checked against the rules."""
 
     def __init__(self, method: Method[Any, Any]) -> None:
         self._method = method
@@ -84,4 +87,5 @@ class WatchedMethod:
 
 
 def package_content(package: Message | Reply) -> Any:
+    """A message's or reply's parts and metadata, in a form that is comparable bit for bit."""
     return content(dict(package.parts)), dict(package.metadata)
