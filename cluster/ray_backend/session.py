@@ -104,7 +104,7 @@ class RaySession:
 
 def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray leaves CUDA_VISIBLE_DEVICES alone for actors without a GPU; without the variable it warns.
+    # 0: Ray leaves CUDA_VISIBLE_DEVICES alone for actors without a GPU (the default of recent versions).
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is not None:

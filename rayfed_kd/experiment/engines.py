@@ -53,9 +53,9 @@ class Launcher(ABC):
     name: ClassVar[str]
 
     def session(self, recipe: Recipe) -> AbstractContextManager[Callable[[], None]]:
-        """What lasts as long as the run, entered before the recipe is prepared.
+        """A context that lasts as long as the run. It is entered before the recipe is prepared.
 
-        It gives a function that waits until the engine is there, so that both can go on at the same time.
+        It gives a function that waits until the engine is ready, so that an engine can start meanwhile.
         """
         return nullcontext(lambda: None)
 
@@ -66,7 +66,7 @@ class Launcher(ABC):
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
-        """Runs it.
+        """Run a prepared recipe.
 
         Args:
             prepared: the recipe, checked.
@@ -85,7 +85,7 @@ class InProcess(Launcher):
     name = "local"
 
     def engine(self, setting: Setting) -> Engine:
-        """What runs the steps."""
+        """The engine that runs the steps; it keeps the states of all clients in memory."""
         from cluster.engine.host import Host
         from cluster.engine.local import LocalEngine
 
@@ -94,7 +94,7 @@ class InProcess(Launcher):
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
-        """Runs it in this thread, with the recipe's torch threads."""
+        """Run in this thread, with the recipe's number of torch threads; see `Launcher.launch`."""
         import torch
 
         from cluster.server.assembly import assemble
@@ -131,14 +131,17 @@ class OnRay(Launcher):
 
     @contextmanager
     def session(self, recipe: Recipe) -> Iterator[Callable[[], None]]:
-        """Ray, which starts in a thread."""
+        """A Ray session. Ray starts in a thread while the recipe is prepared."""
         from cluster.ray_backend.session import RaySession
 
         with RaySession(recipe, self.address) as session:
             yield session.ready
 
     def check(self, recipe: Recipe) -> None:
-        """Whether the recipe's actors have room on the cluster."""
+        """Check that the recipe's actors fit on the cluster.
+
+        Raises: RecipeError if they do not.
+        """
         from cluster.ray_backend.session import check_room
 
         if self.plan is None:
@@ -147,7 +150,7 @@ class OnRay(Launcher):
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
-        """Runs it on actors."""
+        """Run on actors; see `Launcher.launch`."""
         from cluster.ray_backend.session import run_on_ray
 
         return run_on_ray(

@@ -1,4 +1,4 @@
-"""A run's model as files that need nothing of this project."""
+"""Exports a run's model as files that are readable without this project."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 
 def export(folder: str | Path, model: str, to: str | Path, client: int | None = None) -> list[Path]:
-    """Writes a run's model as safetensors and as a torch state_dict, the recipe beside; gives the paths.
+    """Write a run's model as safetensors and as a torch state_dict, with the recipe.
 
     Args:
-        folder: the run's; its newest checkpoint is read.
-        model: one of the evaluated models, as "oca".
+        folder: the run's folder; its newest checkpoint is read.
+        model: name of one of the evaluated models, such as "oca".
         to: a file name; its ending is replaced by .safetensors, .pt and .yaml.
-        client: whose model, where `model` is clients' own.
+        client: id of the client, if `model` is the clients' own; else None.
+    Returns: the three paths.
     Raises: RecipeError if there is no checkpoint or no such model.
     """
     import torch

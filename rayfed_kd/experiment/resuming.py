@@ -1,4 +1,4 @@
-"""An interrupted run, gone on with from its newest checkpoint."""
+"""Resumes an interrupted run from its newest checkpoint."""
 
 from __future__ import annotations
 

@@ -46,13 +46,14 @@ def run(
         local: short for the engine `local`: in this process, without Ray.
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
         on_event: called after each round with what happened.
-        tell: called with a line about what a user should know.
+        tell: called with each line that the user should read.
+    Returns: the summary, the tables and the last evaluated models.
     Raises: RecipeError or DataError before the first round; RunError after it.
     """
     with naming(recipe):
         resolved = load_recipe(recipe, overrides)
         launcher = make_launcher("local" if local else engine, address)
-        method_location(resolved)  # the cheapest question first: nobody waits for Ray to learn of a typo
+        method_location(resolved)  # before Ray starts: a misspelt name is reported at once
         with launcher.session(resolved) as wait_until_ready:
             prepared = make_ready(resolved)
             wait_until_ready()
@@ -81,10 +82,11 @@ def run_prepared(
     resume: bool = False,
     tell: Tell = lambda line: None,
 ) -> Result:
-    """Runs a prepared recipe in its folder, whose engine is there.
+    """Run a prepared recipe in its folder, on an engine that is ready.
 
     Args:
-        launcher: the engine's.
+        prepared: the checked recipe.
+        launcher: runs it on its engine.
         on_event, tell: as in `run`.
         resume: go on from the newest checkpoint in the folder.
     """
@@ -114,7 +116,17 @@ def run_prepared_on_ray(
     resume: bool = False,
     tell: Tell = lambda line: None,
 ) -> Result:
-    """A comparison's or a search's run on a Ray that is there, shared with others."""
+    """Run for a comparison or a search, on a connected Ray that other runs share.
+
+    Args:
+        prepared: the checked recipe.
+        on_event: called after each round with its figures.
+        share: this run may use one part in so many of the cluster.
+        stop: if another thread sets it, the run ends as after Ctrl-C.
+        plan: the actors, if they are placed already; None: as the recipe's placement says.
+        resume: continue from the newest checkpoint in the folder.
+        tell: called with each line that the user should read.
+    """
     return run_prepared(
         prepared, OnRay(share=share, stop=stop, plan=plan), on_event, resume=resume, tell=tell
     )

@@ -1,1 +1,1 @@
-"""A recipe made of objects: method, data, partition, devices, attacks, the identity of the code."""
+"""Builds a recipe's objects: method, data, partition, devices, attacks, the identity of the code."""

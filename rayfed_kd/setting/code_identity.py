@@ -22,7 +22,7 @@ VERSIONS = ("torch", "numpy", "ray")
 
 @cache
 def identity() -> Mapping[str, str]:
-    """Of this process: what -> which."""
+    """This process's identity: name -> version or hash. Cached, as the sources are read for it."""
     return {
         "Python": platform.python_version(),
         **{name: package_version(name) or "not installed" for name in VERSIONS},
@@ -31,7 +31,7 @@ def identity() -> Mapping[str, str]:
 
 
 def source_hash() -> str:
-    """A hash of all Python files of the three packages, wherever they lie."""
+    """A hash of all Python files of the three packages, independent of where they are installed."""
     digest = hashlib.blake2b(digest_size=8)
     for package in PACKAGES:
         spec = find_spec(package)
@@ -44,7 +44,10 @@ def source_hash() -> str:
 
 
 def check_identity(expected: Mapping[str, str]) -> None:
-    """Raises RunError that names this machine if this process runs other code than `expected` says."""
+    """Check that this process runs the expected code.
+
+    Raises: RunError, which names this machine, if it does not.
+    """
     difference = differences(expected, identity())
     if difference:
         raise RunError(f"machine {platform.node()}: {difference}; {REMEDY}")
@@ -54,7 +57,12 @@ REMEDY = "install the same everywhere, or submit the project with `ray job submi
 
 
 def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """What is not the same, with both; empty if all is."""
+    """The entries that differ, with both values, for messages; empty if none does.
+
+    Args:
+        expected: identity of the launching process's code ("here").
+        found: identity of the code on the other machine or in the other process ("there").
+    """
     return ", ".join(
         f"{name} {found.get(name, 'unknown')} there, {value} here"
         for name, value in expected.items()

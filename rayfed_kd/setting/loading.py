@@ -16,7 +16,7 @@ from rayfed_kd.seeds import numpy_stream
 
 
 def find_data(recipe: Recipe) -> None:
-    """Whether the recipe's data is there; it is not opened.
+    """Check that the recipe's data exists, without opening it.
 
     Raises: DataError if it is missing.
     """

@@ -1,6 +1,6 @@
-"""A recipe made of objects: the method, the data, who holds what, and what builds the modules.
+"""The setting of a run: the method, the data, the partition, and the builders of the modules, as objects.
 
-A `Blueprint` is a `Setting` on paper: plain values, which any process turns into the same setting.
+A `Blueprint` holds the plain values from which any process builds the same setting.
 """
 
 from __future__ import annotations
@@ -52,7 +52,15 @@ REGISTRIES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run is made of, in this process."""
+    """The objects that a run is made of, in this process.
+
+    Attributes:
+        recipe: the validated recipe.
+        method: the method with its options.
+        dataset: the decoded, memory-mapped data.
+        partition: each client's samples.
+        devices: the clients' devices in simulated time; None without it.
+    """
 
     recipe: Recipe
     method: Method[Any, Any]
@@ -94,7 +102,7 @@ class Setting:
         for place, model in enumerate(listed.models if listed else []):
             named = Architecture("classifier", model.name, model.options)
             found[_own_name(model, self.recipe.model)] = (named, f"client_models.models.{place}")
-        found.pop("model", None)
+        found.pop("model", None)  # clients with the recipe's own model share its architecture
         return found
 
     def model_of(self, client: int) -> str:
@@ -239,7 +247,7 @@ class Setting:
         return ModelSpaces(self.dataset.shape, self.builders["model"])
 
     def _shape_at(self, cut: str) -> tuple[int, ...]:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
             return layer_shape(self.builders["model"](), cut, self.dataset.shape, "method.cut")
 
     def _try_generator(self, name: str, architecture: Architecture, module_pool: ModulePool) -> None:
