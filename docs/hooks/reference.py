@@ -38,6 +38,7 @@ OPTIONS_BELOW = {
     "partition": "[Partitions](#partitions)",
     "schedule": "[Schedules](#schedules)",
     "clock": "[Clocks](#clocks)",
+    "codec": "[Your own codec](../extend/codec.md)",
 }
 
 
@@ -47,6 +48,7 @@ NAMED_SECTIONS = {
     "model": "The classifier of the clients.",
     "schedule": "Which clients are asked when, and which replies form an update.",
     "clock": "How long each client takes, in simulated seconds.",
+    "codec": "How the parts of messages and replies travel; `none`: as they are.",
 }
 
 

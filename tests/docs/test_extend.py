@@ -15,7 +15,7 @@ FILES = {
     "extend/model.md": "my_models.py",
     "extend/data.md": "my_data.py",
     "extend/partition.md": "my_partitions.py",
-    "extend/codec.md": "my_half.py",
+    "extend/codec.md": "my_codec.py",
 }
 COMMAND = re.compile(r"^ {4}rayfed-kd run configs/quickstart\.yaml (\w+)='(.+?)'(?: --local)?$", re.MULTILINE)
 
@@ -71,11 +71,11 @@ def test_own_method_with_mu_zero_is_fedavg_bit_for_bit(tmp_path, monkeypatch):
 
 
 def test_half_precision_halves_what_goes_up(tmp_path, monkeypatch):
-    method = own("extend/codec.md", tmp_path)
+    codec = own("extend/codec.md", tmp_path)
     monkeypatch.chdir(tmp_path)
     runs = [
         rayfed_kd.run(ROOT / "configs/quickstart.yaml", [m, f"results.folder=run{i}", *SHORT], local=True)
-        for i, m in enumerate((method, "method={name: fedavg}"))
+        for i, m in enumerate((codec, "codec={name: none}"))
     ]
     half, whole = ([row["bytes_up"] for row in run.tables["rounds"].to_pylist()] for run in runs)
     metadata = 4 * 8  # a number a client, counted apart or not: far below a vector
