@@ -12,6 +12,7 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as in cluster/ray_backend/private_ray.py
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist puts the groups into the names of tests
 def pytest_collection_modifyitems(items):
     for item in items:
         if "session_ray" in item.fixturenames:
@@ -54,3 +55,17 @@ def hosts(shared_ray, session_hosts):
 def no_ray(session_ray):
     """No Ray in this process, for modules that start one of their own."""
     session_ray.end()
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch):
+    """Figures are made and not drawn, which is most of a small run's time; for tests that look at none."""
+    from image_files import images, png
+
+    blank = png(images(4, 4))
+
+    def save_blank(figure, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(blank)
+
+    monkeypatch.setattr("rayfed_kd.results.figures.save_figure", save_blank)

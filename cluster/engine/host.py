@@ -69,7 +69,7 @@ class Host:
         self, setting: Setting, host: int = 0, device: torch.device | str = "cpu", keep_states: int = 1
     ) -> None:
         self._setting, self._host, self._device = setting, host, torch.device(device)
-        self._workshop = setting.workshop(device)
+        self._module_pool = setting.module_pool(device)
         self._data = setting.device_data(device)
         self._down, self._up = setting.wire("down"), setting.wire("up")
         self._uncoded = Wire(setting.method.up, "up")
@@ -87,7 +87,7 @@ class Host:
         try:
             done = self._run(call, ctx)
         finally:
-            self._workshop.take_back()
+            self._module_pool.take_back()
         return self._result(call, ctx, done, (time.perf_counter() - started, None, self._memory()))
 
     def steps(
@@ -100,7 +100,7 @@ class Host:
         try:
             outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
         finally:
-            self._workshop.take_back()
+            self._module_pool.take_back()
         seconds, memory = (time.perf_counter() - started) / len(calls), self._memory()
         results = [
             self._result(call, ctx, outcome.value, (seconds, outcome.alone, memory))
@@ -112,9 +112,8 @@ class Host:
     def _run(self, call: StepCall, ctx: ClientContext) -> _Done:
         """The method's step: from the message's and the state's wire form to the reply's arrays."""
         try:
-            if (
-                self._message[0] != call.message
-            ):  # a broadcast is copied to the device once, not once a client
+            # A broadcast is copied to the device once, not once a client.
+            if self._message[0] != call.message:
                 arrays = call.message.resolve()
                 if self._down.codec is not None:
                     arrays = self._down.decoded(arrays)
@@ -190,7 +189,7 @@ class Host:
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
         finally:
-            self._workshop.take_back()
+            self._module_pool.take_back()
 
     def _asked(self, call: PersonalCall) -> tuple[Any, ClientContext]:
         """A client's state, and the context in which its method is asked about it."""
@@ -207,7 +206,7 @@ class Host:
         return self._setting.method.completed(state, frozen, asked)
 
     def _frozen(self, evaluated: Evaluated) -> FlatModule:
-        return self._workshop.lend(evaluated.architecture, evaluated.vector).freeze()
+        return self._module_pool.lend(evaluated.architecture, evaluated.vector).freeze()
 
     def _tested(self, model: Callable[[Tensor], Tensor], split: str, indices: Tensor) -> EvaluationResult:
         correct, loss_sum = [], torch.zeros((), dtype=torch.float64, device=self._device)
@@ -220,7 +219,7 @@ class Host:
                     losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
                     loss_sum += losses.to(torch.float64).sum()
         finally:
-            self._workshop.take_back()
+            self._module_pool.take_back()
         return EvaluationResult(to_array(torch.cat(correct)), float(loss_sum))
 
     def _context(self, facts: DispatchFacts) -> ClientContext:
@@ -228,7 +227,7 @@ class Host:
         indices = setting.partition.train[facts.client]
         model = setting.model_of(facts.client)
         share = ClientData(indices, setting.recipe.data.augment, setting.recipe.local, model)
-        return ClientContext(self._workshop, self._data, share, facts, setting.recipe.seed)
+        return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
 
     def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:
         """The client's state of version `wanted`: made, kept here, or fetched."""

@@ -13,9 +13,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from cluster.ray_backend.private_ray import private_environment  # before Ray
-
-# isort: split
 import psutil
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -25,6 +22,7 @@ from cluster.ray_backend.actors import ClientActor, ServerActor
 from cluster.ray_backend.host_calls import LOST
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
 from cluster.ray_backend.placement import Plan, bundles, plan_hosts, rooms
+from cluster.ray_backend.private_ray import private_environment
 from cluster.ray_backend.resources import total
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.recipe.schema import Recipe, ResourceRecipe

@@ -91,12 +91,12 @@ class Simulation:
     _given_up: bool = False
 
     def __post_init__(self) -> None:
-        self._workshop = self.setting.workshop(self.device)
+        self._module_pool = self.setting.module_pool(self.device)
         self._data = self.setting.device_data(self.device)
         self._evaluator = Evaluator(self.setting, self.engine)
         self._started = time.perf_counter()
         # One round is evaluated and written down while the next one trains; one thread keeps the order.
-        self._clerk = ThreadPoolExecutor(1, "clerk")
+        self._writer = ThreadPoolExecutor(1, "round-writer")
 
     def stop(self) -> None:
         """Asks the run to end before its next round."""
@@ -137,8 +137,8 @@ class Simulation:
         setting = self.setting
         if start is None:
             server = setting.method.init_server(self._context(0))
-            self._workshop.take_back()
-            self._check_storable(server)
+            self._module_pool.take_back()
+            self._check_storable(server, "before the first round")
             start = Snapshot(0, server, {}, 0.0)
         self._started -= start.wall_s
         clock = None if setting.clock.measured else setting.clock
@@ -163,12 +163,13 @@ class Simulation:
     def _poisoning(self) -> Poisoning:
         return Poisoning(self.setting.recipe, self.setting.method, self.engine.publish)
 
-    def _check_storable(self, server: Any) -> None:
-        """Raises RunError if a checkpoint could not hold the server's state, before the first one is due."""
+    def _check_storable(self, server: Any, when: str) -> None:
+        """Raises UnstorableError if no checkpoint could hold this state, before the first one is due."""
         try:
             pack(server)
         except UnstorableError as error:
-            raise RunError(f"the server of {type(self.setting.method).__name__}: {error}") from None
+            who = f"the server of {type(self.setting.method).__name__}"
+            raise UnstorableError(f"{who}, {when}: {error}") from None
 
     def snapshot(self, round_index: int, server: Any) -> Snapshot:
         """The run between two rounds."""
@@ -198,9 +199,9 @@ class Simulation:
         cohort = EngineCohort(round_index, self.run_state)
         server = method.run_round(server, cohort, ctx)
         if round_index == 1:  # what a later round adds is told by the checkpoint that it is in
-            self._check_storable(server)
+            self._check_storable(server, "round 1")
         cohort.end_round()
-        self._workshop.take_back()
+        self._module_pool.take_back()
         self._note_apart(cohort.traffic)
         trained, client_s = time.perf_counter(), queue.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
@@ -212,7 +213,7 @@ class Simulation:
             if self.setting.recipe.evaluation.samples:
                 observed = ObservedClients(cohort.clients, round_index, self.run_state)
                 record.shown = method.shown(server, observed, ctx)
-                self._workshop.take_back()
+                self._module_pool.take_back()
         seconds = {
             "wall_s": time.perf_counter() - self._started,
             "dispatch_s": cohort.traffic.dispatch_s,
@@ -243,7 +244,7 @@ class Simulation:
         if evaluation is None or evaluation.done:
             written()
         else:
-            self._settling, self._evaluation = self._clerk.submit(written), evaluation
+            self._settling, self._evaluation = self._writer.submit(written), evaluation
 
     def _settled(self, timeout_s: float | None = None) -> bool:
         """Waits until the last round is written down; whether it is.
@@ -267,7 +268,7 @@ class Simulation:
 
     def _context(self, round_index: int) -> ServerContext:
         facts = self.setting.server_facts(round_index)
-        return ServerContext(self._workshop, self._data, facts, self.setting.recipe.seed)
+        return ServerContext(self._module_pool, self._data, facts, self.setting.recipe.seed)
 
     def _due(self, round_index: int) -> bool:
         recipe = self.setting.recipe

@@ -48,7 +48,7 @@ NAMED_SECTIONS = {
     "model": "The classifier of the clients.",
     "schedule": "Which clients are asked when, and which replies form an update.",
     "clock": "How long each client takes, in simulated seconds.",
-    "codec": "How the parts of messages and replies travel; `none`: as they are.",
+    "codec": "How the parts of messages and replies travel.",
 }
 
 

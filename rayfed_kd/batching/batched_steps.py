@@ -6,89 +6,23 @@ shape. A client's order of batches, its random streams and its optimisers' momen
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from types import FunctionType, MethodType
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from rayfed_kd.batching.stacked_modules import PlainAttributes, StackedModules
+from rayfed_kd.batching.step_program import CannotBatchError, optimizers_of
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.protocol import ClientContext, Method
-from rayfed_kd.toolbox.local_training import BatchLoss, LocalSteps, OwnBatch, Phase
+from rayfed_kd.protocol import ClientContext
+from rayfed_kd.toolbox.local_training import LocalSteps, OwnBatch, Phase
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
 
 Rows = slice | Tensor  # which of a group's clients: all of them, or [m] int64
-
-
-class CannotBatchError(Exception):
-    """Why local training cannot be batched over clients."""
-
-
-def program_of(steps: LocalSteps) -> Hashable:
-    """What must be equal for clients to train as one: the losses, and all names, architectures and shapes.
-
-    Raises: CannotBatchError if the losses are in a form that does not batch.
-    """
-    modules = [id(model) for model in steps.models.values()]
-    models = tuple(
-        (name, model.described, tuple(part.training for part in model.submodules), modules.index(id(model)))
-        for name, model in steps.models.items()
-    )
-    places = {id(optimizer): place for place, optimizer in enumerate(_optimizers(steps))}
-    phases = tuple(
-        (_loss_key(phase.loss), tuple(places[id(optimizer)] for optimizer in phase.optimizers))
-        for phase in steps.phases
-    )
-    optimizers = tuple(
-        (
-            _place_of(optimizer, modules),
-            optimizer.rule,
-            optimizer.part.start,
-            optimizer.part.stop,
-            optimizer.begun,
-        )
-        for optimizer in _optimizers(steps)
-    )
-    given = tuple((name, tensor.shape, tensor.dtype) for name, tensor in steps.given.items())
-    trained = [model.storage for model in steps.models.values() if model.module.training]
-    for name, tensor in steps.given.items():
-        if tensor.requires_grad:
-            raise CannotBatchError(f"its loss is given {name}, a tensor that takes a gradient")
-        if any(_inside(tensor, storage) for storage in trained):
-            raise CannotBatchError(f"its loss is given {name}, which is part of a model that it trains")
-    return models, phases, optimizers, given
-
-
-def _optimizers(steps: LocalSteps) -> list[Optimizer]:
-    """The steps' optimisers, each once, in the order of the phases."""
-    every = [optimizer for phase in steps.phases for optimizer in phase.optimizers]
-    return list({id(optimizer): optimizer for optimizer in every}.values())
-
-
-def _place_of(optimizer: Optimizer, modules: Sequence[int]) -> int:
-    if id(optimizer.module) not in modules:
-        raise CannotBatchError("an optimiser is on a model that its loss is not told of")
-    return modules.index(id(optimizer.module))
-
-
-def _loss_key(loss: BatchLoss) -> Hashable:
-    if isinstance(loss, MethodType) and isinstance(loss.__self__, Method):
-        return loss.__func__, id(loss.__self__)
-    if isinstance(loss, MethodType) and _is_frozen(loss.__self__):
-        return loss.__func__, loss.__self__
-    if isinstance(loss, FunctionType) and not (loss.__closure__ or loss.__defaults__ or loss.__kwdefaults__):
-        return loss
-    raise CannotBatchError("its loss is neither a function without captured variables nor a frozen object's")
-
-
-def _is_frozen(owner: object) -> bool:
-    return dataclasses.is_dataclass(owner) and bool(getattr(owner, "__dataclass_params__").frozen)  # noqa: B009 -- typeshed has none
 
 
 class BatchedSteps:
@@ -112,7 +46,7 @@ class BatchedSteps:
             if names.setdefault(id(model), name) == name:
                 self._stack(name, [member.models[name] for member in members])
         self._shared, self._own = _told_apart([member.given for member in members])
-        optimizers = [_optimizers(member) for member in members]
+        optimizers = [optimizers_of(member) for member in members]
         self._updates = [
             _Update(self._trained[names[id(own[0].module)]], own) for own in zip(*optimizers, strict=True)
         ]
@@ -319,10 +253,6 @@ def _same_memory(one: Tensor, other: Tensor) -> bool:
     return one is other or (
         one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
     )
-
-
-def _inside(tensor: Tensor, whole: Tensor) -> bool:
-    return tensor.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
 
 def steps_of_one_shape(

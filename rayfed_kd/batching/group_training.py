@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from greenlet import getcurrent, greenlet
 
-from rayfed_kd.batching.batched_steps import BatchedSteps, CannotBatchError, program_of
+from rayfed_kd.batching.batched_steps import BatchedSteps
+from rayfed_kd.batching.step_program import CannotBatchError, program_of
 from rayfed_kd.batching.step_purity import ModuleData
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import ClientContext

@@ -7,25 +7,20 @@ is hashed again only if its size or time changed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
 
+from rayfed_kd.data.cache_keys import entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.errors import DataError, RecipeError
-from rayfed_kd.files import atomic_write
 
-FORMAT = 2  # of an entry: part of its key, so that entries of another format are never read
-CHUNK_BYTES = 1 << 22
-MANY_FILES = 1000  # beyond it files go by path, size and time, not by content
 ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 
 
@@ -50,7 +45,7 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
     if not 0 < fraction <= 1:
         raise RecipeError(f"{fraction:g} is not above 0 and at most 1", path="data.fraction")
     folder = _writable(cache_folder())
-    key = _key(name, source, fraction, folder)
+    key = entry_key(name, source, fraction, folder)
     entry = folder / f"{name.rpartition(':')[2]}-{key}"
     with FileLock(folder / f".{key}.lock"):
         if not is_whole(entry):
@@ -245,62 +240,3 @@ def _statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
         for count, mean in zip(counts, means, strict=True)
     ]
     return tuple(means), tuple(deviation or 1.0 for deviation in deviations)
-
-
-def _key(name: str, source: Source, fraction: float, folder: Path) -> str:
-    digest = hashlib.blake2b(digest_size=10)
-    settings = json.dumps([FORMAT, name, dict(source.settings), float(fraction)], sort_keys=True, default=str)
-    digest.update(settings.encode())
-    for content in _contents(source.files, folder):
-        digest.update(content.encode())
-    return digest.hexdigest()
-
-
-def _contents(files: Sequence[Path], folder: Path) -> list[str]:
-    """One fingerprint a file: a hash of its content, remembered by path, size and time.
-
-    Trees of more than a thousand files (CINIC-10 has 270,000) go by path, size and time alone: reading
-    them all would cost what the cache saves.
-    """
-    marks = _marks(files)
-    if len(files) > MANY_FILES:
-        return marks
-    memo = folder / "content-hashes.json"
-    with FileLock(folder / ".content-hashes.lock"):
-        known: dict[str, str] = _read_json(memo)
-        missing = [(mark, file) for mark, file in zip(marks, files, strict=True) if mark not in known]
-        if missing:
-            known |= {mark: _hash(file) for mark, file in missing}
-            atomic_write(memo, json.dumps(known))
-    return [known[mark] for mark in marks]
-
-
-def _marks(files: Sequence[Path]) -> list[str]:
-    """Path, size and time of each file, at one `stat` a file.
-
-    Raises: DataError if one is not there.
-    """
-    folders = {folder: folder.resolve() for folder in {file.parent for file in files}}
-    marks = []
-    for file in files:
-        try:
-            status = file.stat()
-        except OSError as error:
-            raise DataError(f"{file}: cannot be read ({error})") from None
-        marks.append(f"{folders[file.parent] / file.name}|{status.st_size}|{status.st_mtime_ns}")
-    return marks
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def _hash(file: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with file.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

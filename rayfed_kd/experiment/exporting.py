@@ -54,7 +54,7 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
     elif client is not None:
         raise RecipeError(f"--client {client}: {model} is one model for all; expected no --client")
     found = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
-    module = setting.workshop().lend(found.architecture, found.vector).module
+    module = setting.module_pool().lend(found.architecture, found.vector).module
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
     paths = [Path(to).with_suffix(ending) for ending in (".safetensors", ".pt", ".yaml")]
     paths[0].parent.mkdir(parents=True, exist_ok=True)

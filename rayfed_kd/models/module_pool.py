@@ -12,7 +12,7 @@ from rayfed_kd.models.flat_module import FlatModule, initial_vector
 Builders = Mapping[str, Callable[[], nn.Module]]
 
 
-class Workshop:
+class ModulePool:
     """Lends flat modules by architecture name.
 
     Args:
@@ -48,7 +48,7 @@ class Workshop:
         self._lent.clear()
 
     def initial_vector(self, name: str) -> Tensor:
-        """The architecture's initial vector under the run's seed, on the workshop's device."""
+        """The architecture's initial vector under the run's seed, on the module pool's device."""
         if name not in self._initial:
             self._initial[name] = initial_vector(self._builders[name], self._seed, name).to(self.device)
         return self._initial[name].clone()

@@ -9,15 +9,8 @@ from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.vectors import read_vector, weighted_mean, weighted_sum
 from rayfed_kd.protocol.clock import Clock, ClockFacts, ClockOptions
-from rayfed_kd.protocol.contexts import (
-    ClientContext,
-    ClientData,
-    Context,
-    DispatchFacts,
-    Log,
-    ServerContext,
-    ServerFacts,
-)
+from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
+from rayfed_kd.protocol.contexts import ClientContext, Context, ServerContext
 from rayfed_kd.protocol.devices import Devices, Windows
 from rayfed_kd.protocol.evaluated import (
     PERSONAL,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,34 +12,10 @@ from rayfed_kd.data.augment import augment
 from rayfed_kd.data.batches import Batch, DeviceData, Drawn, PixelScale, Public, unaugmented
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.module_pool import Workshop
+from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
 from rayfed_kd.recipe.schema import LocalRecipe
 from rayfed_kd.seeds import numpy_stream, torch_stream
-
-
-@dataclass
-class Log:
-    """Means of what a step logs, kept on its device until the step is over."""
-
-    sums: dict[str, Tensor | float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def add(self, **values: Tensor) -> None:
-        """Adds one batch's values, scalars each."""
-        for name, value in values.items():
-            exact = value.detach().to(torch.float64)
-            self.sums[name] = self.sums[name] + exact if name in self.sums else exact
-            self.counts[name] = self.counts.get(name, 0) + 1
-
-    def add_sums(self, sums: Mapping[str, tuple[float, int]]) -> None:
-        """Adds many batches' at once: name -> (sum, count)."""
-        for name, (value, count) in sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-            self.counts[name] = self.counts.get(name, 0) + count
-
-    def totals(self) -> dict[str, tuple[float, int]]:
-        """name -> (sum, count)."""
-        return {name: (float(value), self.counts[name]) for name, value in self.sums.items()}
 
 
 class Context:
@@ -50,11 +24,13 @@ class Context:
     local: LocalRecipe
     group_runner: Callable[[Any], None] | None = None
 
-    def __init__(self, workshop: Workshop, data: DeviceData, seed: int, scope: tuple[str | int, ...]) -> None:
-        self._workshop, self._data, self._seed, self._scope = workshop, data, seed, scope
+    def __init__(
+        self, module_pool: ModulePool, data: DeviceData, seed: int, scope: tuple[str | int, ...]
+    ) -> None:
+        self._module_pool, self._data, self._seed, self._scope = module_pool, data, seed, scope
         self._streams: dict[str, torch.Generator] = {}
         self._log = Log()
-        self.device = workshop.device
+        self.device = module_pool.device
         self.classes = data.classes
         self.shape = data.shape
 
@@ -81,20 +57,20 @@ class Context:
         """Told of every batch's size; the server's batches take no simulated time."""
 
     def architecture(self, name: str) -> str:
-        """The workshop's name of an architecture: a client with a model of its own has another "model"."""
+        """The module pool's name of an architecture: a client with a model of its own has another "model"."""
         return name
 
     def model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """A module to train that holds `vector`; a new one at each call, lent for this step."""
-        return self._workshop.lend(self.architecture(architecture), vector).train()
+        return self._module_pool.lend(self.architecture(architecture), vector).train()
 
     def frozen_model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """The same in eval mode, its parameters without gradient: a teacher."""
-        return self._workshop.lend(self.architecture(architecture), vector).freeze()
+        return self._module_pool.lend(self.architecture(architecture), vector).freeze()
 
     def initial_vector(self, architecture: str = "model") -> Tensor:
         """The architecture's initial vector: a function of the run's seed alone."""
-        return self._workshop.initial_vector(self.architecture(architecture))
+        return self._module_pool.initial_vector(self.architecture(architecture))
 
     def stream(self, purpose: str) -> torch.Generator:
         """This step's random stream for `purpose`, on the step's device; draws go on where they were."""
@@ -144,13 +120,13 @@ class ClientContext(Context):
 
     def __init__(
         self,
-        workshop: Workshop,
+        module_pool: ModulePool,
         data: DeviceData,
         client_data: ClientData,
         dispatch: DispatchFacts,
         seed: int,
     ) -> None:
-        super().__init__(workshop, data, seed, dispatch.scope)
+        super().__init__(module_pool, data, seed, dispatch.scope)
         self.client, self.round, self.participation = dispatch.client, dispatch.round, dispatch.participation
         self.local = client_data.local
         self._client_data = client_data
@@ -158,12 +134,12 @@ class ClientContext(Context):
         self.samples_drawn = 0
 
     def architecture(self, name: str) -> str:
-        """The workshop's name: "model" is the client's own, where the recipe has `client_models`."""
+        """The module pool's name: "model" is the client's own, where the recipe has `client_models`."""
         return self._client_data.model if name == "model" else name
 
     def own_initial_vector(self, architecture: str = "model") -> Tensor:
         """An initial vector that no other client has: for personal models, which are never averaged."""
-        return self._workshop.own_initial_vector(self.architecture(architecture), self.client)
+        return self._module_pool.own_initial_vector(self.architecture(architecture), self.client)
 
     def _drawn(self, samples: int) -> None:
         self.samples_drawn += samples
@@ -247,42 +223,6 @@ class ClientContext(Context):
             index += 1
 
 
-@dataclass(frozen=True)
-class ClientData:
-    """A client's share: indices [n] int64 of training samples, augmentation, local settings.
-
-    `model`: the workshop's name of the client's architecture.
-    """
-
-    indices: np.ndarray[tuple[int], np.dtype[np.int64]]
-    augment: str
-    local: LocalRecipe
-    model: str = "model"
-
-
-@dataclass(frozen=True)
-class DispatchFacts:
-    """Who is dispatched when.
-
-    Attributes:
-        client: its id.
-        round: the server's round, from 1.
-        participation: which of the client's dispatches this is, from 1.
-        exchange: which of the steps of this dispatch, from 0.
-    """
-
-    client: int
-    round: int
-    participation: int
-    exchange: int = 0
-
-    @property
-    def scope(self) -> tuple[int, ...]:
-        """What a step's random streams are derived from, beside the seed and their purpose."""
-        first = (self.client, self.participation)
-        return (*first, self.exchange) if self.exchange else first
-
-
 class ServerContext(Context):
     """What the server's part of a round may read.
 
@@ -295,12 +235,12 @@ class ServerContext(Context):
 
     def __init__(
         self,
-        workshop: Workshop,
+        module_pool: ModulePool,
         data: DeviceData,
         facts: ServerFacts,
         seed: int,
     ) -> None:
-        super().__init__(workshop, data, seed, ("server", facts.round))
+        super().__init__(module_pool, data, seed, ("server", facts.round))
         self.round, self.sizes, self.local = facts.round, facts.sizes, facts.local
         self.client_architectures = facts.client_architectures
 
@@ -312,13 +252,3 @@ class ServerContext(Context):
     def num_clients(self) -> int:
         """K."""
         return len(self.sizes)
-
-
-@dataclass(frozen=True)
-class ServerFacts:
-    """The round, every client's training samples, the recipe's local settings, the clients' architectures."""
-
-    round: int
-    sizes: Sequence[int]
-    local: LocalRecipe
-    client_architectures: Sequence[str] = ("model",)

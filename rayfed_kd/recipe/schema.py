@@ -293,7 +293,7 @@ class Recipe(_Strict):
     sampling: SamplingRecipe = SamplingRecipe(fraction=0.2)
     schedule: Named = Named(name="sync")
     clock: Named = Named(name="none")
-    codec: Named = Field(Named(name="none"), description="how the parts of messages and replies travel")
+    codec: Named = Named(name="none")
     placement: PlacementRecipe = PlacementRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
     checkpoint: CheckpointRecipe = CheckpointRecipe()

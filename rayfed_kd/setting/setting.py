@@ -6,7 +6,7 @@ A `Blueprint` is a `Setting` on paper: plain values, which any process turns int
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,8 +20,8 @@ from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
-from rayfed_kd.models.base import Classifier, last_maps, layer_shape
-from rayfed_kd.models.module_pool import Workshop
+from rayfed_kd.models.base import layer_shape
+from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import (
     RECIPE_MODEL,
     Architecture,
@@ -39,6 +39,7 @@ from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import attacked_parts, strength
 from rayfed_kd.setting.codecs import make_codec
+from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import check_schedule, make_clock, make_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
 
@@ -119,16 +120,16 @@ class Setting:
     @cached_property
     def borders(self) -> Mapping[int, int]:
         """Length of an architecture's vector -> how many of its first elements are parameters."""
-        workshop, found = self.workshop(), dict[int, int]()
+        module_pool, found = self.module_pool(), dict[int, int]()
         for name in self.builders:
-            flat = workshop.lend(name, workshop.initial_vector(name))
+            flat = module_pool.lend(name, module_pool.initial_vector(name))
             length = flat.vector().numel()
             found[length] = min(flat.num_parameters, found.get(length, length))
         return found
 
-    def workshop(self, device: torch.device | str = "cpu") -> Workshop:
-        """A workshop of this setting's modules."""
-        return Workshop(self.builders, self.recipe.seed, device)
+    def module_pool(self, device: torch.device | str = "cpu") -> ModulePool:
+        """A pool of this setting's modules."""
+        return ModulePool(self.builders, self.recipe.seed, device)
 
     def device_data(self, device: torch.device | str = "cpu") -> DeviceData:
         """The data on a device, with the public set if there is one."""
@@ -162,14 +163,14 @@ class Setting:
         check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
         if isinstance(self.method.options, AggregationOptions):
             self.method.options.check_clients(cohort_size(self.recipe))
-        workshop = self.workshop()
+        module_pool = self.module_pool()
         for name in self.builders:
-            workshop.initial_vector(name)
+            module_pool.initial_vector(name)
         for name, architecture in self.method.architectures().items():
             if architecture.kind == "generator":
-                self._try_generator(name, architecture, workshop)
+                self._try_generator(name, architecture, module_pool)
         data = self.device_data()
-        self.method.check(ServerContext(workshop, data, self.server_facts(0), self.recipe.seed))
+        self.method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
 
     def _check_public(self) -> None:
         needs, asked, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
@@ -215,11 +216,11 @@ class Setting:
                 return _module(make(shape, classes, **arguments), f"{path}.name")
             except RecipeError as error:
                 if cut is not None:
-                    whole = f"{error.message}; the model's layer {cut} gives {_sides(shape)}"
+                    whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
                     raise RecipeError(whole, f"{path}.name", error.hint) from None
                 if architecture.kind == "classifier":
                     raise RecipeError(error.message, f"{path}.name", error.hint) from None
-                whole = f"{error.message}; this method needs {space} of {_sides(shape)}"
+                whole = f"{error.message}; this method needs {space} of {shown_sides(shape)}"
                 raise RecipeError(whole, error.path) from None
 
         return build
@@ -235,15 +236,15 @@ class Setting:
 
         Raises: RecipeError from asking for maps or features of a model that has none.
         """
-        return _Spaces(self.dataset.shape, self.builders["model"])
+        return ModelSpaces(self.dataset.shape, self.builders["model"])
 
     def _shape_at(self, cut: str) -> tuple[int, ...]:
         with torch.random.fork_rng(devices=[]):
             return layer_shape(self.builders["model"](), cut, self.dataset.shape, "method.cut")
 
-    def _try_generator(self, name: str, architecture: Architecture, workshop: Workshop) -> None:
+    def _try_generator(self, name: str, architecture: Architecture, module_pool: ModulePool) -> None:
         path, takes = f"method.{name}.name", ("noise alone", "noise and labels")
-        generator = workshop.lend(name, workshop.initial_vector(name)).freeze()
+        generator = module_pool.lend(name, module_pool.initial_vector(name)).freeze()
         conditional = bool(getattr(generator.module, "conditional", False))
         if conditional != architecture.conditional:
             raise RecipeError(
@@ -255,46 +256,17 @@ class Setting:
         with torch.no_grad():
             made = tuple(generator(torch.zeros(2, generator.latent), *labels).shape[1:])
         wanted = self.spaces[architecture.space]
-        workshop.take_back()
+        module_pool.take_back()
         if made != wanted:
             whose = "the data's" if architecture.space == "images" else f"{self.recipe.model.name}'s last"
-            theirs = f"{whose} {architecture.space} are {_sides(wanted)}"
-            raise RecipeError(f"{architecture.name} makes {_sides(made)}, {theirs}", path=path)
-
-
-class _Spaces(Mapping[str, tuple[int, ...]]):
-    """Shapes by space, found when they are asked for: a plain model needs neither maps nor features."""
-
-    def __init__(self, images: tuple[int, ...], build: Callable[[], nn.Module]) -> None:
-        self._images, self._build = images, build
-
-    def __getitem__(self, space: str) -> tuple[int, ...]:
-        if space == "images":
-            return self._images
-        with torch.random.fork_rng(devices=[]):
-            model = self._build()
-        if not isinstance(model, Classifier):
-            raise RecipeError(
-                f"a {type(model).__name__} has no {space}; expected a rayfed_kd.models.base.Classifier",
-                path="model.name",
-            )
-        return last_maps(model, self._images)[1] if space == "maps" else (model.feature_size,)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("images", "maps", "features"))
-
-    def __len__(self) -> int:
-        return 3
+            theirs = f"{whose} {architecture.space} are {shown_sides(wanted)}"
+            raise RecipeError(f"{architecture.name} makes {shown_sides(made)}, {theirs}", path=path)
 
 
 def _own_name(model: Named, recipe_model: Named) -> str:
-    """The workshop's name of a client's architecture; the recipe's own model is "model"."""
+    """The module pool's name of a client's architecture; the recipe's own model is "model"."""
     same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
     return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
-
-
-def _sides(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
 
 
 def _module(made: Any, path: str) -> nn.Module:

@@ -14,6 +14,7 @@ from cluster.server.checkpoints import Checkpointer, Snapshot
 from cluster.server.simulation import RoundRecord, Simulation
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import shared_vectors
+from rayfed_kd.protocol.codec import UnstorableError
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.testing.rules import ContractError
 from rayfed_kd.testing.watching import content
@@ -115,6 +116,8 @@ def run_outcome(
     try:
         simulation.run(start)
     except RunError as error:
+        if isinstance(error, UnstorableError):
+            raise ContractError("storable", "the server's state", str(error)) from None
         broken = error.__cause__
         if isinstance(broken, ContractError):  # a host told it as a bug of a step
             raise broken from None

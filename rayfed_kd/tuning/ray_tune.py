@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cluster.ray_backend.placement import Plan, bundles  # before Ray: the room sets where Ray listens
+
+# isort: split
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 
-from cluster.ray_backend.placement import Plan, bundles
 from rayfed_kd.tuning.proposers import Proposer
 from rayfed_kd.tuning.search_folder import SchedulerName, SearchFolder, Status, TrialRecord
 from rayfed_kd.tuning.space import coefficient_text

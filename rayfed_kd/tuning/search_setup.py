@@ -140,7 +140,7 @@ def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:
         the official test where there is one, else AMP; that of clients' own models is UA.
     """
     facts, seed = setting.server_facts(0), setting.recipe.seed
-    context = ServerContext(setting.workshop(), setting.device_data(), facts, seed)
+    context = ServerContext(setting.module_pool(), setting.device_data(), facts, seed)
     models = setting.method.evaluated(setting.method.init_server(context))
     shared = ["server_accuracy"] if setting.dataset.test is not None else []
     shared += ["amp", "ua", "wlp"] if any(len(part) for part in setting.partition.test) else []

@@ -37,19 +37,19 @@ class Bench:
     def __init__(self, recipe, overrides):
         self.setting = prepare(recipe, overrides).setting
         self.method = self.setting.method
-        self.workshop = self.setting.workshop()
+        self.module_pool = self.setting.module_pool()
         self.data = self.setting.device_data()
         self.states, self.logs, self.participations = {}, {}, {}
 
     def server(self, round_index=1):
         facts, seed = self.setting.server_facts(round_index), self.setting.recipe.seed
-        return ServerContext(self.workshop, self.data, facts, seed)
+        return ServerContext(self.module_pool, self.data, facts, seed)
 
     def client(self, client, round_index=1, participation=1):
         recipe = self.setting.recipe
         share = ClientData(self.setting.partition.train[client], recipe.data.augment, recipe.local)
         facts = DispatchFacts(client, round_index, participation)
-        return ClientContext(self.workshop, self.data, share, facts, recipe.seed)
+        return ClientContext(self.module_pool, self.data, share, facts, recipe.seed)
 
     def exchange(self, server, clients, round_index=1):
         """Every client named is dispatched and answers; the replies."""
@@ -65,7 +65,7 @@ class Bench:
             clients = [(index * cohort + place) % recipe.partition.clients for place in range(cohort)]
             replies = self.exchange(server, sorted(clients), index + 1)
             server = self.method.absorb(server, replies, self.server(index + 1))
-            self.workshop.take_back()
+            self.module_pool.take_back()
         return self.method.evaluated(server)
 
     def _answer(self, client, message, round_index):
@@ -76,7 +76,7 @@ class Bench:
         self.logs[client] = {name: total / number for name, (total, number) in ctx.logged().items()}
         reply.client = client
         reply.handle = Held({name: part.numpy() for name, part in reply.parts.items()})
-        self.workshop.take_back()
+        self.module_pool.take_back()
         return reply
 
 

@@ -179,7 +179,7 @@ def test_sharing_saves_the_discriminators_trunk():
     for result in (shared, whole):
         rows = [r for r in result.tables["messages"].to_pylist() if r["kind"] == "discriminator"]
         sent.append(rows[0]["bytes"] // 4)
-    flat = prepare(SMALL, ["method.sharing=false"]).setting.workshop().initial_vector("discriminator")
+    flat = prepare(SMALL, ["method.sharing=false"]).setting.module_pool().initial_vector("discriminator")
     assert sent == [33, flat.numel()]
 
 

@@ -58,7 +58,9 @@ def test_one_full_batch_step_is_gradient_descent_on_the_weighted_objective(tmp_p
     prepared = rayfed_kd.prepare(SMALL, changes)
     result = rayfed_kd.run(SMALL, changes, local=True)
     module = (
-        prepared.setting.workshop().lend("model", prepared.setting.workshop().initial_vector("model")).train()
+        prepared.setting.module_pool()
+        .lend("model", prepared.setting.module_pool().initial_vector("model"))
+        .train()
     )
     chosen = np.concatenate(prepared.setting.partition.train)
     train = prepared.setting.dataset.train

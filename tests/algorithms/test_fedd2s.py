@@ -66,9 +66,9 @@ class Plain:
         self.simulated = simulated
         self.mechanism, self.tau, self.direction = mechanism, tau, direction
         self.lowest, self.at_once = lowest, at_once
-        workshop = simulated.setting.workshop()
+        module_pool = simulated.setting.module_pool()
         flat = FlatModule(simulated.setting.builders["model"]())
-        flat.load(workshop.initial_vector("model"))
+        flat.load(module_pool.initial_vector("model"))
         self.stages = nn.Sequential(*copy.deepcopy(flat.module.stages))
         self.server = copy.deepcopy(self.stages)
         self.clients = {k: copy.deepcopy(self.stages) for k in range(4)}
@@ -151,7 +151,7 @@ class Plain:
 
 def flat_vector(simulated, vector):
     """A vector with convolutions' weights in torch's own order."""
-    module = simulated.setting.workshop().lend("model", vector)
+    module = simulated.setting.module_pool().lend("model", vector)
     return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
@@ -187,7 +187,7 @@ def test_three_rounds_are_algorithm_1_written_in_plain_torch(options, plain):
     assert torch.allclose(server, twice.vector(twice.server), atol=1e-5)
     for client, state in states(simulated).items():
         assert torch.allclose(flat_vector(simulated, state), twice.vector(twice.clients[client]), atol=1e-5)
-    initial = flat_vector(simulated, simulated.setting.workshop().initial_vector("model"))
+    initial = flat_vector(simulated, simulated.setting.module_pool().initial_vector("model"))
     assert (server - initial).abs().max() > 0.02
 
 

@@ -103,11 +103,11 @@ class Plain:
     def __init__(self, simulated, alpha=1.0, temperature=3.0, server_batch=16):
         self.simulated = simulated
         self.alpha, self.temperature, self.batch = alpha, temperature, server_batch
-        workshop = simulated.setting.workshop()
-        whole = workshop.lend("model", workshop.initial_vector("model")).module
+        module_pool = simulated.setting.module_pool()
+        whole = module_pool.lend("model", module_pool.initial_vector("model")).module
         self.clients = [copy.deepcopy(nn.Sequential(*whole.stages)) for _ in range(4)]
         self.cut = whole.layers["C2"]
-        rest = workshop.lend("server", workshop.initial_vector("server")).module
+        rest = module_pool.lend("server", module_pool.initial_vector("server")).module
         self.server = copy.deepcopy(nn.Sequential(*rest.stages))
         self.server_optimiser = self.optimiser(self.server)
         self.told, self.seen = {}, dict.fromkeys(range(4), 0)
@@ -160,7 +160,7 @@ def plain_vector(module):
 
 def own_order(simulated, vector, architecture="model"):
     """A vector with convolutions' weights in torch's own order."""
-    return plain_vector(simulated.setting.workshop().lend(architecture, vector).module)
+    return plain_vector(simulated.setting.module_pool().lend(architecture, vector).module)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_three_rounds_are_the_exchange_written_in_plain_torch(options, plain):
         twice.round(number, cohort)
     server = own_order(simulated, simulated.servers[-1].model, "server")
     assert torch.allclose(server, plain_vector(twice.server), atol=1e-5)
-    initial = simulated.setting.workshop().initial_vector("server")
+    initial = simulated.setting.module_pool().initial_vector("server")
     assert (server - initial).abs().max() > 0.02
     for client, state in states(simulated).items():
         assert torch.allclose(
@@ -241,8 +241,8 @@ def test_features_of_a_resnets_stem_are_64_kib_a_sample():
 def test_server_of_fedgems_is_resnet_56_without_its_stem():
     """591,322 parameters less 3 x 9 x 16 of the convolution and 2 x 16 of its norm."""
     setting = prepare(RESNETS, ["method={name: fedgkt}"]).setting
-    workshop = setting.workshop()
-    server = workshop.lend("server", workshop.initial_vector("server"))
+    module_pool = setting.module_pool()
+    server = module_pool.lend("server", module_pool.initial_vector("server"))
     assert server.num_parameters == 591_322 - 432 - 32
     assert server(torch.zeros(2, 16, 32, 32)).shape == (2, 10)
 
@@ -261,10 +261,10 @@ def test_server_keeps_its_optimiser_and_clients_start_theirs_afresh():
 def test_servers_logits_come_from_its_final_model_in_eval_mode_each_at_its_sample():
     bn = ["method={name: fedgkt, cut: C1, server: {name: bottleneck_resnet, blocks: [1, 1, 1], width: 2}}"]
     simulated = ran(*bn, "data.shape=[1, 16, 16]", "method.server_epochs=1", "rounds=1")
-    workshop = simulated.setting.workshop()
-    server = workshop.lend("server", simulated.servers[-1].model).freeze()
+    module_pool = simulated.setting.module_pool()
+    server = module_pool.lend("server", simulated.servers[-1].model).freeze()
     for client, state in states(simulated).items():
-        own = workshop.lend("model", state.model).freeze()
+        own = module_pool.lend("model", state.model).freeze()
         ctx = client_context(simulated.setting, DispatchFacts(client, 1, 1))
         images = torch.cat([batch.images for batch in ctx.samples()])
         with torch.no_grad():
@@ -274,12 +274,12 @@ def test_servers_logits_come_from_its_final_model_in_eval_mode_each_at_its_sampl
 
 def test_client_trains_extractor_and_classifier_and_the_server_touches_neither():
     simulated = ran("rounds=1")
-    initial = simulated.setting.workshop().initial_vector("model")
+    initial = simulated.setting.module_pool().initial_vector("model")
     idle = states(ran("rounds=1", "local.epochs=0"))
     assert all(torch.equal(state.model, initial) for state in idle.values())
     for state in states(simulated).values():
-        module = simulated.setting.workshop().lend("model", state.model).module
-        before = simulated.setting.workshop().lend("model", initial).module
+        module = simulated.setting.module_pool().lend("model", state.model).module
+        before = simulated.setting.module_pool().lend("model", initial).module
         pairs = zip(module.parameters(), before.parameters(), strict=True)
         assert all(not torch.equal(a, b) for a, b in pairs)
 
@@ -308,16 +308,16 @@ def test_server_is_evaluated_behind_every_clients_extractor(test):
     simulated = ran("rounds=1", f"partition.test={test}")
     setting, taken = simulated.setting, states(simulated)
     assert len(taken) == 2
-    workshop, rows = setting.workshop(), simulated.recorder[0].tables["clients"]
-    server = workshop.lend("server", simulated.servers[-1].model).freeze()
+    module_pool, rows = setting.module_pool(), simulated.recorder[0].tables["clients"]
+    server = module_pool.lend("server", simulated.servers[-1].model).freeze()
     found = {name: {r["client"]: r for r in rows if r["model"] == name} for name in ("server", "personal")}
     for client in range(4):
         split, part = setting.dataset.test, slice(None)
         if test == "local":
             split, part = setting.dataset.train, setting.partition.test[client]
         images = DeviceData(setting.dataset).normalise(torch.from_numpy(np.array(split.images[part])))
-        vector = taken[client].model if client in taken else workshop.initial_vector("model")
-        own = workshop.lend("model", vector).freeze()
+        vector = taken[client].model if client in taken else module_pool.initial_vector("model")
+        own = module_pool.lend("model", vector).freeze()
         guessed = {"server": server(own.up_to(own.module.layers["C2"], images)), "personal": own(images)}
         for name, logits in guessed.items():
             right = int((logits.argmax(dim=1).numpy() == np.array(split.labels[part])).sum())

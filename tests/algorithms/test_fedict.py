@@ -197,10 +197,10 @@ def test_m1_is_cut_at_its_flatten_layer_as_fedd2s_has_it():
     setting = prepare(
         SMALL, [data, "method={name: fedict, cut: C3, server: {name: dense, units: [32, 16]}}"]
     ).setting
-    workshop = setting.workshop()
-    server = workshop.lend("server", workshop.initial_vector("server"))
+    module_pool = setting.module_pool()
+    server = module_pool.lend("server", module_pool.initial_vector("server"))
     assert server.num_parameters == 16_416 + 528 + 170
-    client = workshop.lend("model", workshop.initial_vector("model")).freeze()
+    client = module_pool.lend("model", module_pool.initial_vector("model")).freeze()
     hidden = client.up_to(client.module.layers["C3"], torch.zeros(2, 3, 32, 32))
     assert hidden.shape == (2, 512)
     assert server(hidden).shape == (2, 10)

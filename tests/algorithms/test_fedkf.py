@@ -186,5 +186,5 @@ def test_gradient_reaches_generator_and_student_but_not_the_teacher():
 def test_all_generators_start_equal_and_are_kept_between_rounds():
     """The generator's state makes the second participation differ from a first one: moments are kept."""
     prepared = rayfed_kd.prepare(SMALL)
-    first, second = (prepared.setting.workshop().initial_vector("generator") for _ in range(2))
+    first, second = (prepared.setting.module_pool().initial_vector("generator") for _ in range(2))
     assert torch.equal(first, second)

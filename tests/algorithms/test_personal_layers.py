@@ -181,7 +181,7 @@ def test_standalone_is_the_plain_loop_on_a_clients_samples():
     setting = simulation.setting
     for client, found in own_models(simulation).items():
         model = FlatModule(setting.builders["model"]())
-        model.load(setting.workshop().initial_vector("model"))
+        model.load(setting.module_pool().initial_vector("model"))
         for participation in (1, 2, 3):
             optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1, momentum=0.5)
             ctx = client_context(setting, DispatchFacts(client, participation, participation))
@@ -240,7 +240,7 @@ def test_layer_that_turns_personal_goes_on_from_the_clients_own_value():
     zero = own_models(simulated(method, "rounds=2", *changes, "local.optimizer={lr: 1.0e-30}"))
     two = simulated(method, "rounds=2", *changes)
     layers = Layers(FlatModule(two.setting.builders["model"]()))
-    initial = two.setting.workshop().initial_vector("model")
+    initial = two.setting.module_pool().initial_vector("model")
     for client, model in zero.items():  # steps too small to be seen: everything is as it came
         assert torch.allclose(model, initial)
         assert not torch.allclose(layers.rest(one[client], 5), layers.rest(initial, 5))
@@ -263,7 +263,7 @@ def test_fedrep_moves_one_half_at_a_time(head_epochs, moved):
         method = {"name": "fedrep", "head_epochs": head_epochs}
         simulation = simulated(method, "rounds=1", f"local.optimizer={optimizer}")
         layers = Layers(FlatModule(simulation.setting.builders["model"]()))
-        initial = simulation.setting.workshop().initial_vector("model")
+        initial = simulation.setting.module_pool().initial_vector("model")
         for model in own_models(simulation).values():
             assert torch.equal(layers.first(model, 3), layers.first(initial, 3)) == (moved == "head")
             assert torch.equal(layers.rest(model, 3), layers.rest(initial, 3)) == (moved == "base")
@@ -274,7 +274,7 @@ def test_statistics_of_fedreps_representation_stay_while_the_head_learns():
     method = {"name": "fedrep", "personal": ["F1"], "head_epochs": 2}
     simulation = simulated(method, "rounds=1", recipe=recipe)
     layers = Layers(FlatModule(simulation.setting.builders["model"]()))
-    initial = simulation.setting.workshop().initial_vector("model")
+    initial = simulation.setting.module_pool().initial_vector("model")
     for model in own_models(simulation).values():
         assert torch.equal(layers.first(model, 4), layers.first(initial, 4))
         assert not torch.equal(model, initial)
@@ -336,7 +336,7 @@ def test_centralized_keeps_its_moments_between_rounds():
         {"name": "centralized"}, "partition={name: iid, clients: 1}", "sampling={count: 1}"
     )
     setting, model = simulation.setting, FlatModule(simulation.setting.builders["model"]())
-    model.load(simulation.setting.workshop().initial_vector("model"))
+    model.load(simulation.setting.module_pool().initial_vector("model"))
     optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1, momentum=0.5)
     for participation in (1, 2, 3):
         ctx = client_context(setting, DispatchFacts(0, participation, participation))

@@ -49,7 +49,7 @@ def recipe(method: dict[str, Any]) -> dict[str, Any]:
 def parts(width: int, device: str) -> dict[str, float]:
     """Milliseconds of each part of a FedKF step, medians."""
     method = {"name": "fedkf", "generator": {"name": "dafl_image", "width": width}}
-    shop = prepare(recipe(method)).setting.workshop(device)
+    shop = prepare(recipe(method)).setting.module_pool(device)
     teacher = shop.lend("model", shop.initial_vector("model")).freeze()
     student = shop.lend("model", shop.initial_vector("model")).train()
     generator = shop.lend("generator", shop.initial_vector("generator")).train()

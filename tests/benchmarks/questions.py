@@ -131,7 +131,7 @@ class Side:
             waited += time.perf_counter() - asked
             optimizer.minimise(distillation(logits.mean(0), student(images)))
         seconds = time.perf_counter() - started
-        self.simulation._workshop.take_back()
+        self.simulation._module_pool.take_back()
         return Walk(seconds, waited, student.vector(), cohort.traffic.ledger.total("up"))
 
     def close(self) -> None:

@@ -117,7 +117,7 @@ def taken(word, *words):
 def own_codec(tmp_path, monkeypatch):
     """The codec that the examples name is that of its page."""
     (shown,) = code_blocks(PAGES["extend/codec.md"], "python")
-    (tmp_path / "my_codec.py").write_text(shown)
+    (tmp_path / "my_half.py").write_text(shown)
     monkeypatch.syspath_prepend(tmp_path)
 
 

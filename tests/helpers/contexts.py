@@ -6,7 +6,7 @@ from rayfed_kd.protocol import ClientContext, ClientData, ServerContext
 def server_context(setting, round_index=1):
     """What the server's part of a round may read."""
     facts, seed = setting.server_facts(round_index), setting.recipe.seed
-    return ServerContext(setting.workshop(), setting.device_data(), facts, seed)
+    return ServerContext(setting.module_pool(), setting.device_data(), facts, seed)
 
 
 def client_context(setting, facts):
@@ -14,4 +14,4 @@ def client_context(setting, facts):
     recipe, client = setting.recipe, facts.client
     indices, model = setting.partition.train[client], setting.model_of(client)
     share = ClientData(indices, recipe.data.augment, recipe.local, model)
-    return ClientContext(setting.workshop(), setting.device_data(), share, facts, recipe.seed)
+    return ClientContext(setting.module_pool(), setting.device_data(), share, facts, recipe.seed)

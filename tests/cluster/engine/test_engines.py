@@ -30,7 +30,6 @@ EVERYWHERE = {
     "fedd2s": {},
     "fedgems": {},
 }
-NOT_FEDKF = [name for name in METHODS if name != "fedkf"]
 HETEROGENEOUS = ("fedmd", "cronus", "dsfl", "fedgem", "fedgems")
 MODELS = {
     "fedavg": {"aca", "oca"},
@@ -72,7 +71,8 @@ def test_two_hosts_give_the_local_engines_bits(method, hosts):
     assert_same_run(hosts.run(recipe, "rounds=2", "placement.clients_per_actor=2"), expected)
 
 
-@pytest.mark.parametrize("method", ["fedkf", *(pytest.param(m, marks=pytest.mark.slow) for m in NOT_FEDKF)])
+@pytest.mark.slow  # FedKF's is in test_check_method.py
+@pytest.mark.parametrize("method", METHODS)
 def test_a_whole_run_on_ray_gives_the_local_engines_bits(method, shared_ray, tmp_path):
     """With a server's process and new client processes, as the command runs it."""
     options = EVERYWHERE.get(method, {})
@@ -139,7 +139,7 @@ def test_server_state_that_cannot_be_stored_is_refused_after_the_first_round(tmp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unstorable.py").write_text(UNSTORABLE)
     recipe = {**RECIPE, "method": {"name": "unstorable:Server"}, "rounds": 10}
-    with pytest.raises(RunError, match=r"the server of Server: the state\.seen is a set"):
+    with pytest.raises(RunError, match=r"the server of Server, round 1: the state\.seen is a set"):
         rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"], local=True)
 
 

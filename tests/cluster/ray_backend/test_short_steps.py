@@ -139,7 +139,7 @@ def engine(setting):
 
 
 def asked(setting, engine):
-    message = engine.publish({"student": setting.workshop().initial_vector("model").numpy()})
+    message = engine.publish({"student": setting.module_pool().initial_vector("model").numpy()})
     facts = [DispatchFacts(client, 1, 1) for client in range(CLIENTS)]
     return [StepCall("client_update", one, message, {}, None, -1, one.client + 1) for one in facts]
 

@@ -283,7 +283,7 @@ def test_exported_model_loads_into_the_model_class(tmp_path):
     assert yaml.safe_load(paths[2].read_text())["rounds"] == 2
     setting = prepare(recipe()).setting
     images = torch.randn(3, 1, 8, 8)
-    expected = setting.workshop().lend("model", torch.from_numpy(result.models["oca"])).freeze()(images)
+    expected = setting.module_pool().lend("model", torch.from_numpy(result.models["oca"])).freeze()(images)
     for state in (load_file(paths[0]), torch.load(paths[1], weights_only=True)):
         module = setting.builders["model"]()
         module.load_state_dict(state)

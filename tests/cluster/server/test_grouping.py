@@ -29,6 +29,31 @@ RECIPE = {
 }
 
 
+OWN_LOOP = """
+from algorithms.fedavg import FedAvg
+from rayfed_kd.protocol import Reply
+from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.optimizers import Optimizer
+
+
+class OwnLoop(FedAvg):
+    def client_update(self, client, message, ctx):
+        student = ctx.model(message["student"])
+        optimizer = Optimizer(ctx.local.optimizer, student)
+        for images, labels in ctx.epoch(0):
+            optimizer.minimise(cross_entropy(student(images), labels))
+        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+"""
+
+
+@pytest.fixture
+def own_loop(tmp_path, monkeypatch):
+    """A method whose step goes over its batches itself."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_loop_of_grouping.py").write_text(OWN_LOOP)
+    return "own_loop_of_grouping:OwnLoop"
+
+
 def recipe(method="fedavg", **local):
     return small_recipe({**RECIPE, "local": {**RECIPE["local"], **local}}, method)
 
@@ -138,7 +163,7 @@ class Timed(LocalEngine):
 
 
 def first_calls(one, count):
-    vector = one.workshop().initial_vector("model").numpy()
+    vector = one.module_pool().initial_vector("model").numpy()
     asked = calls(range(count))
     return [replace(call, message=Held({"student": vector})) for call in asked]
 
@@ -177,16 +202,17 @@ def test_auto_is_not_misled_by_what_takes_long_at_first():
     assert "20.00 ms a client in groups of 6, 30.00 ms alone" in lines[0]
 
 
-def test_auto_leaves_a_method_with_a_loop_of_its_own_alone(tmp_path):
+def test_auto_leaves_a_method_with_a_loop_of_its_own_alone(own_loop, tmp_path):
     lines = []
-    asked = {**recipe("fedgen", vectorise="auto"), "rounds": 1}
+    asked = {**recipe(vectorise="auto"), "method": {"name": own_loop}, "rounds": 1}
     rayfed_kd.run(asked, [f"results.folder={tmp_path}/run"], local=True, tell=lines.append)
     assert [line for line in lines if "in a loop of its own" in line]
 
 
-def test_a_number_with_a_method_that_cannot_be_batched_says_so_once(tmp_path):
+def test_a_number_with_a_method_that_cannot_be_batched_says_so_once(own_loop, tmp_path):
     lines = []
-    rayfed_kd.run(recipe("fedgen"), [f"results.folder={tmp_path}/run"], local=True, tell=lines.append)
+    asked = {**recipe(), "method": {"name": own_loop}}
+    rayfed_kd.run(asked, [f"results.folder={tmp_path}/run"], local=True, tell=lines.append)
     assert lines == [
         "local.vectorise: 0 of 5 steps of this round ran together",
         "local.vectorise: clients train one by one in spite of it: "

@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-import ray
 from paths import ROOT
 from small_recipes import assert_same_run, small_recipe
 
@@ -66,14 +65,6 @@ def own(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "own_timing", raising=False)
 
 
-@pytest.fixture
-def small_ray():
-    """A private Ray with three logical cores: actors are counted, not measured."""
-    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 def run(folder, *overrides, local=True, **changes):
     return rayfed_kd.run({**RECIPE, **changes}, [f"results.folder={folder}", *overrides], local=local)
 
@@ -102,7 +93,7 @@ def test_replies_of_an_update_double(tmp_path):
         assert column(found, "cohort") == [first, 2 * first]
 
 
-def test_ray_gives_the_bits_of_the_local_engine(small_ray, tmp_path):
+def test_ray_gives_the_bits_of_the_local_engine(shared_ray, tmp_path):
     method = small_recipe(RECIPE, "fedkf")["method"]
     local = run(tmp_path / "local", method=method)
     assert_same_run(local, run(tmp_path / "ray", local=False, method=method))

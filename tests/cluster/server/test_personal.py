@@ -96,13 +96,13 @@ def own_vector(simulation, client):
         return unpack(record.state.resolve()["state"], "cpu")
     from rayfed_kd.seeds import torch_stream
 
-    initial = simulation.setting.workshop().initial_vector("model")
+    initial = simulation.setting.module_pool().initial_vector("model")
     drawn = torch.randn(initial.shape, generator=torch_stream(1, "start", client, 1))
     return initial + 0.1 * drawn
 
 
 def right(simulation, vector, images, labels, architecture="model"):
-    module = simulation.setting.workshop().lend(architecture, vector).freeze()
+    module = simulation.setting.module_pool().lend(architecture, vector).freeze()
     normalised = DeviceData(simulation.setting.dataset).normalise(torch.from_numpy(np.array(images)))
     return int((module(normalised).argmax(dim=1).numpy() == np.array(labels)).sum())
 
@@ -215,7 +215,7 @@ def test_a_clients_model_is_exported_by_its_number(tmp_path):
     simulation, _ = simulated()
     for client in range(5):
         written = load_file(rayfed_kd.export(folder, "personal", tmp_path / "m", client)[0])
-        module = simulation.setting.workshop().lend("model", own_vector(simulation, client)).module
+        module = simulation.setting.module_pool().lend("model", own_vector(simulation, client)).module
         assert all(torch.equal(written[name], value) for name, value in module.state_dict().items())
     with pytest.raises(RecipeError, match="--model personal is each client's own: expected --client, 0 to 4"):
         rayfed_kd.export(folder, "personal", tmp_path / "m")

@@ -141,7 +141,7 @@ def test_clients_stay_as_they_are():
     """Their states are read, not replaced, and the dispatch's next step is still its first."""
     cohort, _ = asked(engine := Engine())
     engine.reply(1)
-    record = cohort._ground.records[1]
+    record = cohort._run.records[1]
     assert (record.version, record.exchange) == (7, 0)
     assert all(call.observing for call in engine.calls)
     assert [call.facts.participation for call in engine.calls] == [4, 4]

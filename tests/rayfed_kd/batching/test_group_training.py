@@ -127,7 +127,7 @@ def test_batchnorms_statistics_and_counters_are_each_clients_own():
     norms = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
     one = with_model(setting(local={"epochs": 1, "batch_size": 32}), norms)
     alone, together = both(one)
-    flat = one.workshop().lend("model", one.workshop().initial_vector("model"))
+    flat = one.module_pool().lend("model", one.module_pool().initial_vector("model"))
     counters = []
     for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
         assert theirs.alone == ""

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from rayfed_kd.data import cache
+from rayfed_kd.data import cache, cache_keys
 from rayfed_kd.data.cache import load_cached
 from rayfed_kd.data.dataset import RawDataset, Source, Split
 from rayfed_kd.data.loading import open_dataset
@@ -112,8 +112,8 @@ def test_statistics_are_those_of_the_pixels(counted):
 @pytest.fixture
 def hashed(monkeypatch):
     """The files whose content is hashed, in order."""
-    files, whole = [], cache._hash
-    monkeypatch.setattr(cache, "_hash", lambda file: files.append(file) or whole(file))
+    files, whole = [], cache_keys._hash
+    monkeypatch.setattr(cache_keys, "_hash", lambda file: files.append(file) or whole(file))
     return files
 
 
@@ -124,7 +124,7 @@ def test_second_start_hashes_nothing(counted, hashed):
 
 
 def test_many_files_go_by_size_and_time(counted, hashed, monkeypatch):
-    monkeypatch.setattr(cache, "MANY_FILES", 0)
+    monkeypatch.setattr(cache_keys, "MANY_FILES", 0)
     load_cached("made", counted.source(), 1.0)
     counted.file.write_bytes(b"longer")
     load_cached("made", counted.source(), 1.0)

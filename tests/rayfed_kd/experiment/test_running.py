@@ -15,6 +15,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rayfed_kd
+from rayfed_kd.cli.doctor import report_lines
 from rayfed_kd.cli.main import main
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.running import _resumable
@@ -93,7 +94,7 @@ def test_summary_says_what_the_tables_say(finished):
 
 def test_bytes_of_messages_add_up_to_the_rounds(finished):
     """FedKF: two models of 4 bytes a parameter down, one up, two clients; counts are metadata."""
-    module = rayfed_kd.prepare(SMALL).setting.workshop().initial_vector("model")
+    module = rayfed_kd.prepare(SMALL).setting.module_pool().initial_vector("model")
     rows = [row for row in finished.tables["messages"].to_pylist() if row["round"] == 1]
     weights = {row["direction"]: row["bytes"] for row in rows if row["kind"] == "weights"}
     assert weights == {"up": 4 * module.numel(), "down": 8 * module.numel()}
@@ -347,12 +348,22 @@ def _group(process):
         return None
 
 
-def test_doctor_tells_of_ray_torch_torchvision_and_data(tmp_path):
+def assert_doctor_tells_all(report):
+    assert re.search(r"torch sees +\d+ cores", report)
+    assert re.search(r"torchvision +\d", report)
+    assert re.search(r"digits +found, 1 file", report)
+    assert re.search(r"cifar10 +not found; looked there|cifar10 +not found; ", report)
+    assert re.search(r"ray machine 0 \S+ at [\d.]+: \d+ CPU \(one for the server", report)
+    assert re.search(r"64 MiB into its object store [\d,]+ MB/s, out of it [\d,]+ MB/s", report)
+
+
+def test_doctor_tells_of_ray_torch_torchvision_and_data(shared_ray, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYFED_KD_DATA", str(tmp_path))
+    assert_doctor_tells_all("\n".join(report_lines(None)))
+
+
+@pytest.mark.slow
+def test_doctor_starts_a_ray_of_its_own(tmp_path):
     done = command("doctor", env={"RAYFED_KD_DATA": str(tmp_path)})
     assert done.returncode == 0, done.stderr
-    assert re.search(r"torch sees +\d+ cores", done.stdout)
-    assert re.search(r"torchvision +\d", done.stdout)
-    assert re.search(r"digits +found, 1 file", done.stdout)
-    assert re.search(r"cifar10 +not found; looked there|cifar10 +not found; ", done.stdout)
-    assert re.search(r"ray machine 0 \S+ at [\d.]+: \d+ CPU \(one for the server", done.stdout)
-    assert re.search(r"64 MiB into its object store [\d,]+ MB/s, out of it [\d,]+ MB/s", done.stdout)
+    assert_doctor_tells_all(done.stdout)

@@ -117,7 +117,7 @@ def test_equal_architectures_start_equal_and_others_do_not():
     vectors = [context(setting, client).initial_vector() for client in range(3)]
     assert torch.equal(vectors[0], vectors[2])
     assert [len(v) for v in vectors] == [size(4), size(8), size(4)]
-    assert torch.equal(vectors[1], setting.workshop().initial_vector("model"))
+    assert torch.equal(vectors[1], setting.module_pool().initial_vector("model"))
 
 
 def test_own_initial_vectors_are_each_clients_alone_and_the_same_on_every_host():

@@ -20,14 +20,14 @@ RECIPE = {
 def server(round_index=1):
     setting = prepare(RECIPE).setting
     facts = setting.server_facts(round_index)
-    return ServerContext(setting.workshop(), setting.device_data(), facts, setting.recipe.seed)
+    return ServerContext(setting.module_pool(), setting.device_data(), facts, setting.recipe.seed)
 
 
 def client():
     setting = prepare(RECIPE).setting
     share = ClientData(setting.partition.train[1], "none", setting.recipe.local)
     data = setting.device_data()
-    return ClientContext(setting.workshop(), data, share, DispatchFacts(1, 3, 2), setting.recipe.seed)
+    return ClientContext(setting.module_pool(), data, share, DispatchFacts(1, 3, 2), setting.recipe.seed)
 
 
 def test_server_and_clients_choose_the_same_samples_from_a_seed():

@@ -1,0 +1,82 @@
+"""What must agree between clients for their steps to run as one program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from types import FunctionType, MethodType
+
+from torch import Tensor
+
+from rayfed_kd.protocol import Method
+from rayfed_kd.toolbox.local_training import BatchLoss, LocalSteps
+from rayfed_kd.toolbox.optimizers import Optimizer
+
+
+class CannotBatchError(Exception):
+    """Why local training cannot be batched over clients."""
+
+
+def program_of(steps: LocalSteps) -> Hashable:
+    """What must be equal for clients to train as one: the losses, and all names, architectures and shapes.
+
+    Raises: CannotBatchError if the losses are in a form that does not batch.
+    """
+    modules = [id(model) for model in steps.models.values()]
+    models = tuple(
+        (name, model.described, tuple(part.training for part in model.submodules), modules.index(id(model)))
+        for name, model in steps.models.items()
+    )
+    places = {id(optimizer): place for place, optimizer in enumerate(optimizers_of(steps))}
+    phases = tuple(
+        (_loss_key(phase.loss), tuple(places[id(optimizer)] for optimizer in phase.optimizers))
+        for phase in steps.phases
+    )
+    optimizers = tuple(
+        (
+            _place_of(optimizer, modules),
+            optimizer.rule,
+            optimizer.part.start,
+            optimizer.part.stop,
+            optimizer.begun,
+        )
+        for optimizer in optimizers_of(steps)
+    )
+    given = tuple((name, tensor.shape, tensor.dtype) for name, tensor in steps.given.items())
+    trained = [model.storage for model in steps.models.values() if model.module.training]
+    for name, tensor in steps.given.items():
+        if tensor.requires_grad:
+            raise CannotBatchError(f"its loss is given {name}, a tensor that takes a gradient")
+        if any(_inside(tensor, storage) for storage in trained):
+            raise CannotBatchError(f"its loss is given {name}, which is part of a model that it trains")
+    return models, phases, optimizers, given
+
+
+def optimizers_of(steps: LocalSteps) -> list[Optimizer]:
+    """The steps' optimisers, each once, in the order of the phases."""
+    every = [optimizer for phase in steps.phases for optimizer in phase.optimizers]
+    return list({id(optimizer): optimizer for optimizer in every}.values())
+
+
+def _place_of(optimizer: Optimizer, modules: Sequence[int]) -> int:
+    if id(optimizer.module) not in modules:
+        raise CannotBatchError("an optimiser is on a model that its loss is not told of")
+    return modules.index(id(optimizer.module))
+
+
+def _loss_key(loss: BatchLoss) -> Hashable:
+    if isinstance(loss, MethodType) and isinstance(loss.__self__, Method):
+        return loss.__func__, id(loss.__self__)
+    if isinstance(loss, MethodType) and _is_frozen(loss.__self__):
+        return loss.__func__, loss.__self__
+    if isinstance(loss, FunctionType) and not (loss.__closure__ or loss.__defaults__ or loss.__kwdefaults__):
+        return loss
+    raise CannotBatchError("its loss is neither a function without captured variables nor a frozen object's")
+
+
+def _is_frozen(owner: object) -> bool:
+    return dataclasses.is_dataclass(owner) and bool(getattr(owner, "__dataclass_params__").frozen)  # noqa: B009 -- typeshed has none
+
+
+def _inside(tensor: Tensor, whole: Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()

@@ -1,0 +1,83 @@
+"""What a context is made of: facts of a dispatch and of a round, and what a step logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfed_kd.recipe.schema import LocalRecipe
+
+
+@dataclass
+class Log:
+    """Means of what a step logs, kept on its device until the step is over."""
+
+    sums: dict[str, Tensor | float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, **values: Tensor) -> None:
+        """Adds one batch's values, scalars each."""
+        for name, value in values.items():
+            exact = value.detach().to(torch.float64)
+            self.sums[name] = self.sums[name] + exact if name in self.sums else exact
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def add_sums(self, sums: Mapping[str, tuple[float, int]]) -> None:
+        """Adds many batches' at once: name -> (sum, count)."""
+        for name, (value, count) in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + count
+
+    def totals(self) -> dict[str, tuple[float, int]]:
+        """name -> (sum, count)."""
+        return {name: (float(value), self.counts[name]) for name, value in self.sums.items()}
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """A client's share: indices [n] int64 of training samples, augmentation, local settings.
+
+    `model`: the module pool's name of the client's architecture.
+    """
+
+    indices: np.ndarray[tuple[int], np.dtype[np.int64]]
+    augment: str
+    local: LocalRecipe
+    model: str = "model"
+
+
+@dataclass(frozen=True)
+class DispatchFacts:
+    """Who is dispatched when.
+
+    Attributes:
+        client: its id.
+        round: the server's round, from 1.
+        participation: which of the client's dispatches this is, from 1.
+        exchange: which of the steps of this dispatch, from 0.
+    """
+
+    client: int
+    round: int
+    participation: int
+    exchange: int = 0
+
+    @property
+    def scope(self) -> tuple[int, ...]:
+        """What a step's random streams are derived from, beside the seed and their purpose."""
+        first = (self.client, self.participation)
+        return (*first, self.exchange) if self.exchange else first
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """The round, every client's training samples, the recipe's local settings, the clients' architectures."""
+
+    round: int
+    sizes: Sequence[int]
+    local: LocalRecipe
+    client_architectures: Sequence[str] = ("model",)
