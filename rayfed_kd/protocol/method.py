@@ -247,6 +247,7 @@ class OneExchange(Method[ServerState, ClientState]):
 
     @property
     def asynchronous(self) -> bool:
+        """True: a reply answers one message, so it can be used in any update."""
         return True
 
     def least_samples(self, num_samples: int, local: LocalRecipe) -> int:

@@ -137,7 +137,7 @@ def lowest_layer(names: tuple[str, ...], left_out: list[str], path: str) -> int:
         names: of layers 1 to L.
         left_out: some of the last, in their order.
         path: where in the recipe they stand.
-    Raises: RecipeError if there is no such layer, they are not the last, or none is left.
+    Raises: RecipeError if there is no such layer, or they are not the last in their order.
     """
     unknown = [name for name in left_out if name not in names]
     if unknown:

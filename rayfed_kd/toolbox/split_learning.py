@@ -128,9 +128,11 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         return {}
 
     def architectures(self) -> Mapping[str, Architecture]:
+        """The server's model, by the name `server`: it takes the output of layer `cut`."""
         return {SERVER: self.options.server.architecture(cut=self.options.cut)}
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError unless every client architecture gives the recipe model's shape at `cut`."""
         cut = self.options.cut
         taken = layer_shape(ctx.frozen_model(ctx.initial_vector()).module, cut, ctx.shape, "method.cut")
         for name in ctx.client_architectures:
@@ -143,9 +145,11 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
                 )
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """The server's initial model, without moments; no client's labels are known."""
         return ServerState(ctx.initial_vector(SERVER), {}, {})
 
     def init_client(self, ctx: ClientContext) -> ClientState:
+        """The client's initial model, [P_k]; the server's logits come with the first round."""
         return ClientState(ctx.initial_vector(), None)
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
@@ -200,14 +204,17 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         return replace(client, knowledge=message["knowledge"]), Reply()
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        """By client: its extractor with the server's model behind it, and its small model."""
         return {SERVER: Completing(server.model, SERVER), "personal": PERSONAL}
 
     def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
+        """The client's small model, [P_k]: its extractor and its own classifier."""
         return client.model
 
     def completed(
         self, client: ClientState, part: FlatModule, ctx: ClientContext
     ) -> Callable[[Tensor], Tensor]:
+        """Images through the client's layers up to `cut`, then through the server's model."""
         own = ctx.frozen_model(client.model)
         cut = self._cut(own)
         return lambda images: part(up_to(cut, own, images))
