@@ -90,6 +90,7 @@ class StackedModules:
         """Within, the first module computes with these instead of its own."""
         own: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
         try:
+            # Straight into the dictionaries: `setattr` refuses a tensor that is no Parameter.
             for (owner, name), tensor in zip(self._parameters, parameters, strict=True):
                 own.append((owner._parameters, name, owner._parameters[name]))  # type: ignore[arg-type]
                 owner._parameters[name] = tensor  # type: ignore[assignment]

@@ -43,6 +43,7 @@ def program_of(steps: LocalSteps) -> Hashable:
         for optimizer in optimizers_of(steps)
     )
     given = tuple((name, tensor.shape, tensor.dtype) for name, tensor in steps.given.items())
+    # The group trains stacked copies, so a tensor in a model's own memory would not follow its training.
     trained = [model.storage for model in steps.models.values() if model.module.training]
     for name, tensor in steps.given.items():
         if tensor.requires_grad:

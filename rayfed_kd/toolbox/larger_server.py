@@ -125,6 +125,7 @@ def learn_public(
             loss = blended_loss(logits, labels, lesson.teacher, shares, options.temperature)
             ctx.log(server=loss)
             optimizer.minimise(loss)
+            # L_s of a batch is from right after its own step (Algorithm 1), not from the round's last model.
             knowledge[ids] = model.predict(images)
             right += float((logits.argmax(dim=1) == labels).sum())
     kept = {name: value.cpu() for name, value in optimizer.state().items()}
@@ -153,6 +154,7 @@ def entropy_weights(logits: Tensor, labels: Tensor) -> Tensor:
     log_p = logits.log_softmax(dim=2)
     entropy = -(log_p.exp() * log_p).sum(dim=2)
     sure = (1 / entropy.clamp(min=LEAST_ENTROPY)).masked_fill(logits.argmax(dim=2) != labels, -math.inf)
+    # Where no client is right the column is all -inf, and its softmax is NaN.
     return sure.softmax(dim=0).nan_to_num(0.0)
 
 

@@ -160,6 +160,7 @@ def train_batches(
     """
     stepping = Optimizer(ctx.local.optimizer, models["student"]) if optimizer is None else optimizer
     passes = range(ctx.local.epochs) if epochs is None else tuple(epochs)
+    # `passes` is no iterator: a group that cannot be batched starts its batches a second time.
     batches = partial(own_batches, ctx, passes, further)
     train_phases(models, [Phase(loss, [stepping])], batches, ctx, given=given)
 

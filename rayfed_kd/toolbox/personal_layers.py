@@ -96,6 +96,7 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
         """Average layers 1 to l by n_k; the server's layers above stay as they began."""
         layers = layers_of(ctx)
         shared = self.shared(layers)
+        # The base is no whole vector, so `aggregated` must be told where its buffers begin.
         base = replies.aggregated(
             "base",
             replies.numbers("samples"),

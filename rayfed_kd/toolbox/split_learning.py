@@ -154,6 +154,7 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Clients train and show what they extract, the server learns from it, its logits go back."""
+        # The server says whether it has a client's labels, so that clients keep no flag for it.
         asked = {k: Message(known=int(k in server.told)) for k in cohort.clients}
         replies = cohort.scatter(self.train, asked)
         server = self.taught(server, replies, ctx)
@@ -191,6 +192,7 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         model = ctx.model(server.model, SERVER)
         moments = {name: value.to(ctx.device) for name, value in server.moments.items()}
         optimizer = Optimizer(self.options.server_optimizer or ctx.local.optimizer, model, moments)
+        # After `told` is complete: FedICT's d^S counts the clients that are new in this round.
         terms = {reply.client: self.server_terms(reply.client, told) for reply in replies}
         for _ in range(self.options.server_epochs):
             for reply in replies:
@@ -242,6 +244,7 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     ) -> None:
         """A pass over one client's samples, in an order of its own."""
         features, teacher = reply["features"].to(ctx.device), reply["logits"].to(ctx.device)
+        # A stream for each client: its order does not depend on who else is in the cohort.
         stream = ctx.stream(f"order of client {reply.client}")
         order = torch.randperm(len(labels), generator=stream, device=ctx.device)
         for chosen in torch.split(order, self._batch_size(ctx)):
