@@ -200,7 +200,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         return Loss(batch["hard"] + self.options.gamma * kl, {"kl": kl})
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
-        """ACA is the mean over the cohort by n_k; OCA the same over all slots, unseen ones as w^0."""
+        """ACA: the cohort's mean by n_k; OCA: the mean over all slots, unseen ones as w^0 or left out."""
         aca = replies.aggregated("student", replies.numbers("samples"), server.aca)
         slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})
         if self.options.unseen_slots == "ignore":

@@ -23,6 +23,7 @@ def program_of(steps: LocalSteps) -> Hashable:
     Raises: CannotBatchError if the losses are in a form that does not batch.
     """
     modules = [id(model) for model in steps.models.values()]
+    # `modules.index` tells which names stand for one and the same module.
     models = tuple(
         (name, model.described, tuple(part.training for part in model.submodules), modules.index(id(model)))
         for name, model in steps.models.items()

@@ -171,6 +171,7 @@ class Replies(Sequence[Reply]):
 
 def _sent(reply: Reply, name: str) -> Callable[[], Tensor] | None:
     sent = reply.sent
+    # Deferred, because only a late reply under a rule of differences needs that vector.
     return None if sent is None else lambda: to_tensor(sent.resolve()[name])
 
 

@@ -104,6 +104,7 @@ class Judge:
         if self.trunk is None:
             with self.discriminator.keeping_statistics():
                 return self.discriminator(samples).squeeze(1)
+        # The discriminator is a linear head here, which has no running statistics.
         if self.on_features:
             return self.discriminator(samples).squeeze(1)
         with self.trunk.keeping_statistics():

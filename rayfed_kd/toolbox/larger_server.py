@@ -19,6 +19,7 @@ from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer, faded
 from rayfed_kd.toolbox.server_models import ServerModel
 
+# In nats; without a bound a client that is certain would weigh infinitely.
 LEAST_ENTROPY = 1e-8
 
 
@@ -127,6 +128,7 @@ def learn_public(
             optimizer.minimise(loss)
             # L_s of a batch is from right after its own step (Algorithm 1), not from the round's last model.
             knowledge[ids] = model.predict(images)
+            # Of the training forward's logits, by which FedGEMS chooses its branches as well.
             right += float((logits.argmax(dim=1) == labels).sum())
     kept = {name: value.cpu() for name, value in optimizer.state().items()}
     learned = replace(server, model=model.vector().cpu(), moments=kept)

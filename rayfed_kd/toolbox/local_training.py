@@ -236,6 +236,7 @@ def mean_loss(model: FlatModule, ctx: ClientContext) -> float:
     total = torch.zeros((), dtype=torch.float64, device=ctx.device)
     with torch.no_grad():
         for images, labels in ctx.epoch(0):
+            # Weighed by length, because the last batch may be smaller.
             total += len(labels) * cross_entropy(model(images), labels).to(torch.float64)
     return float(total) / max(ctx.num_samples, 1)
 

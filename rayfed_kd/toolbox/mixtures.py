@@ -123,4 +123,5 @@ def log_importance(
     """
     judges = Ensemble(frozen, list(replies.vectors("discriminator")), batched=sharing)
     judged = judges.each(features) if sharing else in_chunks(judges, samples, dim=1)
+    # log f and not f: shares by softmax stay exact where every f underflows.
     return F.logsigmoid(judged.squeeze(2))

@@ -156,6 +156,7 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Send every client its own first l layers; average each layer over those that sent it."""
         layers = layers_of(ctx)
+        # Counted at dispatch, so for a client whose reply does not come as well.
         counts = {k: server.participations.get(k, 0) + 1 for k in cohort.clients}
         shared = {k: self.options.shared(count, layers) for k, count in counts.items()}
         messages = {

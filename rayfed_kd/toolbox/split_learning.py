@@ -51,6 +51,7 @@ from rayfed_kd.toolbox.optimizers import Moments, Optimizer
 from rayfed_kd.toolbox.server_models import ServerModel
 
 SERVER = "server"
+# Parts of every reply; whatever else a client sends comes once and is kept in `told`.
 EVERY_TIME = ("features", "logits")
 
 
