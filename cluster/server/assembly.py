@@ -25,8 +25,8 @@ class AssembledRun:
 
     Attributes:
         simulation: the server's loop.
-        recorder: writes what it finds.
-        start: where it goes on; None: at its very start.
+        recorder: writes the run's tables and its summary.
+        start: the checkpoint that the run continues from; None: the run starts afresh.
     """
 
     simulation: Simulation
@@ -34,14 +34,15 @@ class AssembledRun:
     start: Snapshot | None
 
     def run(self) -> dict[str, Any]:
-        """All rounds; gives the summary. Tables are closed whatever happens.
+        """Run all rounds. The tables are closed also after an error.
 
+        Returns: the summary, as in summary.json.
         Raises: RunError, or what a method raised.
         """
         return run_recorded(self.simulation, self.recorder, self.start)
 
     def models(self) -> dict[str, Array]:
-        """The shared models that were evaluated last, name -> [P] float32."""
+        """The shared models of the last evaluated round: name -> [P] float32."""
         vectors = shared_vectors(self.simulation.models)
         return {name: vector.cpu().numpy() for name, vector in vectors.items()}
 
@@ -56,19 +57,23 @@ def assemble(
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> AssembledRun:
-    """A run of a setting on an engine.
+    """Assemble a run of a setting on an engine.
 
     Args:
-        folder: the run's, where tables, checkpoints and decisions of `vectorise: auto` lie.
+        setting: method, data and partition.
+        engine: runs the clients' steps.
+        folder: the run's folder, with its tables, checkpoints and decisions of `vectorise: auto`.
         device: what the server computes on.
-        resume: go on from the newest checkpoint in the folder.
-        on_event: called with what happened in each round.
-        tell: called with a line about what a user should know.
-    Raises: RecipeError if the folder's checkpoints are of another version.
+        resume: continue from the newest checkpoint in the folder.
+        on_event: called after each round with its figures.
+        tell: called with each line that the user should read.
+    Returns: the run, not yet started.
+    Raises: RecipeError if another version of this project wrote the folder's checkpoints.
     """
     checkpointer = Checkpointer(folder, setting.recipe.checkpoint)
     start = checkpointer.latest(engine.publish, device, tell) if resume else None
-    # Rows of rounds that are run again go; a run without a whole checkpoint starts afresh.
+    # Rounds after the checkpoint run again, so the recorder drops their rows. Without an intact checkpoint
+    # (0) it drops all rows. None: a new run has no rows.
     after_round = None if not resume else 0 if start is None else start.round
     recorder = RunRecorder(folder, setting, on_event, after_round)
     grouping = Grouping(setting, engine, folder, tell)
@@ -77,9 +82,14 @@ def assemble(
 
 
 def run_recorded(simulation: Simulation, recorder: Recorder, start: Snapshot | None = None) -> dict[str, Any]:
-    """Runs a simulation, from a snapshot if there is one, and closes its recorder whatever happens.
+    """Run a simulation and close its recorder, also after an error.
 
+    Args:
+        simulation: the server's loop.
+        recorder: closed with the status finished, interrupted or failed.
+        start: the snapshot that the run continues from; None: it starts afresh.
     Returns: the summary.
+    Raises: RunError if the folder cannot be written; else what the simulation raised.
     """
     status = "failed"
     try:
@@ -90,13 +100,13 @@ def run_recorded(simulation: Simulation, recorder: Recorder, start: Snapshot | N
             status = "interrupted"
         finally:
             summary = recorder.close(status)
-    except OSError as error:
+    except OSError as error:  # from a round's record, a checkpoint, or `close`, which writes the last rows
         raise RunError(_unwritten(error)) from error
     return summary
 
 
 def _unwritten(error: OSError) -> str:
-    """A full disk, a share that is gone: what, and what the run had failed with before, if it had."""
+    """The message for a full disk or a lost network share; the run's own earlier error comes first."""
     before = error.__context__
     first = f"{before}\nThen: " if isinstance(before, RayfedError) else ""
     return f"{first}the run's folder cannot be written ({error}); what was written before is there"

@@ -1,9 +1,10 @@
-"""Checkpoints: a run's whole state in one file that is loaded without running anybody's code.
+"""Checkpoints: a run's whole state in one file. Loading it executes no stored code, as a pickle would.
 
-`round-000010.safetensors` holds every array, and in its header the state's structure as JSON;
-`round-000010.json`, written last, says how long the file is and what it hashes to. Both are written aside,
-fsynced and renamed, so a kill at any moment leaves the checkpoint before it. A damaged one is recognised,
-told, and the one before it used. One that another version wrote is refused.
+`round-000010.safetensors` holds every array, and in its header the state's structure as JSON.
+`round-000010.json` is written last and holds the file's length and hash. Both are written under a temporary
+name, fsynced and renamed, so a kill at any moment leaves the checkpoint before it intact. A damaged
+checkpoint is recognised and reported, and the one before it is used. A checkpoint of another format version
+is refused.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run between two rounds.
+    """A run's state between two rounds.
 
     Attributes:
-        round: the last one that is part of it.
+        round: the last completed round; 0 before the first.
         server: the method's server state.
-        records: what is remembered of every client seen.
-        wall_s: seconds of work until then.
+        records: client id -> its record, for every client that was dispatched.
+        wall_s: real seconds of work until then.
         now: simulated seconds until then.
-        draws, dispatches: how many there were.
-        under_way: dispatches whose replies belong to later rounds.
+        draws, dispatches: client samplings and dispatches until then.
+        under_way: dispatches without a reply yet; their replies belong to later rounds.
     """
 
     round: int
@@ -64,8 +65,8 @@ class Checkpointer:
     """Writes and reads a run's checkpoints.
 
     Args:
-        folder: the run's folder; they lie in `checkpoints` below it.
-        recipe: how often, and how many are kept.
+        folder: the run's folder; checkpoints are in its subfolder `checkpoints`.
+        recipe: the interval between checkpoints, and how many are kept.
     """
 
     def __init__(self, folder: Path, recipe: CheckpointRecipe) -> None:
@@ -73,15 +74,16 @@ class Checkpointer:
         self._last = time.monotonic()
 
     def due(self, round_index: int) -> bool:
-        """Whether this round ends with a checkpoint."""
+        """Whether a checkpoint is due after this round, by `checkpoint.every` or `checkpoint.minutes`."""
         every, minutes = self._recipe.every, self._recipe.minutes
         by_rounds = every is not None and round_index % every == 0
         return by_rounds or (minutes is not None and time.monotonic() - self._last >= 60 * minutes)
 
     def save(self, snapshot: Snapshot) -> None:
-        """Writes one; older ones than the last `keep` go.
+        """Write a checkpoint, and delete all but the newest `keep`.
 
-        Raises: RunError naming what the server's state holds that cannot be written.
+        Raises: RunError naming the object in the server's state that cannot be stored; OSError if the
+            folder cannot be written.
         """
         self._folder.mkdir(exist_ok=True)
         arrays = _Arrays()
@@ -102,26 +104,27 @@ class Checkpointer:
         aside = path.with_name(f".{path.name}")
         try:
             save_file(arrays.by_name or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
-        except SafetensorError as error:  # the disk's error, in a wrapping of its own
+        except SafetensorError as error:  # safetensors wraps the file system's error in its own type
             aside.unlink(missing_ok=True)
             raise OSError(f"{path}: {error}") from None
         facts = {"round": snapshot.round, "bytes": aside.stat().st_size, "blake2b": _digest(aside)}
         _commit(aside, path)
+        # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.
         note = path.with_suffix(".json")
         note.with_name(f".{note.name}").write_text(json.dumps(facts), encoding="utf8")
         _commit(note.with_name(f".{note.name}"), note)
         self._last = time.monotonic()
         for old in self._notes()[self._recipe.keep :]:
-            old.unlink()
+            old.unlink()  # the note first: a kill between the two leaves a file that nobody lists
             old.with_suffix(".safetensors").unlink(missing_ok=True)
 
     def latest(self, publish: Publish, device: torch.device | str, tell: Tell) -> Snapshot | None:
-        """The newest whole checkpoint; None if there is none.
+        """Load the newest intact checkpoint; None if there is none.
 
         Args:
-            publish: makes client states and slots readable for hosts again.
-            device: of the server's tensors that were not on the CPU.
-            tell: called with a line for each damaged one.
+            publish: makes client states and slots readable by the hosts again.
+            device: where the server's tensors go that were not on the CPU.
+            tell: called with a line for each damaged checkpoint.
         Raises: RecipeError if another version of this project wrote it.
         """
         for note in self._notes():
@@ -134,12 +137,12 @@ class Checkpointer:
         return None
 
     def _notes(self) -> list[Path]:
-        """Newest first."""
+        """The checkpoints' notes, newest first."""
         return sorted(self._folder.glob("round-*.json"), reverse=True)
 
 
 class _Arrays:
-    """The arrays of a file that is written, by names in the order in which they come."""
+    """Collects the arrays of a checkpoint's file. Their names are numbers, in the order of collection."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Array] = {}
@@ -160,7 +163,7 @@ class _Arrays:
         return [client, record.participations, record.version, record.exchange, state]
 
     def stored_dispatches(self, dispatches: Sequence[Dispatch]) -> dict[str, Any]:
-        """Dispatches under way. A message that several answer is stored once; states are the records'."""
+        """Dispatches without a reply. A broadcast's message is stored once; the records hold the states."""
         messages: list[Handle] = []
         listed = []
         for dispatch in dispatches:
@@ -208,6 +211,7 @@ def _dispatch(
     stored: Mapping[str, Any], messages: Sequence[Handle], records: Mapping[int, ClientRecord]
 ) -> Dispatch:
     call, facts = stored["call"], DispatchFacts(*stored["call"]["facts"])
+    # A busy client is not asked again, so its record still has the state that this dispatch started from.
     record = records[facts.client]
     step = StepCall(
         step=call["step"],
@@ -222,7 +226,7 @@ def _dispatch(
 
 
 def _fault(note: Path, path: Path) -> str | None:
-    """What is wrong with a checkpoint; None if it is whole."""
+    """How a checkpoint is damaged; None if it is intact."""
     try:
         facts = json.loads(note.read_text(encoding="utf8"))
         if path.stat().st_size != facts["bytes"]:
@@ -237,7 +241,7 @@ def _fault(note: Path, path: Path) -> str | None:
 
 
 def _check_format(path: Path) -> None:
-    """A whole checkpoint of another version is no damaged one: to start afresh would throw a run away."""
+    """Refuse an intact checkpoint of another format. Treated as damaged, it would restart the run."""
     with safe_open(path, framework="numpy") as file:
         found = json.loads(file.metadata()["tree"])["format"]
     if found != FORMAT:
@@ -256,7 +260,7 @@ def _digest(path: Path) -> str:
 
 
 def _commit(aside: Path, path: Path) -> None:
-    """fsync, rename, fsync the folder: after a power cut the name stands for the whole content."""
+    """fsync, rename, fsync the folder: also after a power failure the name refers to the whole content."""
     with aside.open("rb") as file:
         os.fsync(file.fileno())
     aside.replace(path)

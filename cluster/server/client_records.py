@@ -1,4 +1,4 @@
-"""What the server remembers of its clients, and how a round's changes are taken back."""
+"""The server's records of its clients, and how a round's changes to them are undone."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rayfed_kd.protocol import Handle
 
 @dataclass(frozen=True)
 class ClientRecord:
-    """What the server remembers of a client.
+    """What the server stores of a client between dispatches.
 
     Attributes:
-        participations: how often it was dispatched.
-        state: its latest state, by reference; None before its first reply.
-        version: the dispatch that made that state.
-        exchange: steps run in the current dispatch.
+        participations: how often the client was sampled.
+        state: the client's latest state, by reference; None before its first reply.
+        version: number of the dispatch that produced that state; 0 without a state.
+        exchange: steps that the client was sent in its current participation.
     """
 
     participations: int = 0
@@ -26,15 +26,17 @@ class ClientRecord:
 
 
 class Records(Mapping[int, ClientRecord]):
-    """The record of every client seen; others have an empty one.
+    """Client id -> its record. A client that was never sampled has an empty record.
 
     Args:
-        found: those that a checkpoint holds.
+        found: the records of a checkpoint; None: no client was sampled yet.
     """
 
     def __init__(self, found: Mapping[int, ClientRecord] | None = None) -> None:
         self._records = dict(found or {})
-        self._before: list[dict[int, ClientRecord | None]] = [{}, {}]  # of the last two rounds
+        # Old values of what the last two rounds changed. Two, as a run that is stopped while a round is
+        # still being evaluated also undoes that round.
+        self._before: list[dict[int, ClientRecord | None]] = [{}, {}]
 
     def __getitem__(self, client: int) -> ClientRecord:
         return self._records.get(client, ClientRecord())
@@ -46,16 +48,17 @@ class Records(Mapping[int, ClientRecord]):
         return len(self._records)
 
     def put(self, client: int, record: ClientRecord) -> None:
-        """A client's record from now on."""
+        """Replace a client's record."""
+        # Only the first change of a round is remembered: `undo` restores the value at `begin`.
         self._before[-1].setdefault(client, self._records.get(client))
         self._records[client] = record
 
     def begin(self) -> None:
-        """A round begins; its changes can be taken back, and those of the one before it."""
+        """Mark the start of a round. `undo` can then undo this round and the one before it."""
         self._before = [self._before[-1], {}]
 
     def undo(self) -> None:
-        """All is as it was at the last `begin`; at the one before it, if called again."""
+        """Restore the records as of the last `begin`; called again, as of the one before it."""
         for client, record in self._before.pop().items():
             if record is None:
                 del self._records[client]

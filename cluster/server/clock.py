@@ -1,7 +1,7 @@
-"""The registered clocks: when a reply is at the server, in simulated time.
+"""The registered clocks: the simulated second at which a reply arrives at the server.
 
-It is known before the real work ends, so the order of replies repeats. What a clock is says
-`rayfed_kd.protocol.clock`.
+Simulated time does not depend on how long the real work takes, so the order of replies repeats.
+`rayfed_kd.protocol.clock` defines the interface.
 """
 
 from __future__ import annotations
@@ -19,28 +19,31 @@ from rayfed_kd.setting.devices import draw_devices, read_trace
 
 
 class NoClock(Clock):
-    """No simulated time: all replies arrive at once, and are taken in client order."""
+    """No simulated time: all replies arrive at the same second, and are taken in client order."""
 
     simulated: ClassVar[bool] = False
 
     def arrival(self, client: int, at: float, bytes_down: int, samples: int, bytes_up: int) -> float:
+        """The second of the dispatch itself: messages and work take no simulated time."""
         return at
 
 
 class RealClock(NoClock):
-    """The server takes replies as they come on this cluster, for those who study it.
+    """The server takes replies in the order in which they really arrive, to study a cluster.
 
-    Such a run does not repeat.
+    Such a run is not reproducible.
     """
 
     measured: ClassVar[bool] = True
 
 
 class DeviceClock(Clock):
-    """Time as the clients' devices make it. A subclass says in `make_devices` which they are.
+    """Simulated time from the clients' devices. A subclass makes the devices in `make_devices`.
 
     Args:
-        facts: with one device per client.
+        options: the clock's checked options.
+        facts: of the run, with one device per client.
+    Raises: RecipeError if `make_devices` gave None.
     """
 
     def __init__(self, options: Any, facts: ClockFacts) -> None:
@@ -50,25 +53,25 @@ class DeviceClock(Clock):
         self._devices = facts.devices
 
     def arrival(self, client: int, at: float, bytes_down: int, samples: int, bytes_up: int) -> float:
-        """Download, work and upload, of which only seconds count in which the device is available."""
+        """The second after download, work and upload; they proceed only while the device is available."""
         return self._devices.done(client, at, self._devices.busy_s(client, bytes_down, samples, bytes_up))
 
     def earliest(self, client: int, at: float, bytes_down: int, least_samples: int) -> float:
-        """Without the upload, whose size nobody knows yet."""
+        """The second after download and work. The upload's size is unknown until the step ends."""
         return self._devices.done(client, at, self._devices.busy_s(client, bytes_down, least_samples, None))
 
     def available(self, clients: Sequence[int], at: float) -> Sequence[int]:
-        """Those whose device is available."""
-        if self._devices.always_available:
+        """Those of `clients` whose device is available at second `at`, in their order."""
+        if self._devices.always_available:  # spares a pass over all clients, perhaps millions
             return clients
         return [client for client in clients if self._devices.available_from(client, at) <= at]
 
     def next_available(self, clients: Sequence[int], at: float) -> float:
-        """When the first of their devices is available."""
+        """The first second from `at` on at which one of the devices is available; infinite: none ever is."""
         return min((self._devices.available_from(client, at) for client in clients), default=math.inf)
 
     def least_seconds(self, client: int, samples: int) -> float:
-        """Two messages of no bytes, and the work."""
+        """Simulated seconds of the work and of two messages of zero bytes."""
         return self._devices.busy_s(client, 0, samples, 0)
 
 
@@ -112,7 +115,7 @@ class LogNormalClock(DeviceClock):
 
     @classmethod
     def make_devices(cls, options: LogNormalOptions, clients: int, seed: int) -> Devices:
-        """Speeds around those of the options."""
+        """One device per client, its speeds drawn around the options' medians."""
         medians = ConstantClock.make_devices(options, clients, seed)
         return draw_devices(medians, seed, options.compute_sigma, options.bandwidth_sigma)
 
@@ -133,5 +136,5 @@ class TraceClock(DeviceClock):
 
     @classmethod
     def make_devices(cls, options: TraceOptions, clients: int, seed: int) -> Devices:
-        """Those of the file."""
+        """One device per client, read from the trace file."""
         return read_trace(Path(options.file), options.period_s, clients)

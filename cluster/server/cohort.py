@@ -1,4 +1,4 @@
-"""The cohort that a round sees: messages out, replies in, every byte counted, states kept."""
+"""The cohort that a method's round works with: it sends messages, collects replies, counts bytes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Message, Progress, Replies, Reply, Step
 from rayfed_kd.protocol.message_codec import Direction, PartSize
 
+# Kinds of parts that are a model's vector: a reply's must be as long as the message's of the same name.
 VECTORS = ("weights", "generator", "discriminator")
 
 
 class BadReplyError(RunError):
-    """A reply that no server can use: NaN, infinite, or of a wrong size."""
+    """A reply that the server cannot use: it has NaN or infinite values, or a vector of a wrong size."""
 
 
 class EngineCohort(ObservedClients):
-    """A round's cohort: drawn by the schedule, asked through the event queue, counted, its states kept.
+    """A round's cohort, sampled by the schedule and dispatched through the event queue.
+
+    It counts the bytes of messages and replies, and keeps the clients' new states.
 
     Args:
-        round_index: from 1; the update that this round makes.
+        round_index: number of the update that this round makes, from 1.
         run: the run's state.
     """
 
@@ -42,24 +45,41 @@ class EngineCohort(ObservedClients):
         self._clients = self._drawn(self._progress(starting=True))
 
     def broadcast(self, step: Step, message: Message) -> Replies:
-        """One message to all, published once; the replies in client order.
+        """Send one message, published once, to the whole cohort.
 
-        Where the schedule replaces clients that answered, the new ones get the same message: the server's
+        If the schedule replaces clients that replied, the new clients get the same message: the server's
         state has not changed since.
+
+        Args:
+            step: the method's step.
+            message: the message.
+        Returns: the replies, in client order.
+        Raises: RunError if no usable reply is left; BadReplyError under `faults.bad_replies: stop`.
         """
         published = self._publish(message)
         self._dispatch(step, dict.fromkeys(self._clients, published))
         return self._collected(self._clients, lambda client: self._dispatch(step, {client: published}))
 
     def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
-        """One message each; the clients named, none if there is none."""
+        """Send each of the named clients its own message; without messages there are no replies.
+
+        Args:
+            step: the method's step.
+            messages: client id -> its message; the clients must be of the cohort.
+        Returns: the replies, in client order.
+        Raises: RunError if a client is not in the cohort or no usable reply is left.
+        """
         if not messages:
             return Replies([], self._run.rule)
         self._dispatch(step, {client: self._publish(messages[client]) for client in sorted(messages)})
         return self._collected(sorted(messages), None)
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
-        """Starts one client's step; call the result to wait for its reply."""
+        """Start one client's step.
+
+        Returns: a function that waits for the reply and returns it.
+        Raises: RunError if the recipe has an attack, which needs all replies of an exchange together.
+        """
         if self._run.poisoning is not None:
             raise RunError(
                 "attack: a reply that comes alone cannot be poisoned; expected broadcast or scatter"
@@ -70,6 +90,7 @@ class EngineCohort(ObservedClients):
             while number not in self._arrived:
                 arrival = self._queue.next()
                 assert arrival is not None
+                # Replies arrive in the queue's order; this one may be another's, kept for its own `wait`.
                 self._arrived[arrival.dispatch.number] = arrival
             reply = self._accepted(self._arrived.pop(number))
             assert reply is not None  # only schedules without rounds have replies that are too old
@@ -80,9 +101,15 @@ class EngineCohort(ObservedClients):
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
     ) -> EngineQuestions:
-        """Starts `step` everywhere; what it computes ahead is counted when it is asked for.
+        """Start `step` on the whole cohort; its answers are counted when the server asks for them.
 
-        Answers take no simulated time.
+        Answers take no simulated time, and the states after the step are discarded.
+
+        Args:
+            step: the step that computes a client's answers to all questions ahead.
+            message: the message to every client.
+            answer: the reply's part with the answers, one row for each id.
+            question: the part that ids are counted as; None: ids need not travel.
         """
         published = self._publish(message)
         started = {client: self._observe(client, step, published) for client in self._clients}
@@ -99,7 +126,7 @@ class EngineCohort(ObservedClients):
         )
 
     def end_round(self) -> None:
-        """Lets go of what the round's replies hold in memory."""
+        """Release the arrays that the round's replies hold in memory."""
         for parts in self._received:
             parts.end_round()
 
@@ -107,9 +134,9 @@ class EngineCohort(ObservedClients):
         return Progress(self._round, replies, len(self._queue), starting, past_deadline)
 
     def _drawn(self, progress: Progress) -> list[int]:
-        """Clients that the schedule wants asked now; each begins a participation.
+        """Sample the clients that the schedule wants now; each begins a participation.
 
-        Raises: RunError if the schedule samples others than those that are available.
+        Raises: RunError if the schedule samples clients that are not available.
         """
         wanted = self._schedule.clients_to_ask(progress)
         if not wanted:
@@ -117,6 +144,7 @@ class EngineCohort(ObservedClients):
         free = self._queue.available(range(self._run.setting.recipe.partition.clients))
         if not free:
             return []
+        # The draw's number and the run's seed decide the sample; checkpoints keep it for a resumed run.
         self._run.counters.draws += 1
         drawn = list(self._schedule.sample(free, wanted, self._run.counters.draws))
         check_sample(drawn, free, wanted)
@@ -127,7 +155,7 @@ class EngineCohort(ObservedClients):
         return drawn
 
     def _dispatch(self, step: Step, messages: Mapping[int, Published]) -> list[int]:
-        """Asks clients, ascending, at once; gives the dispatches' numbers."""
+        """Dispatch clients, in ascending order, at the current second; gives the dispatches' numbers."""
         run, local, dispatches = self._run, self._run.setting.recipe.local, []
         for client, message in messages.items():
             if client not in self._clients and not self._schedule.asynchronous:
@@ -151,28 +179,28 @@ class EngineCohort(ObservedClients):
         return [dispatch.number for dispatch in dispatches]
 
     def _collected(self, asked: Sequence[int], ask: Callable[[int], object] | None) -> Replies:
-        """Takes what arrives until the schedule has enough.
+        """Take arriving replies until the schedule says that the update is complete.
 
         Args:
-            asked: who was.
-            ask: asks one more; None: nobody else can be.
+            asked: the clients that were dispatched.
+            ask: dispatches one more client; None: the schedule cannot replace clients in this exchange.
         """
         schedule, queue = self._schedule, self._queue
         deadline = queue.now + schedule.deadline_s(self._round)
         replies: list[Reply] = []
         error: BadReplyError | None = None
-        # Without anybody at work nothing can arrive: the update ends with the replies that it has.
+        # With no client at work nothing can arrive: the update ends with the replies that it has.
         while len(queue):
             progress = self._progress(len(replies), past_deadline=queue.now >= deadline)
             if schedule.is_complete(progress):
                 break
-            # What arrives in this very second comes before anybody new is asked.
+            # Replies that arrive in the current second are taken before new clients are dispatched.
             arrival = queue.next(until=queue.now)
             if arrival is None:
                 for client in self._drawn(progress) if ask else ():
                     ask(client)  # type: ignore[misc]
                 arrival = queue.next(until=deadline if queue.now < deadline else math.inf)
-            if arrival is None:
+            if arrival is None:  # the deadline passed first: the schedule is asked again
                 continue
             try:
                 reply = self._accepted(arrival)
@@ -194,15 +222,17 @@ class EngineCohort(ObservedClients):
         if self._run.poisoning is not None:
             replies = self._run.poisoning.replies(replies)
         collected = Replies(replies, self._run.rule)
+        # A client without a usable reply takes no part in the round's later exchanges.
         silent = set(asked) - set(collected.clients)
         self._clients = sorted({*self._clients, *collected.clients} - silent)
         self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
         return collected
 
     def _accepted(self, arrival: Arrival) -> Reply | None:
-        """The reply, and its client's state kept; None, and the state as it was, if it is too old."""
+        """The reply, after its client's new state was kept; None, without that, if it is too stale."""
         dispatch, result = arrival.dispatch, arrival.result
         call, facts = dispatch.call, result.facts
+        # Counted before the checks: the bytes of a dropped reply crossed, too.
         self._count(call, "up", facts.sizes, len(facts.metadata))
         self._check(dispatch, facts)
         staleness = self._round - call.facts.round
@@ -211,11 +241,12 @@ class EngineCohort(ObservedClients):
         if self._faults.durable:
             result = self._run.engine.durable(result)
         record = self._records[dispatch.client]
+        # `own`: the record outlives the round, and must not keep a whole group's states in the store.
         self._records.put(dispatch.client, replace(record, state=result.state.own(), version=call.number))
         self.traffic.facts.append((dispatch.client, facts))
         reply = received(dispatch.client, result, self._run.up)
         self._received.append(reply.parts)  # type: ignore[arg-type]
-        # What a client started from is what the codec made of it.
+        # A client starts from the decoded message, which a lossy codec makes differ from the one sent.
         reply.sent = ReceivedParts(call.message, list(dispatch.elements), self._run.down, keeps=False)
         reply.staleness = staleness
         return reply

@@ -1,8 +1,9 @@
-"""Evaluation: shared models in one pass over the pooled test samples, counted by client; and clients' own.
+"""Evaluation of shared models and of clients' own models.
 
-A shared model sees every test sample once. A client's own model sees its client's test part, in one call
-on the host that has or fetches its state; it is evaluated again only when a step has changed that state.
-A server's part behind every client's first layers is evaluated in as many calls.
+A shared model sees every test sample once; its correct predictions are then counted by client. A client's
+own model sees its client's test part, in one call on a host that has or fetches the client's state. It is
+evaluated again only after a step has changed that state. A server's part behind each client's first layers
+is evaluated in one call per client.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from rayfed_kd.protocol import (
 from rayfed_kd.results.fairness import client_metrics
 from rayfed_kd.setting.setting import Setting
 
-# Fixed, so that the loss adds up to the same bits however many hosts share the stretches.
+# Test samples in a call. Fixed, so that the loss is summed to the same bits on any number of hosts.
 STRETCH = 2048
 
 Rows = list[dict[str, Any]]
 Started = dict[tuple[str, str], list[Future[EvaluationResult]]]
 Completed = dict[str, dict[int, Future[int]]]
-Own = dict[int, tuple[int, Future[int]]]  # client -> its state's version, right predictions
+Own = dict[int, tuple[int, Future[int]]]  # client -> its state's version, correct predictions
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation under way.
+    """An evaluation that has been started.
 
     Attributes:
-        futures: what it waits for.
-        rows: waits, and gives rows of the metrics and the clients table.
+        futures: results of its calls.
+        rows: waits for them, and returns the rows of the tables `metrics` and `clients`.
     """
 
     futures: Sequence[Future[Any]]
@@ -57,13 +58,18 @@ class Evaluation:
         return all(future.done() for future in self.futures)
 
     def give_up(self) -> None:
-        """Ends the waiting: `rows` raises CancelledError unless all is there."""
+        """Cancel the waiting: `rows` raises CancelledError unless all results have arrived."""
         for future in self.futures:
             future.cancel()
 
 
 class Evaluator:
-    """Evaluates models on every client's test part and on the official test set, where there are such."""
+    """Evaluates models on every client's test part and on the official test set, as far as they exist.
+
+    Args:
+        setting: data, partition, and which test set clients' own models see.
+        engine: runs the evaluations.
+    """
 
     def __init__(self, setting: Setting, engine: Engine) -> None:
         self._engine = engine
@@ -74,17 +80,18 @@ class Evaluator:
         self._lengths = {"official": official, "local": sum(counts.values())}
         self._own_split = setting.recipe.partition.test
         self._own_counts = dict.fromkeys(counts, official) if self._own_split == "official" else self._counts
+        # client -> state version and correct predictions of its own model's last evaluation
         self._own_known: dict[int, tuple[int, int]] = {}
 
     def start(
         self, round_index: int, models: Mapping[str, Evaluable], records: Mapping[int, ClientRecord]
     ) -> Evaluation:
-        """Starts the evaluation of these models as they are now.
+        """Start the evaluation of models as they are now.
 
         Args:
-            round_index: for the rows.
-            models: as `Method.evaluated` gives them.
-            records: what is known of every client seen.
+            round_index: the round that the rows are marked with.
+            models: as `Method.evaluated` returns them.
+            records: client id -> its record, for the clients' states.
         """
         vectors = shared_vectors(models)
         handle = self._engine.publish({name: to_array(vector) for name, vector in vectors.items()})
@@ -108,6 +115,8 @@ class Evaluator:
         own: Own,
     ) -> tuple[Rows, Rows]:
         """Rows of the metrics and the clients table; waits for what was started."""
+        # This runs in the writer's thread, and `_start_own` reads `_own_known` in the round's thread. They
+        # never overlap: the loop waits for this evaluation before it starts the next one.
         for client, (version, future) in own.items():
             self._own_known[client] = (version, future.result())
         metrics: Rows = []
@@ -126,7 +135,7 @@ class Evaluator:
             metrics.append({**_metrics(rows), "round": round_index, "model": name})
             official, loss_sum = _joined(started.get((name, "official"), []))
             if (name in completed or isinstance(model, Personal)) and self._own_split == "official":
-                # So that clients' models and a server's stand in one column.
+                # On the official test set the clients' mean is comparable with a server model's accuracy.
                 metrics[-1]["server_accuracy"] = metrics[-1]["amp"]
             if len(official):
                 metrics[-1]["server_accuracy"] = float(official.mean())
@@ -136,7 +145,7 @@ class Evaluator:
     def _start_completed(
         self, models: Mapping[str, Evaluable], handle: Handle, records: Mapping[int, ClientRecord]
     ) -> Completed:
-        """Every server's part behind every client's first layers."""
+        """Start the evaluations of each server's part behind each client's first layers."""
         started: Completed = {}
         for name, model in models.items():
             if isinstance(model, Completing):
@@ -151,7 +160,7 @@ class Evaluator:
         return started
 
     def _start(self, models: Mapping[str, Evaluable], handle: Handle) -> Started:
-        """All stretches of all shared models."""
+        """Start the evaluations of all shared models on all stretches of test samples."""
         started: Started = {}
         for name, model in models.items():
             if isinstance(model, Personal | Completing):
@@ -167,17 +176,18 @@ class Evaluator:
         return started
 
     def _start_own(self, records: Mapping[int, ClientRecord]) -> Own:
-        """Every client's own model; asked for only where its state is another now."""
+        """Start the evaluations of clients' own models whose state has changed since the last one."""
         started = {}
         for client in self._own_counts:
             record = records.get(client, ClientRecord())
+            # -1 is no state's version, as a client without a state has version 0: each is evaluated once.
             if self._own_known.get(client, (-1, 0))[0] != record.version:
                 call = PersonalCall(client, record.state, record.version, self._own_split)
                 started[client] = (record.version, self._engine.evaluate_personal(call))
         return started
 
     def _by_client(self, futures: Sequence[Future[EvaluationResult]]) -> dict[int, int]:
-        """Right predictions of a shared model on each client's test part, pooled in client order."""
+        """Correct predictions of a shared model on each client's test part; `futures` are in client order."""
         pooled, _ = _joined(futures)
         correct, start = {}, 0
         for client, count in self._counts.items():

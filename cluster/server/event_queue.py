@@ -1,9 +1,9 @@
-"""The event queue: one heap of dispatches under way, in simulated time, for every schedule.
+"""The event queue: one heap of dispatches without a reply, in simulated time, for every schedule.
 
-A reply is taken in the order of (second, client, number of dispatch), whichever work really ends first. Its
-second is exact only when the work is done (the upload's size and the samples drawn are known); until then the
-heap holds a lower bound. The server blocks only while the earliest event's second is still a lower bound, so
-the order is a function of the recipe, and everything behind that event goes on meanwhile.
+Replies are taken in the order of (second, client, dispatch number), whichever work really ends first. A
+reply's second is exact only when the work is done: then the upload's size and the samples drawn are known.
+Until then the heap holds a lower bound. The server blocks only while the earliest event's second is still a
+lower bound. So the order is a function of the recipe, and all other steps go on meanwhile.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from cluster.server.ledger import travelling
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Clock, Declaration
 
-ROUNDING = 1e-9  # of a second's value: an arrival and its lower bound are added up in different orders
+ROUNDING = 1e-9  # relative tolerance: an arrival and its lower bound are summed in different orders
 
 
 @dataclass(frozen=True)
 class Dispatch:
-    """What a client was asked, and all that is needed to ask it again after a crash.
+    """A step sent to a client, with all that is needed to send it again after a crash.
 
     Attributes:
-        number: which dispatch of the run this is, from 1.
-        at: when, simulated seconds.
-        call: the step.
-        bytes_down: of the message, as the ledger counts.
-        elements: of the message's parts; a reply's vector of the same name has as many.
-        least_samples: training samples that it draws at least.
+        number: number of this dispatch in the run, from 1.
+        at: simulated second at which it was sent.
+        call: the step's call.
+        bytes_down: bytes of the message, as the ledger counts them.
+        elements: message part -> number of elements; a reply's vector of the same name has as many.
+        least_samples: lower bound of the training samples that the step draws.
     """
 
     number: int
@@ -47,17 +47,17 @@ class Dispatch:
 
     @property
     def client(self) -> int:
-        """Who was asked."""
+        """Id of the client that it was sent to."""
         return self.call.facts.client
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A reply that is there.
+    """A reply that has arrived at the server.
 
     Attributes:
-        dispatch: what it answers.
-        result: what came.
+        dispatch: the dispatch that it answers.
+        result: the step's result.
     """
 
     dispatch: Dispatch
@@ -65,7 +65,7 @@ class Arrival:
 
 
 class _Event(NamedTuple):
-    """A tuple, as a heap compares often. No two are alike in the first three, so no future is compared."""
+    """An entry of the heap. A tuple, as heaps compare often; `number` is unique, so no future is compared."""
 
     at: float
     client: int
@@ -76,17 +76,17 @@ class _Event(NamedTuple):
 
 
 class EventQueue:
-    """All dispatches under way, and the simulated time.
+    """All dispatches without a reply, and the simulated time.
 
     Args:
         engine: runs the steps.
-        clock: how long they take; None: as long as they really take, here and now.
-        up: the method's parts, to know which of a reply's travel.
-        now: seconds at which it starts.
+        clock: simulates how long steps take; None: real time counts.
+        up: the method's declaration of reply parts; parts declared as `Simulated` take no upload time.
+        now: second at which the queue starts: 0, or that of a checkpoint.
 
     Attributes:
         now: simulated seconds since the run's start.
-        waited_s: real seconds spent on waiting for steps.
+        waited_s: real seconds that the server waited for steps.
     """
 
     def __init__(self, engine: Engine, clock: Clock | None, up: Declaration, now: float = 0.0) -> None:
@@ -100,23 +100,27 @@ class EventQueue:
 
     @property
     def simulated(self) -> bool:
-        """Whether seconds mean anything."""
+        """Whether `now` is a meaningful time; under `clock: none` it is not."""
         return self._clock is None or self._clock.simulated
 
     @property
     def clients(self) -> set[int]:
-        """Who is at work."""
+        """Ids of the clients that are at work."""
         return {event.client for event in self._events}
 
     @property
     def under_way(self) -> Sequence[Dispatch]:
-        """In the order of dispatch."""
+        """The dispatches without a reply, by number."""
         return sorted((event.dispatch for event in self._events), key=lambda dispatch: dispatch.number)
 
     def available(self, clients: Sequence[int]) -> Sequence[int]:
-        """Those of `clients`, ascending, that can be asked: not at work, and their devices are there.
+        """Those of `clients` that can be dispatched: they are not at work, and their devices are available.
 
-        If nobody is at work and nobody there, time goes on until somebody is.
+        If no client is at work and none is available, simulated time advances until one is available.
+
+        Args:
+            clients: ids, ascending.
+        Returns: ids, ascending; empty if none is available and others are still at work.
         """
         busy = self.clients
         free = [client for client in clients if client not in busy] if busy else clients
@@ -129,7 +133,8 @@ class EventQueue:
         return reachable
 
     def start(self, *dispatches: Dispatch) -> None:
-        """Submits one dispatch, or several as a group that trains together."""
+        """Submit one dispatch, or several as a group that trains as one batch."""
+        # Counted as waiting, because the local engine runs the steps inside `submit`.
         started = time.perf_counter()
         futures = self._engine.submit([dispatch.call for dispatch in dispatches])
         self.waited_s += time.perf_counter() - started
@@ -140,9 +145,11 @@ class EventQueue:
             heapq.heappush(self._events, _Event(at, one.client, one.number, one, future, exact=False))
 
     def next(self, until: float = math.inf) -> Arrival | None:
-        """The next reply, or None if there is none before second `until`; time goes on to either.
+        """The next reply; None if none arrives by second `until`. Simulated time advances to either.
 
-        Raises: what the step raised.
+        Args:
+            until: simulated second, included; infinite: wait for the next reply.
+        Raises: what the step raised; RunError if the clock's lower bound was later than the arrival.
         """
         if self._clock is None:
             return self._first_done(until)
@@ -154,7 +161,7 @@ class EventQueue:
             finally:
                 self.waited_s += time.perf_counter() - started
             at = event.at if event.exact else self._arrival_s(self._clock, event, result)
-            if at == event.at:  # then it is still the first
+            if at == event.at:  # unchanged, so the event is still the earliest of the heap
                 heapq.heappop(self._events)
                 self.now = max(self.now, at)
                 return Arrival(event.dispatch, result)
@@ -168,7 +175,7 @@ class EventQueue:
         samples = max(result.facts.samples, dispatch.least_samples)
         bytes_up = travelling(self._up, result.facts.sizes)
         at = clock.arrival(dispatch.client, dispatch.at, dispatch.bytes_down, samples, bytes_up)
-        if not at >= event.at - ROUNDING * max(1.0, event.at):  # also where it is no number
+        if not at >= event.at - ROUNDING * max(1.0, event.at):  # `not >=` also catches NaN
             raise RunError(
                 f"clock: the reply of client {dispatch.client} arrives at {at} s, and `earliest` gave "
                 f"{event.at} s as the least; expected a later arrival"
@@ -176,15 +183,17 @@ class EventQueue:
         return at
 
     def give_up(self) -> int:
-        """Forgets what is under way; gives how many dispatches that were."""
+        """Discard all dispatches without a reply; gives how many there were."""
         given_up = len(self._events)
+        # Their clients are free at once: the engine drops calls whose future is done, and ignores the result
+        # of a step that still runs.
         for event in self._events:
             event.future.cancel()
         self._events.clear()
         return given_up
 
     def _first_done(self, until: float) -> Arrival | None:
-        """The reply that really comes first: `clock: real`."""
+        """The reply that really arrives first, under `clock: real`."""
         started = time.perf_counter()
         left = None if until == math.inf else max(0.0, until - (time.monotonic() - self._origin))
         done, _ = wait({event.future for event in self._events}, left, FIRST_COMPLETED)

@@ -1,8 +1,8 @@
-"""Which steps run together as one batched program: formed by client order, never by host.
+"""Which clients' steps run together as one batched program. Groups follow client order, never hosts.
 
-`local.vectorise: n` puts up to n clients of one architecture into a group; `auto` tries the first exchange
-of each step both ways before it begins, on a look that changes nothing, and keeps what was faster. The
-decision lies in the run's folder, so that a resumed run groups alike and gives the same bits.
+`local.vectorise: n` puts up to n clients of one architecture into a group. `auto` runs the first exchange of
+each step both ways before it begins, as observations that change nothing, and keeps the faster way. The
+decision is stored in the run's folder, so that a resumed run forms the same groups and gives the same bits.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write
 from rayfed_kd.setting.setting import Setting
 
-MOST, FEW = 64, 16  # clients in a group that `auto` tries, and by themselves on each host
-TRIES, PATIENCE_S = 5, 1.0  # it measures each way so often, less often where that takes longer
-WORTH = 0.9  # of the plain loop's time, at most
+# What `auto` measures: groups of at most MOST clients, and at most about FEW single clients on each host.
+MOST, FEW = 64, 16
+TRIES, PATIENCE_S = 5, 1.0  # measurements of each way, and the seconds after which no further one begins
+WORTH = 0.9  # groups are chosen only if they take at most this share of the plain loop's time
 FILE = "vectorise.yaml"
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How many clients a step takes at a time.
+    """How many clients run a step as one group.
 
     Attributes:
-        together: clients in a group; 1: each trains by itself.
-        plain_ms, together_ms: milliseconds a client that the server waited; None where nothing was measured.
-        why: in words.
+        together: most clients in a group; 1: each trains alone.
+        plain_ms, together_ms: milliseconds per client that the server waited; None: not measured.
+        why: the reason, for the user.
     """
 
     together: int
@@ -45,14 +46,14 @@ class Decision:
 
 
 class Grouping:
-    """Forms groups.
+    """Forms the groups of clients that train together.
 
     Args:
-        setting: whose `local.vectorise` decides, and the clients' architectures.
-        engine: where `auto` measures.
-        folder: the run's, where decisions lie; None: in memory only.
-        tell: called with a line when something was decided or could not be done.
-        clock: seconds, for the measurement.
+        setting: with the recipe's `local.vectorise` and the clients' architectures.
+        engine: runs the measurements of `auto`.
+        folder: the run's folder, which keeps the decisions; None: they stay in memory.
+        tell: called with each line that the user should read.
+        clock: gives seconds, for the measurements.
     """
 
     def __init__(
@@ -77,7 +78,12 @@ class Grouping:
             self._decided = {step: Decision(**fields) for step, fields in found.items()}
 
     def groups(self, calls: Sequence[StepCall]) -> list[list[int]]:
-        """Places in `calls`, one exchange's, group by group; groups of one are plain steps."""
+        """Divide an exchange's calls into groups.
+
+        Args:
+            calls: the exchange's calls, in client order.
+        Returns: places in `calls`, group by group; a group of one is a plain step.
+        """
         asked = self._setting.recipe.local.vectorise
         if asked == "off" or len(calls) < 2 or self._hindered:
             return [[place] for place in range(len(calls))]
@@ -88,7 +94,7 @@ class Grouping:
         return sorted(groups)
 
     def note(self, facts: Sequence[StepFacts]) -> None:
-        """Says once how many of a round's steps ran together, and each reason why others did not."""
+        """Tell once how many of a round's steps ran together, and each reason why others did not."""
         grouped = [one.alone for one in facts if one.alone is not None]
         if not grouped:
             return
@@ -98,10 +104,10 @@ class Grouping:
             self._tell(f"local.vectorise: {together} of {len(facts)} steps of this round ran together")
         for line in sorted(lines - self._said):
             self._tell(line)
-        self._said |= lines | {""}
+        self._said |= lines | {""}  # "" marks that the first line was told
 
     def _alike(self, calls: Sequence[StepCall]) -> Mapping[str, list[int]]:
-        """Places by architecture, in client order."""
+        """Architecture -> places of its clients' calls, in client order."""
         found: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
             found.setdefault(self._setting.model_of(call.facts.client), []).append(place)
@@ -123,7 +129,7 @@ class Grouping:
         stride = math.ceil(len(looks) / (FEW * self._engine.hosts))
         few = [[look] for look in looks[::stride]]
         groups = [[looks[place] for place in part] for part in _parts(range(len(looks)), size)]
-        results = self._run(groups)[1]  # the first time builds modules and warms caches, here and there
+        results = self._run(groups)[1]  # not timed: the first run builds modules and fills caches
         alone = [reason for result in results if (reason := result.facts.alone)]
         if len(alone) == len(results):
             return Decision(1, why=f"each client by itself: {alone[0]}")
@@ -134,14 +140,14 @@ class Grouping:
         return Decision(size, plain_ms, together_ms, f"{size} clients together: {times}")
 
     def _least(self, groups: Sequence[Sequence[StepCall]]) -> float:
-        """The least of a few measurements: whatever else the machine does only adds."""
+        """The least of a few measurements, as other load on the machine can only add time."""
         began, found = self._clock(), [self._run(groups)[0]]
         while len(found) < TRIES and self._clock() - began < PATIENCE_S:
             found.append(self._run(groups)[0])
         return min(found)
 
     def _run(self, groups: Sequence[Sequence[StepCall]]) -> tuple[float, list[StepResult]]:
-        """Milliseconds a client that the server waits for these groups, and what came."""
+        """Milliseconds per client that the server waits for these groups, and their results."""
         started = self._clock()
         futures = [future for group in groups for future in self._engine.submit(group)]
         results = [future.result() for future in futures]
@@ -155,14 +161,17 @@ class Grouping:
 
 
 def check_grouping(setting: Setting) -> None:
-    """Raises RecipeError if `local.vectorise` is a number and its groups cannot be."""
+    """Refuse a number as `local.vectorise` where the schedule or the placement allows no groups.
+
+    Raises: RecipeError
+    """
     asked, reason = setting.recipe.local.vectorise, _obstacle(setting)
     if reason is not None and asked not in ("off", "auto"):
         raise RecipeError(f"local.vectorise = {asked}: {reason}; expected off or auto")
 
 
 def _obstacle(setting: Setting) -> str | None:
-    """Why clients cannot be grouped under this schedule or placement; None if they can."""
+    """Why this schedule or placement allows no groups; None if it does."""
     name, placement = setting.recipe.schedule.name, setting.recipe.placement
     if setting.schedule.asynchronous:
         return f"schedule.name = {name!r} asks clients one at a time"
@@ -178,7 +187,7 @@ def _obstacle(setting: Setting) -> str | None:
 
 
 def _parts(places: Sequence[int], most: int) -> list[list[int]]:
-    """`places` in as few parts of at most `most` as it takes, as even as can be, in order."""
+    """Split `places`, in order, into as few parts of at most `most` as possible, of about equal size."""
     count = math.ceil(len(places) / most)
     cuts = [len(places) * part // count for part in range(count + 1)]
     return [list(places[start:stop]) for start, stop in pairwise(cuts)]

@@ -1,8 +1,8 @@
-"""Every byte counted: what crossed, by client, direction and kind.
+"""The ledger: bytes of all messages and replies, by client, direction and kind.
 
-One rule: the bytes of the arrays that really crossed, which is elements x element size of a part that no
-codec changed. Metadata (plain numbers, 8 bytes each) and parts declared as `Simulated` are counted under
-kinds of their own, outside the totals.
+It counts the bytes of the arrays that really crossed: elements x element size, or what a codec made of it.
+Metadata (plain numbers, 8 bytes each) and parts declared as `Simulated` are counted under kinds of their
+own, outside the totals.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def travelling(declared: Declaration, sizes: Mapping[str, PartSize]) -> int:
     """Bytes of the parts that would cross in a real deployment.
 
     Args:
-        declared: part -> kind, of the method, in this direction.
-        sizes: of the parts.
+        declared: part -> kind, as the method declares them for this direction.
+        sizes: part -> its size.
+    Returns: bytes, without parts declared as `Simulated` and without metadata.
     """
     return sum(size.bytes for name, size in sizes.items() if not isinstance(declared.get(name), Simulated))
 
@@ -47,12 +48,14 @@ class Ledger:
         sizes: Mapping[str, PartSize],
         metadata: int,
     ) -> None:
-        """Counts one message or reply.
+        """Count one message or reply.
 
         Args:
-            declared: part -> kind, of the method, in this direction.
-            sizes: of the parts.
-            metadata: how many plain numbers came with it.
+            client: id of its receiver or sender.
+            direction: "down" for messages, "up" for replies.
+            declared: part -> kind, as the method declares them for this direction.
+            sizes: part -> its size.
+            metadata: number of plain numbers that came with it.
         Raises: RunError if a part is not declared.
         """
         for name, size in sizes.items():
@@ -67,7 +70,7 @@ class Ledger:
             self._add(client, direction, METADATA, metadata * METADATA_BYTES, metadata)
 
     def rows(self, round_index: int) -> list[dict[str, Any]]:
-        """Rows of the messages table, ordered."""
+        """Rows of the table `messages`, ordered by client, direction and kind."""
         keys = ("client", "direction", "kind")
         return [
             {"round": round_index, **dict(zip(keys, key, strict=True)), "bytes": size, "parts": parts}
@@ -75,7 +78,7 @@ class Ledger:
         ]
 
     def total(self, direction: Direction) -> int:
-        """Bytes of all parts in that direction, metadata and simulation left out."""
+        """Bytes of all parts in a direction, without metadata and parts declared as `Simulated`."""
         return sum(
             size
             for (_, way, kind), (size, _) in self.entries.items()

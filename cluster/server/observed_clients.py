@@ -1,4 +1,4 @@
-"""Clients asked without consequences: for people who look, and for questions from inside a server's loop."""
+"""Clients that run steps without consequences: for `Method.shown` and for questions of the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rayfed_kd.protocol.message_codec import PartSize
 
 
 class Published(NamedTuple):
-    """A message that every host can read: its parts by reference, its numbers, and the parts' sizes."""
+    """A message that every host can read: its parts by reference, its metadata, and the parts' sizes."""
 
     handle: Handle
     metadata: Mapping[str, Number]
@@ -25,29 +25,32 @@ class Published(NamedTuple):
 
 
 class ObservedClients:
-    """A look at clients for people: states after it are thrown away, nothing is counted, no time goes by.
+    """Clients whose steps only produce something to show, as pictures for `Method.shown`.
+
+    The states after these steps are discarded, no bytes are counted, and no simulated time passes.
 
     Args:
         clients: ids, ascending.
-        round_index: the round that was.
+        round_index: the round that has just ended.
         run: the run's state.
     """
 
     def __init__(self, clients: Sequence[int], round_index: int, run: RunState) -> None:
         self._clients, self._round, self._run = list(clients), round_index, run
-        self.traffic = Traffic()  # of a look nobody asks for it
+        self.traffic = Traffic()  # `EngineCohort` records it; of an observation it is not read
 
     @property
     def clients(self) -> Sequence[int]:
-        """Their ids, ascending."""
+        """The clients' ids, ascending."""
         return self._clients
 
     def broadcast(self, step: Step, message: Message) -> Replies:
-        """One message to all, published once."""
+        """Send one message, published once, to all clients; the replies come in client order."""
         return self.scatter(step, dict.fromkeys(self._clients, message))
 
     def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
-        """One message each."""
+        """Send each of the named clients its own message; the replies come in client order."""
+        # Keyed by identity: under `broadcast` all clients have the same object, which is published once.
         published = {id(message): self._publish(message) for message in messages.values()}
         started = [
             (client, self._observe(client, step, published[id(messages[client])])[1])
@@ -56,20 +59,20 @@ class ObservedClients:
         return Replies([received(client, future.result()) for client, future in started])
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
-        """Starts one client's step."""
+        """Start one client's step; gives a function that waits for its reply."""
         _, future = self._observe(client, step, self._publish(message))
         return lambda: received(client, future.result())
 
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
     ) -> EngineQuestions:
-        """Starts `step` everywhere."""
+        """Start `step` on all clients; see `EngineCohort.questions`. Nothing is counted."""
         published = self._publish(message)
         started = {client: self._observe(client, step, published) for client in self._clients}
         return EngineQuestions(started, (answer, question), self.traffic, lambda *counted: None, drop=False)
 
     def _publish(self, message: Message) -> Published:
-        """The message's parts where every host can read them, as the codec makes them."""
+        """Encode a message's parts with the codec, and publish them to all hosts."""
         started = time.perf_counter()
         parts, sizes = self._run.down.encoded({name: to_array(part) for name, part in message.parts.items()})
         handle = self._run.engine.publish(parts)

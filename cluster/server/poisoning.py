@@ -1,7 +1,7 @@
-"""Where attackers' replies are replaced: on the server's side, where an exchange's replies are together.
+"""Replaces attackers' replies on the server's side, where all replies of an exchange are together.
 
-An attacker's client works honestly; what it sends is replaced before the method sees it, by reference again,
-and is counted as what it would have sent. Looks for people (`shown`) see honest replies.
+An attacker's client trains honestly. Its reply is replaced before the method sees it, and the ledger counts
+the honest reply's bytes. Observations for `Method.shown` get honest replies.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Publish = Callable[[Mapping[str, Array]], Handle]
 
 
 class Poisoning:
-    """A run's attack.
+    """A run's model poisoning attack.
 
     Args:
-        recipe: of the run; its attack is not None.
-        method: whose replies are poisoned.
+        recipe: the run's recipe; its `attack` is not None.
+        method: the method whose replies are poisoned.
         publish: makes arrays readable by every host.
     """
 
@@ -36,7 +36,7 @@ class Poisoning:
         self._parts = attacked_parts(recipe.attack, method.up, recipe.method.name)
 
     def replies(self, replies: Sequence[Reply]) -> list[Reply]:
-        """The replies of an exchange, the liars' replaced."""
+        """The replies of an exchange, with the attackers' replies replaced."""
         changed: dict[int, dict[str, Array]] = {}
         for part in self._parts:
             sent = _Sent(part, replies)
@@ -45,7 +45,15 @@ class Poisoning:
         return [self._replaced(reply, changed.get(reply.client)) for reply in replies]
 
     def rows(self, part: str, clients: Sequence[int], rows: Tensor) -> Tensor:
-        """Answers to a question, [K, n, ...], the liars' replaced: attacks act coordinate by coordinate."""
+        """Replace the attackers' answers to a question.
+
+        Args:
+            part: name of the answers' part; parts that are not attacked stay.
+            clients: K ids, one for each row of `rows`.
+            rows: [K, n, ...] answers.
+        Returns: [K, n, ...].
+        """
+        # Attacks act on every coordinate alone, so poisoning some rows equals rows of a poisoned whole.
         if part not in self._parts:
             return rows
         sent = dict(zip(clients, rows, strict=True))
@@ -56,6 +64,7 @@ class Poisoning:
         if changed is None:
             return reply
         assert reply.handle is not None
+        # Published again: a method may pass on the reply by reference, and must pass on the poisoned one.
         parts = ReceivedParts(self._publish({**reply.handle.resolve(), **changed}), list(reply.parts))
         poisoned_reply: Reply = Reply.of(parts, reply.metadata)
         poisoned_reply.client, poisoned_reply.handle = reply.client, parts
@@ -64,7 +73,7 @@ class Poisoning:
 
 
 class _Sent(Mapping[int, Tensor]):
-    """client -> its part, fetched when asked."""
+    """Client id -> its part, fetched on access, so that one client's part is in memory at a time."""
 
     def __init__(self, part: str, replies: Sequence[Reply]) -> None:
         self._part = part

@@ -1,8 +1,9 @@
-"""Questions from inside a server's loop: answered ahead, read by row, counted as if only asked for.
+"""Questions that the server asks its clients while it trains. The answers are computed ahead.
 
-While the server trains, its clients do not, so each computes all its answers at once, in one call that is
-started before the first question; they stay in the object store. A question waits for those that it needs,
-reads their rows, and counts these and the ids: what a real deployment would send.
+Clients do not change while the server trains. So each client computes all its answers in one call, which
+starts before the first question; the answers stay in the object store. A question waits for the answers,
+reads the rows of the ids that are asked for, and counts only these rows and ids: a real deployment would
+send no more.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from cluster.server.poisoning import Poisoning
     from cluster.server.traffic import Traffic
 
-ID_BYTES = 4
+ID_BYTES = 4  # an id counts as a 32-bit integer
 
 Started = Mapping[int, tuple[StepCall, "Future[StepResult]"]]
 Count = Callable[[StepCall, Any, Mapping[str, PartSize], int], None]
@@ -35,13 +36,13 @@ class EngineQuestions:
     """See `rayfed_kd.protocol.method.Questions`.
 
     Args:
-        started: client -> its call, and the answers to come.
+        started: client -> its call, and the future of its answers.
         parts: names of the answer's and of the question's part; None: ids need not travel.
-        traffic: of the round.
+        traffic: the round's traffic.
         count: counts one message or reply of a call.
-        drop: a client whose answer is not finite is left out for good; otherwise it ends the run.
-        poisoning: replaces attackers' answers; None: all are honest.
-        wire: how the rows that are asked for travel; None: as they are.
+        drop: whether a client with a non-finite answer is left out from then on; if not, the run ends.
+        poisoning: replaces attackers' answers; None: there is no attack.
+        wire: encodes the rows that are asked for; None: they travel as they are.
     """
 
     def __init__(
@@ -61,11 +62,18 @@ class EngineQuestions:
         self._arrived: dict[int, Array] = {}
 
     def ask(self, ids: Tensor) -> Tensor:
-        """The clients' answers, [K, n, ...], in client order."""
+        """Ask all clients.
+
+        Args:
+            ids: [n] rows of the clients' answers.
+        Returns: [K, n, ...] answers of the K clients that are left, in client order.
+        Raises: RunError if an answer is not finite and `drop` is off, or no client is left.
+        """
         chosen = ids.cpu().numpy()
         if self._question is not None:
             for call, _ in self._started.values():
                 self._count(call, "down", {self._question: PartSize(len(chosen), len(chosen) * ID_BYTES)}, 0)
+        # Over a copy of the keys, as `_rows` removes a client whose answer is dropped.
         answers = [rows for client in list(self._started) if (rows := self._rows(client, chosen)) is not None]
         if not answers:
             raise RunError("no client is left that answers with finite values")
@@ -76,7 +84,7 @@ class EngineQuestions:
 
     def _rows(self, client: int, chosen: Array) -> Tensor | None:
         call, _ = self._started[client]
-        # Clients answered all ids ahead; what would travel is the rows of these ids alone.
+        # The client has computed all rows; only those of the chosen ids would travel.
         sent, sizes = self._wire.encoded({self._answer: self._arrival(client)[chosen]})
         self._count(call, "up", sizes, 0)
         rows = self._wire.decoded(sent)[self._answer] if self._wire.codec else sent[self._answer]
@@ -92,7 +100,7 @@ class EngineQuestions:
         return None
 
     def _arrival(self, client: int) -> Array:
-        """A client's answers to all ids, where they lie."""
+        """A client's answers to all ids, in place in the object store."""
         if client not in self._arrived:
             _, future = self._started[client]
             started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Replies as the server sees them: parts by reference, fetched when they are asked for."""
+"""Replies as the server sees them: parts by reference, fetched on access."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rayfed_kd.protocol.message_codec import Wire
 
 
 class ReceivedParts(Mapping[str, Tensor]):
-    """A reply's parts and, as a handle, the reference to them: fetched once a round, however often used.
+    """A reply's parts, and a handle on them. They are fetched once a round, however often they are used.
 
-    While the round lasts, the fetched arrays are kept as they lie, and each use copies one part into torch's
-    own memory, for as long as the method holds it. The arrays are views of the object store's shared memory,
-    so a cohort of 100 clients with 9 MB each costs no memory of the server's process; kept tensors would cost
-    900 MB, to save copies of a millisecond each. After the round the views are let go: slots keep this object
-    for long, and the store can move an object to disk only while nobody looks at it.
+    During the round the fetched arrays are kept, and each access copies one part into a tensor, which lives
+    as long as the method holds it. The arrays are views of the object store's shared memory, so a cohort of
+    100 clients with 9 MB each costs the server's process no memory. Kept tensors would cost 900 MB, to save
+    copies of a millisecond each. After the round the views are released: slots may keep this object for
+    long, and the store can spill an object to disk only while no view of it exists.
 
     Args:
-        handle: where the parts are.
-        names: of the parts.
+        handle: reference to the parts.
+        names: names of the parts.
         wire: decodes them; None: they travelled as they are.
         keeps: whether fetched arrays are kept until `end_round`.
     """
@@ -45,12 +45,12 @@ class ReceivedParts(Mapping[str, Tensor]):
         return arrays
 
     def own(self) -> ReceivedParts:
-        """Itself, from now on on arrays that lie apart from those of other clients."""
+        """This object, now on a copy of its arrays that is not shared with other clients' arrays."""
         self._handle = self._handle.own()
         return self
 
     def end_round(self) -> None:
-        """Lets the arrays go. Who asks from now on, as a slot does when its client returns, fetches anew."""
+        """Release the arrays. Later accesses, as of a slot whose client returns, fetch them each time."""
         self._arrays, self._keeps = None, False
 
     def __getitem__(self, name: str) -> Tensor:
@@ -69,10 +69,11 @@ class ReceivedParts(Mapping[str, Tensor]):
 
 
 def received(client: int, result: StepResult, wire: Wire | None = None) -> Reply:
-    """A step's reply.
+    """The reply of a step's result, with parts that are fetched on access.
 
     Args:
-        client: who answered.
+        client: id of the client that replied.
+        result: the step's result.
         wire: decodes the parts; None: they travelled as they are.
     """
     parts = ReceivedParts(result.parts, list(result.facts.sizes), wire)

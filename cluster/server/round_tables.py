@@ -13,6 +13,7 @@ Rows = list[dict[str, Any]]
 
 def _round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[str, Any]:
     sums: dict[str, list[float]] = {}
+    # In client order, so that the sums have the same bits in whatever order the replies arrived.
     clients = [facts.logged for _, facts in sorted(traffic.facts, key=lambda entry: entry[0])]
     for logged in (*clients, ctx.logged()):
         for name, (value, count) in logged.items():
@@ -37,5 +38,6 @@ def _host_rows(round_index: int, traffic: Traffic) -> Rows:
         row = rows.setdefault(facts.host, first)
         row["busy_s"] += facts.seconds
         row["clients"] += 1
+        # The memory after the host's last step of the round.
         row["rss_mb"], row["gpu_mb"] = facts.rss_mb, facts.gpu_mb
     return [rows[host] for host in sorted(rows)]

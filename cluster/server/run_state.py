@@ -1,4 +1,4 @@
-"""What all rounds of a run share."""
+"""The state that all rounds of a run share."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunState:
-    """One run, as its rounds change it.
+    """The parts of one run. The queue, the records and the counters change from round to round.
 
     Attributes:
         setting: method, data, partition.
         engine: runs the steps.
-        schedule: whom to ask, and when there is enough.
+        schedule: samples clients, and decides when an update is complete.
         rule: how replies become the server's new vector.
-        queue: dispatches under way, and the time.
-        records: what is known of every client.
-        counters: draws and dispatches so far.
-        grouping: which steps run together.
-        down, up: how parts travel.
-        poisoning: replaces attackers' replies; None: all are honest.
+        queue: dispatches without a reply, and the simulated time.
+        records: client id -> its record.
+        counters: samplings and dispatches so far.
+        grouping: which clients' steps run as one batch.
+        down, up: encode and decode the parts of messages and of replies.
+        poisoning: replaces attackers' replies; None: there is no attack.
     """
 
     setting: Setting

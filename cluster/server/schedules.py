@@ -1,4 +1,4 @@
-"""The registered schedules. `rayfed_kd.protocol.schedule` says what a schedule is."""
+"""The registered schedules. `rayfed_kd.protocol.schedule` defines the interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.recipe.schema import Named
 from rayfed_kd.recipe.staleness import Constant, Polynomial, Staleness
 
-ROUNDING = 1e-9  # a share of a cohort that floats put a little above a whole number is that number
+ROUNDING = 1e-9  # subtracted before `ceil`: 0.07 * 100 is 7.000000000000001 in floats, and means 7 clients
 
 
 class Synchronous(Schedule):
@@ -31,6 +31,7 @@ class Synchronous(Schedule):
     needs_clock: ClassVar[bool] = False
 
     def is_complete(self, progress: Progress) -> bool:
+        """Whether no client is at work any more."""
         return progress.at_work == 0
 
 
@@ -44,13 +45,13 @@ class LateOptions(ScheduleOptions):
     )
 
     def update_rule(self, server_lr: float = 1.0) -> UpdateRule:
-        """How these options make replies the new vector."""
+        """The update rule of these options, with a server learning rate."""
         difference = self.update == "difference"
         return UpdateRule(self.staleness, self.normalisation, difference, server_lr)
 
 
 class QuorumOptions(LateOptions):
-    """A round ends when enough of its cohort answered."""
+    """A round ends when enough clients of its cohort have replied."""
 
     min_fraction: float = Field(0.8, gt=0, le=1, description="share of the cohort that must answer")
     deadline_s: float | None = Field(
@@ -65,12 +66,20 @@ class QuorumOptions(LateOptions):
 
 
 class Quorum(Schedule):
-    """A round ends when enough of its cohort answered, or after a deadline."""
+    """A round ends when enough clients of its cohort have replied.
+
+    Without a deadline, `min_fraction` of the cohort is enough. With one, the whole cohort may reply until
+    then; afterwards `min_fraction` is enough.
+    """
 
     options: QuorumOptions
 
     @classmethod
     def check_exchanges(cls, schedule: Named, method: str) -> None:
+        """Refuse `late: next_round` for methods whose rounds have several exchanges.
+
+        Raises: RecipeError
+        """
         if schedule.options.get("late") == "next_round":
             raise RecipeError(
                 f"schedule.late = 'next_round': {method}'s rounds have several exchanges, a late "
@@ -78,6 +87,12 @@ class Quorum(Schedule):
             )
 
     def check(self, least_seconds: Sequence[float]) -> None:
+        """Refuse a deadline that no client can meet.
+
+        Args:
+            least_seconds: [K] lower bounds of the clients' simulated seconds.
+        Raises: RecipeError
+        """
         deadline_s = self.options.deadline_s
         if deadline_s is not None and min(least_seconds) > deadline_s:
             raise RecipeError(
@@ -87,24 +102,30 @@ class Quorum(Schedule):
 
     @property
     def concurrency(self) -> int:
+        """The cohort's size with over-selection, rounded up; at most K."""
         wanted = math.ceil(self.facts.cohort * (1 + self.options.over_selection) - ROUNDING)
         return min(self.facts.clients, wanted)
 
     def is_complete(self, progress: Progress) -> bool:
+        """Whether `min_fraction` of the cohort has replied; before the deadline, the whole cohort."""
+        # Shares are of the cohort without over-selection: its extra clients only replace stragglers.
         least = math.ceil(self.options.min_fraction * self.facts.cohort - ROUNDING)
         if self.options.deadline_s is None or progress.past_deadline:
             return progress.replies >= least
         return progress.replies >= self.facts.cohort
 
     def deadline_s(self, round_index: int) -> float:
+        """Simulated seconds from a round's start to its deadline; infinite: there is none."""
         return math.inf if self.options.deadline_s is None else self.options.deadline_s
 
     @property
     def drops_late(self) -> bool:
+        """Whether stragglers are given up; if not, their replies count in the round of their arrival."""
         return self.options.late == "drop"
 
     @property
     def rule(self) -> UpdateRule:
+        """The options' rule, with a server learning rate of 1."""
         return self.options.update_rule()
 
 
@@ -136,7 +157,10 @@ class FedAsyncOptions(LateOptions):
 
 
 class Asynchronous(Schedule):
-    """Base of the schedules without rounds: a client that replied is replaced at once."""
+    """Base of the schedules without rounds: a client that has replied is replaced at once.
+
+    Raises: RecipeError if `concurrency` is more than K.
+    """
 
     asynchronous: ClassVar[bool] = True
     options: BufferedOptions | FedAsyncOptions
@@ -150,15 +174,20 @@ class Asynchronous(Schedule):
 
     @property
     def concurrency(self) -> int:
+        """Clients at work at a time: the option, else the cohort's size."""
         return self.options.concurrency or self.facts.cohort
 
     def is_too_late(self, staleness: int) -> bool:
+        """Whether a reply is more than `max_staleness` updates old."""
         most = self.options.max_staleness
         return most is not None and staleness > most
 
 
 class Buffered(Asynchronous):
-    """The server's model changes whenever a buffer of replies is full."""
+    """The server's model changes whenever a buffer of replies is full.
+
+    Raises: RecipeError if the buffer is larger than the number of clients at work.
+    """
 
     options: BufferedOptions
 
@@ -171,10 +200,12 @@ class Buffered(Asynchronous):
             )
 
     def is_complete(self, progress: Progress) -> bool:
+        """Whether the buffer is full."""
         return progress.replies >= self.options.buffer
 
     @property
     def rule(self) -> UpdateRule:
+        """The options' rule, with their `server_lr`."""
         return self.options.update_rule(self.options.server_lr)
 
 
@@ -203,16 +234,22 @@ class FedAsync(Asynchronous):
     options: FedAsyncOptions
 
     def is_complete(self, progress: Progress) -> bool:
+        """Whether a reply has arrived: each makes an update."""
         return progress.replies >= 1
 
     @property
     def rule(self) -> UpdateRule:
+        """The options' rule: `mixing`, the paper's alpha, takes the place of the server learning rate."""
         return self.options.update_rule(self.options.mixing)
 
 
 def check_sample(sampled: Sequence[int], available: Sequence[int], count: int) -> None:
-    """Whether a schedule, perhaps somebody's own, sampled as `Schedule.sample` promises.
+    """Check that a schedule sampled as `Schedule.sample` promises; users may write their own.
 
+    Args:
+        sampled: ids that the schedule returned.
+        available: ids that it could choose from, ascending.
+        count: how many were wanted at most.
     Raises: RunError if not.
     """
     places = [

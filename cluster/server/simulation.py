@@ -1,4 +1,4 @@
-"""The server's loop: schedule, round, evaluation, record. Plain synchronous Python over any engine."""
+"""The server's loop over rounds: train, evaluate, record. Plain synchronous Python over any engine."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from rayfed_kd.protocol import Evaluable, ServerContext, Shown
 from rayfed_kd.protocol.codec import UnstorableError, pack
 from rayfed_kd.setting.setting import Setting
 
-GRACE_S = 5.0  # what a run that is stopped waits for its last evaluation
+GRACE_S = 5.0  # how long a stopped run waits for its last evaluation
 
 
 class StoppedError(RunError):
-    """The user asked the run to end."""
+    """The user stopped the run."""
 
 
 @dataclass
 class RoundRecord:
-    """What one round leaves.
+    """The results of one round.
 
     Attributes:
-        round: from 1.
-        tables: table -> rows.
-        shown: what the method gives to draw, by name.
+        round: the round's number, from 1.
+        tables: table -> its rows.
+        shown: name -> what `Method.shown` gives to draw.
     """
 
     round: int
@@ -51,14 +51,14 @@ class RoundRecord:
 
 
 class Recorder(Protocol):
-    """Who writes a run's results down."""
+    """Writes a run's results."""
 
     def record(self, record: RoundRecord) -> None:
         """Called after each round, in order."""
         ...
 
     def close(self, status: str) -> dict[str, Any]:
-        """Writes what is left and gives the summary. `status`: finished, interrupted or failed."""
+        """Write the remaining rows and return the summary. `status`: finished, interrupted or failed."""
         ...
 
 
@@ -68,13 +68,13 @@ class Simulation:
 
     Attributes:
         setting: method, data, partition.
-        engine: who runs clients' steps.
-        recorder: who writes results down.
-        device: what the server computes on.
-        checkpointer: who writes the run's state down; None: nobody.
-        grouping: which steps run together; None: as the recipe says, kept nowhere.
-        models: after `run`, the evaluated models of the last round.
-        run_state: after `begin`, what all rounds share.
+        engine: runs the clients' steps.
+        recorder: writes the results.
+        device: where the server computes.
+        checkpointer: writes checkpoints; None: there are none.
+        grouping: which clients' steps run as one batch; None: as the recipe says, its decisions not stored.
+        models: after `run`, the models of the last evaluated round.
+        run_state: after `begin`, the state that all rounds share.
     """
 
     setting: Setting
@@ -95,21 +95,24 @@ class Simulation:
         self._data = self.setting.device_data(self.device)
         self._evaluator = Evaluator(self.setting, self.engine)
         self._started = time.perf_counter()
-        # One round is evaluated and written down while the next one trains; one thread keeps the order.
+        # A round is evaluated and recorded while the next one trains; a single thread keeps their order.
         self._writer = ThreadPoolExecutor(1, "round-writer")
 
     def stop(self) -> None:
-        """Asks the run to end before its next round."""
+        """Ask the run to end before its next round. May be called from another thread."""
         self._stopping = True
 
     def run(self, start: Snapshot | None = None) -> None:
-        """All rounds, or those after a snapshot. A round that is stopped half way is abandoned.
+        """Run all rounds, or those after a snapshot. A round that is interrupted is abandoned.
 
+        Args:
+            start: the snapshot to continue from; None: the run's start.
         Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
         """
         start = self.begin(start)
         server, earlier = start.server, start
         for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
+            # `before.records` is the live mapping, not a copy: `undo` below restores it for the checkpoint.
             before = self.snapshot(round_index - 1, server)
             self.run_state.records.begin()
             try:
@@ -118,22 +121,27 @@ class Simulation:
                 server = self.round(round_index, server)
             except (StoppedError, KeyboardInterrupt):
                 self.run_state.records.undo()
-                if not self._settled(GRACE_S):  # the round before is not evaluated: it will be run again
+                if not self._settled(GRACE_S):  # the round before has no rows yet, so it must run again
                     self.run_state.records.undo()
                     before = earlier
                 self._save(before)
                 raise
             except Exception:
-                with suppress(Exception):  # the first fault is the one to tell
+                with suppress(Exception):  # the round's own error is the one to report
                     self._settled(GRACE_S)
                 raise
             earlier, last = before, round_index == self.setting.recipe.rounds
+            # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
             if last or (self.checkpointer is not None and self.checkpointer.due(round_index)):
                 self._settled()
                 self._save(self.snapshot(round_index, server))
 
     def begin(self, start: Snapshot | None = None) -> Snapshot:
-        """The run as a snapshot left it, where what was under way is asked again; or its very start."""
+        """Prepare `run_state` from a snapshot, whose unanswered dispatches are sent again, or afresh.
+
+        Returns: the snapshot that the first round starts from.
+        Raises: UnstorableError if the method's server state cannot be stored.
+        """
         setting = self.setting
         if start is None:
             server = setting.method.init_server(self._context(0))
@@ -164,7 +172,7 @@ class Simulation:
         return Poisoning(self.setting.recipe, self.setting.method, self.engine.publish)
 
     def _check_storable(self, server: Any, when: str) -> None:
-        """Raises UnstorableError if no checkpoint could hold this state, before the first one is due."""
+        """Raise UnstorableError if a checkpoint cannot hold this state, long before one is due."""
         try:
             pack(server)
         except UnstorableError as error:
@@ -172,7 +180,7 @@ class Simulation:
             raise UnstorableError(f"{who}, {when}: {error}") from None
 
     def snapshot(self, round_index: int, server: Any) -> Snapshot:
-        """The run between two rounds."""
+        """The run's state after a round. Its records are the live mapping, which later rounds change."""
         run = self.run_state
         return Snapshot(
             round=round_index,
@@ -190,22 +198,22 @@ class Simulation:
             self.checkpointer.save(snapshot)
 
     def round(self, round_index: int, server: Any) -> Any:
-        """One round; gives the server's new state. `begin` comes first.
+        """Run one round, after `begin`. Its record is written when its evaluation ends, perhaps later.
 
-        Its record is written when its evaluation is there, which the next round does not wait for.
+        Returns: the server's new state.
         """
         method, started, queue = self.setting.method, time.perf_counter(), self.run_state.queue
         ctx, waited_s = self._context(round_index), queue.waited_s
         cohort = EngineCohort(round_index, self.run_state)
         server = method.run_round(server, cohort, ctx)
-        if round_index == 1:  # what a later round adds is told by the checkpoint that it is in
+        if round_index == 1:  # later states are checked by their checkpoints alone, as packing takes time
             self._check_storable(server, "round 1")
         cohort.end_round()
         self._module_pool.take_back()
         self._note_apart(cohort.traffic)
         trained, client_s = time.perf_counter(), queue.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
-        self._settled()
+        self._settled()  # the round before: evaluations must not overlap, and records keep their order
         evaluation = None
         if self._due(round_index):
             self.models = method.evaluated(server)
@@ -230,7 +238,7 @@ class Simulation:
         return server
 
     def _settle(self, record: RoundRecord, evaluation: Evaluation | None) -> None:
-        """Writes a round down: now, or as soon as its evaluation is there."""
+        """Record a round: now, or as soon as its evaluation has ended."""
 
         def written() -> None:
             if evaluation is not None:
@@ -238,7 +246,7 @@ class Simulation:
                 sim_s = record.tables["rounds"][0]["sim_s"]
                 rows = {"metrics": metrics, "clients": clients}
                 record.tables |= {n: [{**row, "sim_s": sim_s} for row in found] for n, found in rows.items()}
-            if not self._given_up:
+            if not self._given_up:  # else the round will run again, and its rows must not be there twice
                 self.recorder.record(record)
 
         if evaluation is None or evaluation.done:
@@ -247,9 +255,10 @@ class Simulation:
             self._settling, self._evaluation = self._writer.submit(written), evaluation
 
     def _settled(self, timeout_s: float | None = None) -> bool:
-        """Waits until the last round is written down; whether it is.
+        """Wait until the last round is recorded.
 
-        Raises: what went wrong with its evaluation or its record.
+        Returns: whether it is; False after `timeout_s` seconds.
+        Raises: the error of its evaluation or its record.
         """
         if self._settling is None:
             return True
@@ -258,7 +267,7 @@ class Simulation:
         except TimeoutError:
             self._given_up = True
             if self._evaluation is not None:
-                self._evaluation.give_up()  # a thread that waited for ever would keep the process from ending
+                self._evaluation.give_up()  # the process cannot end while the writer's thread waits
             return False
         self._settling = None
         return True

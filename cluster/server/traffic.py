@@ -1,4 +1,4 @@
-"""What a round's exchanges left, and what the run has counted."""
+"""A round's traffic and the run's counters."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from cluster.server.ledger import Ledger
 
 @dataclass
 class Traffic:
-    """What a round's exchanges left.
+    """What a round's exchanges leave for the tables.
 
     Attributes:
-        ledger: what crossed.
-        facts: (client, its step's facts).
-        cohort: replies of the first exchange, used or dropped.
-        staleness: of each reply that was used.
-        dropped: replies that were left out.
-        dispatch_s: seconds spent on publishing messages.
-        answers_s: seconds spent on waiting for answers to questions.
+        ledger: bytes by client, direction and kind.
+        facts: (client, its step's facts), in order of arrival.
+        cohort: number of the first exchange's replies, used or dropped.
+        staleness: staleness of each used reply, in updates.
+        dropped: number of replies that were not used.
+        dispatch_s: real seconds spent on publishing messages.
+        answers_s: real seconds spent on waiting for answers to questions.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -33,7 +33,7 @@ class Traffic:
 
 @dataclass
 class Counters:
-    """What has been drawn and dispatched since the run's start: decides draws and names dispatches."""
+    """Samplings and dispatches since the run's start. Draws are seeded, and calls numbered, by them."""
 
     draws: int = 0
     dispatches: int = 0
