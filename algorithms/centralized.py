@@ -60,19 +60,24 @@ class Centralized(OneExchange[Tensor, Model]):
     up = {"model": Simulated("weights")}
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError unless one client holds all data."""
         if ctx.num_clients != 1:
             raise RecipeError(f"partition.clients = {ctx.num_clients}: centralized trains on one, 1")
 
     def init_server(self, ctx: ServerContext) -> Tensor:
+        """The initial model, [P], which is replaced after the first round."""
         return ctx.initial_vector()
 
     def init_client(self, ctx: ClientContext) -> Model:
+        """The initial model, [P], whose optimiser has no moments yet."""
         return Model(ctx.initial_vector(), {})
 
     def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
+        """Send nothing: the model and its optimiser stay at the client."""
         return Message()
 
     def client_update(self, client: Model, message: Message, ctx: ClientContext) -> tuple[Model, Reply]:
+        """Train E epochs from the client's own model; the optimiser goes on unless `reset_optimizer`."""
         model = ctx.model(client.weights)
         moments = {} if self.options.reset_optimizer else client.moments
         optimizer = Optimizer(ctx.local.optimizer, model, moments)
@@ -80,9 +85,11 @@ class Centralized(OneExchange[Tensor, Model]):
         return Model(model.vector(), optimizer.state()), Reply(model=model.vector())
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
+        """Take the one client's model as it is, so that it can be evaluated."""
         (reply,) = replies
         model: Tensor = reply["model"]
         return model
 
     def evaluated(self, server: Tensor) -> Mapping[str, Tensor]:
+        """The client's model after its last round, as `global`."""
         return {"global": server}

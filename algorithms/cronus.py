@@ -81,12 +81,14 @@ class Cronus(Method[None, ClientState]):
     public = "samples"
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if `public_samples` is more than the public set has."""
         self.options.check_public(ctx)
 
     def init_server(self, ctx: ServerContext) -> None:
         return None
 
     def init_client(self, ctx: ClientContext) -> ClientState:
+        """The initial model, [P_k]; `start_epochs` are still to come, before the first prediction."""
         return ClientState(ctx.initial_vector(), started=False)
 
     def run_round(self, server: None, cohort: Cohort, ctx: ServerContext) -> None:
@@ -132,7 +134,9 @@ class Cronus(Method[None, ClientState]):
         return ClientState(student.vector(), client.started), Reply()
 
     def evaluated(self, server: None) -> dict[str, Evaluable]:
+        """Every client's own model; the server has none."""
         return {"personal": PERSONAL}
 
     def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
+        """The client's model f_k, [P_k]."""
         return client.model

@@ -113,20 +113,25 @@ class DaFKD(OneExchange[ServerState, ClientState]):
     }
 
     def architectures(self) -> Mapping[str, Architecture]:
+        """theta^g, and theta^d: a linear head on the trunk, or a whole model without `sharing`."""
         return self.options.architectures()
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """The initial w and theta^g; no alpha before the first distillation."""
         return ServerState(ctx.initial_vector(), ctx.initial_vector("generator"), None)
 
     def init_client(self, ctx: ClientContext) -> ClientState:
+        """The initial theta^d; `protocol: local` fills the model between its two exchanges."""
         return ClientState(ctx.initial_vector("discriminator"), torch.empty(0))  # equal for all clients
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
+        """Send w and theta^g; a client's theta^d is at the client already."""
         return Message(student=server.weights, generator=server.generator)
 
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
+        """Train w, theta^d and theta^g on each batch (eq. 2, 3, 9), or w on CE without `adversarial`."""
         options, student = self.options, ctx.model(message["student"])
         generator = ctx.model(message["generator"], "generator")
         discriminator = ctx.model(client.discriminator, "discriminator")
@@ -145,6 +150,7 @@ class DaFKD(OneExchange[ServerState, ClientState]):
 
     @property
     def asynchronous(self) -> bool:
+        """Whether a round is one exchange: distillation with `protocol: local` takes two."""
         return self.options.protocol == "upload" or not self.options.distill_epochs
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
@@ -164,6 +170,7 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         return self._distilled((weights, theta), samples, mixed, (importance / total).cpu(), ctx)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """Average w and theta^g (eq. 4, 6), then distil the alpha-weighted ensemble into w^ (eq. 7, 8)."""
         weights, theta = self._means(server, replies)
         if not self.options.distill_epochs:
             return ServerState(weights, theta, None)
@@ -192,9 +199,11 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         return ClientState(client.discriminator, torch.empty(0)), reply
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
+        """The distilled w, as `global`."""
         return {"global": server.weights}
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
+        """The last alpha, [n, K_t], as a distribution, and images of theta^g by class."""
         shown: dict[str, Shown] = {}
         if server.alpha is not None:
             quantity = f"normalised importance among {server.alpha.shape[1]} clients"

@@ -77,17 +77,21 @@ class DataFree(Method[ServerState, None]):
     up = {"teacher": "weights"}
 
     def architectures(self) -> Mapping[str, Architecture]:
+        """The generator of images."""
         return {"generator": self.options.generator.architecture()}
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError unless one client holds all data."""
         if ctx.num_clients != 1:
             raise RecipeError(f"partition.clients = {ctx.num_clients}: datafree trains its teacher on one, 1")
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """Teacher and student from the same initial vector, the generator without Adam moments."""
         generator = GeneratorState(ctx.initial_vector("generator"), {})
         return ServerState(ctx.initial_vector(), ctx.initial_vector(), {}, generator)
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """Train the teacher at the client; after `teacher_rounds`, generator and student at the server."""
         if ctx.round <= self.options.teacher_rounds:
             (reply,) = cohort.broadcast(self.train_teacher, Message(teacher=server.teacher))
             return replace(server, teacher=reply["teacher"])
@@ -100,9 +104,11 @@ class DataFree(Method[ServerState, None]):
         return None, Reply(teacher=teacher.vector())
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
+        """The teacher and the student, to compare what distillation loses."""
         return {"teacher": server.teacher, "student": server.student}
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
+        """Generated images with the classes that the teacher predicts; none while it still trains."""
         if ctx.round <= self.options.teacher_rounds:
             return {}
         images, labels = drawn_samples(server.imitator, ctx.frozen_model(server.teacher), ctx)

@@ -76,12 +76,15 @@ class DSFL(Method[ServerState, Tensor]):
     public = "samples"
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if `public_samples` is more than the public set has."""
         self.options.check_public(ctx)
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """The server's own initial model, [P]; `server_epochs: 0` never trains it."""
         return ServerState(ctx.initial_vector())
 
     def init_client(self, ctx: ClientContext) -> Tensor:
+        """The client's initial model, [P_k], of its own architecture."""
         return ctx.initial_vector()
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
@@ -118,10 +121,12 @@ class DSFL(Method[ServerState, Tensor]):
         return self._distilled(client, said, self.options.distill_epochs, ctx), Reply()
 
     def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
+        """Every client's own model, and the server's if `server_epochs` trains it."""
         personal: dict[str, Evaluable] = {"personal": PERSONAL}
         return {"server": server.model, **personal} if self.options.server_epochs else personal
 
     def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        """The client's model, [P_k], which nothing ever overwrites."""
         return client
 
     def _distilled(self, model: Tensor, said: tuple[Tensor, Tensor], epochs: int, ctx: Context) -> Tensor:

@@ -63,20 +63,24 @@ class FedAvg(OneExchange[ServerState, None]):
     up = {"student": "weights"}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """w^0; with `track_oca` also empty slots, where an unseen client counts as w^0."""
         weights = ctx.initial_vector()
         if not self.options.track_oca:
             return ServerState(weights, None, weights, None)
         return ServerState(weights, Slots.empty(weights.numel()), weights, weights)
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
+        """Send the global model w^t."""
         return Message(student=server.weights)
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
+        """Train w^t for E epochs of cross entropy; send w_k and n_k."""
         student = ctx.model(message["student"])
         train_on_labels(student, ctx)
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """Average the cohort's w_k by n_k; with `track_oca` also update OCA over all K clients."""
         weights = new_model(replies, self.options, server.weights)
         if server.slots is None:
             return ServerState(weights, None, server.initial, None)
@@ -85,4 +89,5 @@ class FedAvg(OneExchange[ServerState, None]):
         return ServerState(weights, slots, server.initial, oca)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
+        """ACA, the global model, and with `track_oca` the average OCA of all clients' latest models."""
         return {"aca": server.weights} if server.oca is None else {"aca": server.weights, "oca": server.oca}

@@ -64,18 +64,22 @@ class FedAvgM(OneExchange[ServerState, None]):
     up = {"student": "weights"}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """w^0, and v^0 = 0 for the parameters; buffers have no velocity."""
         weights = ctx.initial_vector()
         return ServerState(weights, torch.zeros(ctx.model(weights).num_parameters))
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
+        """Send the global model w^t."""
         return Message(student=server.weights)
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
+        """Train w^t for E epochs of cross entropy; send w_k and n_k."""
         student = ctx.model(message["student"])
         train_on_labels(student, ctx)
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """Step along v, which D = w^t - mean has updated by `form`; buffers take the plain mean."""
         options, parameters = self.options, len(server.velocity)
         mean = new_model(replies, options, server.weights)
         old, buffers = server.weights[:parameters], mean[parameters:]
@@ -86,4 +90,5 @@ class FedAvgM(OneExchange[ServerState, None]):
         return ServerState(torch.cat([old - options.server_lr * step, buffers]), velocity)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
+        """The global model w^t, as `global`."""
         return {"global": server.weights}

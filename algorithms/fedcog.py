@@ -79,11 +79,13 @@ class FedCOG(Averaging[ClientState | None]):
     client_keeps = "its last local model"
 
     def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
+        """Send w^t and its number of updates, which tells whether generation has started."""
         return Message(student=server.weights, version=server.version)
 
     def client_update(
         self, client: ClientState | None, message: Message, ctx: ClientContext
     ) -> tuple[ClientState | None, Reply]:
+        """Generate x~ of missing classes and learn what w^t predicts on them; otherwise CE alone."""
         options, student = self.options, ctx.model(message["student"])
         labels = missing_labels(ctx.label_counts(), options.images)
         if options.lambda_kd and len(labels) and message["version"] + 1 >= options.generation_from_round:

@@ -16,12 +16,11 @@ theta_+l those above (eq. 8 prints l to L, which H_l does not fit). H_l is the o
 
 A client's model is never overwritten. Readings: t travels as logits, and so does the head: the paper's v as
 plain numbers could carry no gradient. Samples go in the client's order, so that their numbers need not
-travel; at l = 1 H_1 goes once. J and Q share a model's optimiser (the recipe's, afresh in each round); a step
-on J leaves layers that have no part in it, and their moments, as they are. Layer 1 of theta^g is never used.
+travel; at l = 1 H_1 goes once. J and Q share a model's optimiser (the recipe's, afresh each round); a step on
+J leaves layers that have no part in it, and their moments, as they are. Layer 1 of theta^g is never used.
 KL(teacher, student), where the paper prints the student first. By squared error (Table 3) H_l is compared
 with layer l of theta^g on H_1, on both sides. FedD2S* of Fig. 5 is read as `at_once`: layers above l_min
-never take part. H_1 is of the stored images, also where training augments. `mechanism: none` leaves
-stand-alone clients.
+never take part. H_1 is of the stored images, also where training augments. `mechanism: none`: stand-alone.
 """
 
 from __future__ import annotations
@@ -126,6 +125,7 @@ class FedD2S(Method[Tensor, Tensor]):
         return ctx.initial_vector()
 
     def run_round(self, server: Tensor, cohort: Cohort, ctx: ServerContext) -> Tensor:
+        """C2S: a copy of theta^g learns from each client; their mean is theta^g (eq. 11); then S2C."""
         replies = cohort.broadcast(self.extract, Message())
         before, copy = ctx.frozen_model(server), ctx.model(server)
         taught = []

@@ -100,9 +100,11 @@ class FedDF(Averaging[None]):
 
     @property
     def public_needed(self) -> Literal["samples", "labels"]:
+        """Labels only if `validation` measures accuracy on held-out public samples."""
         return "samples" if self.options.validation is None else "labels"
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if `validation` has no labels, or leaves no sample to distil on."""
         if self.public_needed == "labels" and not ctx.public.labelled:
             raise RecipeError(
                 "partition.public.labels = false: method.validation needs the labels of public samples"
@@ -111,11 +113,13 @@ class FedDF(Averaging[None]):
             raise RecipeError("method.validation.one_in: no public sample is left to distil on")
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
+        """Train w for E epochs of cross entropy, as in FedAvg; only the server distils."""
         student = ctx.model(message["student"])
         train_on_labels(student, ctx)
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: GlobalModel, replies: Replies, ctx: ServerContext) -> GlobalModel:
+        """Start from the cohort's average (or the last w), then take J steps towards the ensemble."""
         weights = server.weights
         if self.options.start == "average":
             weights = new_model(replies, self.options, weights)

@@ -82,17 +82,21 @@ class FedDisco(OneExchange[ServerState, ClientState]):
     up = {"student": "weights", "discrepancy": "scalars"}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """w^0; no client's d_k is known."""
         return ServerState(ctx.initial_vector(), {})
 
     def init_client(self, ctx: ClientContext) -> ClientState:
+        """d_k still has to be sent."""
         return ClientState(told=False)
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
+        """Send the global model w^t."""
         return Message(student=server.weights)
 
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
+        """Train as in FedAvg; d_k goes up with the first reply alone, as class counts never change."""
         student = ctx.model(message["student"])
         train_on_labels(student, ctx)
         parts = {"student": student.vector()}
@@ -101,6 +105,7 @@ class FedDisco(OneExchange[ServerState, ClientState]):
         return ClientState(told=True), Reply(**parts, samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """Average by p_k from n_k and d_k; by n_k alone where every p_k is cut to 0."""
         told = {reply.client: float(reply["discrepancy"]) for reply in replies if "discrepancy" in reply}
         known = {**server.discrepancies, **told}
         samples = replies.numbers("samples")
@@ -111,6 +116,7 @@ class FedDisco(OneExchange[ServerState, ClientState]):
         return ServerState(mean, known)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
+        """The global model w^t, as `global`."""
         return {"global": server.weights}
 
 

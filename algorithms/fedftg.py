@@ -118,20 +118,25 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     up = {"student": "weights", "label_counts": "counts"}
 
     def architectures(self) -> Mapping[str, Architecture]:
+        """G, a conditional generator of images; it never leaves the server."""
         return {"generator": self.options.generator.architecture("images", conditional=True)}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """The initial w and G; no client's label counts are known."""
         return ServerState(ctx.initial_vector(), ctx.initial_vector("generator"), {})
 
     def init_client(self, ctx: ClientContext) -> ClientState:
+        """The label counts still have to be sent."""
         return ClientState(told=False)
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
+        """Send the fine-tuned w alone; G stays at the server."""
         return Message(student=server.weights)
 
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
+        """Train as in FedAvg; the counts n_k^y, [C], go up with the first reply alone."""
         student = ctx.model(message["student"])
         train_on_labels(student, ctx)
         parts = {"student": student.vector()}
@@ -140,6 +145,7 @@ class FedFTG(OneExchange[ServerState, ClientState]):
         return ClientState(told=True), Reply(**parts, samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """Average the cohort's models, then fine-tune the average and G for I iterations."""
         told = {reply.client: reply["label_counts"] for reply in replies if "label_counts" in reply}
         known = {**server.label_counts, **told}
         mean = new_model(replies, self.options, server.weights)
@@ -147,9 +153,11 @@ class FedFTG(OneExchange[ServerState, ClientState]):
         return ServerState(tuned, generator, known, server.version + 1)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
+        """The fine-tuned w, as `global`."""
         return {"global": server.weights}
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
+        """Images of G for every class, with what w says of them."""
         generator = ctx.frozen_model(server.generator, "generator")
         return {"samples": class_samples(generator, ctx.frozen_model(server.weights), ctx)}
 

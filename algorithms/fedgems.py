@@ -83,14 +83,17 @@ class FedGEM(Method[ServerState, ClientState]):
     public = "labels"
 
     def architectures(self) -> Mapping[str, Architecture]:
+        """The server's larger classifier, by the name `server`."""
         return {"server": self.options.server.architecture()}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """The server's initial model; nobody has started, and the pool, [N0, C], holds no logits."""
         pool = torch.zeros(len(ctx.public), ctx.classes)
         known = torch.zeros(len(pool), dtype=torch.bool)
         return ServerState(ctx.initial_vector("server"), {}, (), pool, known)
 
     def init_client(self, ctx: ClientContext) -> ClientState:
+        """An initial model that no other client has: clients' models are never averaged."""
         return ClientState(ctx.own_initial_vector(), {})
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
@@ -152,9 +155,11 @@ class FedGEM(Method[ServerState, ClientState]):
         return Loss(loss + (1 - epsilon) * kl, {"kl": kl})
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        """The server's larger model, and every client's own."""
         return {"server": Evaluated(server.model, "server"), "personal": PERSONAL}
 
     def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
+        """The client's model, [P_k], after its last public and private epochs."""
         return client.model
 
 

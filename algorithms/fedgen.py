@@ -110,15 +110,19 @@ class FedGen(OneExchange[ServerState, None]):
     up = {"student": "weights", "label_counts": "counts"}
 
     def architectures(self) -> Mapping[str, Architecture]:
+        """G, a conditional generator of what the model's last layer takes."""
         return {"generator": self.options.generator.architecture("features", conditional=True)}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """w^0 and G before its first step, without Adam moments."""
         return ServerState(ctx.initial_vector(), ctx.initial_vector("generator"), {})
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
+        """Send w^t, G and t, by which alpha and beta fade."""
         return Message(student=server.weights, generator=server.generator, version=server.version)
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
+        """Train the first `generated_epochs` on all three terms, the others on CE; before t = 1 all on CE."""
         options, version = self.options, int(message["version"])
         student = ctx.model(message["student"])
         generator = ctx.frozen_model(message["generator"], "generator")
@@ -169,11 +173,13 @@ class FedGen(OneExchange[ServerState, None]):
         return cross_entropy(models["student"].classify(z), batch["wanted"])
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """Train G against the cohort's predictors, then average the models."""
         generator, moments = self._trained_generator(server, replies, ctx)
         mean = new_model(replies, self.options, server.weights)
         return ServerState(mean, generator, moments, server.version + 1)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
+        """The global model w^t, as `global`."""
         return {"global": server.weights}
 
     def _drawn(self, size: int, generator: FlatModule, ctx: ClientContext) -> Tensors:

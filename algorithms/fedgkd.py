@@ -79,16 +79,19 @@ class FedGKD(OneExchange[ServerState, None]):
     up = {"student": "weights"}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """A buffer of one model, w^0, which is its own mean."""
         initial = ctx.initial_vector()
         return ServerState((initial,), initial)
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
+        """Send w^t, wbar^t unless w^t is the teacher, and whether there was an update to distil from."""
         student, distil = server.recent[0], int(server.version > 0)
         if self.options.buffer == 1 or not distil:
             return Message(student=student, distil=distil)
         return Message(student=student, teacher=server.teacher, distil=distil)
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
+        """Train w^t on L with wbar^t frozen; on cross entropy alone before the first update."""
         student = ctx.model(message["student"])
         if self.options.gamma and message["distil"]:
             teacher = ctx.frozen_model(message["teacher" if "teacher" in message else "student"])
@@ -108,11 +111,13 @@ class FedGKD(OneExchange[ServerState, None]):
         return Loss(hard + weight * soft, {"ce": hard, "kd": soft})
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """Put the cohort's average first in the buffer of M models; wbar^{t+1} is their plain mean."""
         mean = new_model(replies, self.options, server.recent[0])
         recent = (mean, *server.recent)[: self.options.buffer]
         return ServerState(recent, weighted_mean(recent, [1.0] * len(recent)), server.version + 1)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
+        """The global model w^t, not the teacher."""
         return {"global": server.recent[0]}
 
     def _distillation(self, taught: Tensor, logits: Tensor) -> Tensor:

@@ -45,9 +45,11 @@ class FedGKT(KnowledgeTransfer):
     paper = "He, Annavaram, Avestimehr 2020, arXiv 2007.14513"
 
     def client_terms(self, given: Tensors) -> Terms:
+        """alpha T^2 KL(s_T(z_s), s_T(z_k)): the server's logits teach the client."""
         return self._terms()
 
     def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:
+        """alpha T^2 KL(s_T(z_k), s_T(z_s)), the same for every client."""
         return self._terms()
 
     def _terms(self) -> Terms:

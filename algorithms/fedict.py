@@ -59,16 +59,20 @@ class FedICT(KnowledgeTransfer):
     up = {**KnowledgeTransfer.up, "counts": "counts"}
 
     def introduction(self, ctx: ClientContext) -> Mapping[str, Tensor]:
+        """The label counts n_k d^k, [C], which go up once."""
         return {"counts": ctx.label_counts()}
 
     def client_given(self, ctx: ClientContext) -> Tensors:
+        """d^k, [C] float64: what differs between clients reaches a batched loss as a tensor."""
         return {"shares": shares(ctx.label_counts())}
 
     def client_terms(self, given: Tensors) -> Terms:
+        """beta KD and lambda FPKD, with classes weighed by d^k / T_w."""
         fpkd = self._weighted(given["shares"] / self.options.fpkd_t)
         return {"kd": (self.options.beta, self._kd), "fpkd": (self.options.lambda_fpkd, fpkd)}
 
     def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:
+        """beta KD and mu LKA, with d^S of all clients in `told` and d^k of this one."""
         everyone = shares(torch.stack([told[k]["counts"] for k in sorted(told)]).sum(dim=0))
         own = shares(told[client]["counts"])
         lka = self._scaled(float(F.cosine_similarity(everyone, own, dim=0)))

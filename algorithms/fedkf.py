@@ -156,6 +156,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     def client_update(
         self, client: GeneratorState, message: Message, ctx: ClientContext
     ) -> tuple[GeneratorState, Reply]:
+        """On each batch, step theta_k on L_G and the student on L; both use one x^, p^ and f^."""
         student = ctx.model(message["student"])
         optimizer = Optimizer(ctx.local.optimizer, student)
         drawn = partial(self._drawn, int(message["steps"]), ctx)
@@ -199,6 +200,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         return Loss(batch["hard"] + self.options.gamma * kl, {"kl": kl})
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """ACA: the cohort's mean by n_k; OCA: the mean over all slots, unseen ones as w^0 or left out."""
         aca = replies.aggregated("student", replies.numbers("samples"), server.aca)
         slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})
         if self.options.unseen_slots == "ignore":

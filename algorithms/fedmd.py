@@ -100,9 +100,11 @@ class FedMD(Method[ServerState, ClientState]):
 
     @property
     def public_needed(self) -> Literal["samples", "labels"]:
+        """Labels only if clients pre-train on the public set; digest needs none."""
         return "labels" if self.options.pretrain_public else "samples"
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError without labels for `pretrain_public`, or with too few public samples."""
         if self.public_needed == "labels" and not ctx.public.labelled:
             raise RecipeError(
                 "partition.public.labels = false: fedmd trains on public labels first; "
@@ -111,9 +113,11 @@ class FedMD(Method[ServerState, ClientState]):
         self.options.check_public(ctx)
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """Nobody is pre-trained."""
         return ServerState(())
 
     def init_client(self, ctx: ClientContext) -> ClientState:
+        """An initial model that no other client has; both optimisers are without moments."""
         return ClientState(ctx.own_initial_vector(), {}, {})
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
@@ -183,9 +187,11 @@ class FedMD(Method[ServerState, ClientState]):
         return Loss(loss, {"digest": loss})
 
     def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
+        """Every client's own model; the server has none."""
         return {"personal": PERSONAL}
 
     def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
+        """The client's model, [P_k], after its last revisit."""
         return client.model
 
     def _digest(self, consensus: Tensor, logits: Tensor) -> Tensor:

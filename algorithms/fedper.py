@@ -29,6 +29,7 @@ class FedPer(PersonalLayers):
     paper = "Arivazhagan et al. 2019, arXiv 1912.00818"
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
+        """E epochs of cross entropy on base and personal layers together."""
         train_on_labels(student, ctx)
 
 
@@ -40,4 +41,5 @@ class FedPerPlus(DroppedLayers):
     paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
+        """E epochs of cross entropy on all layers together, wherever the border is now."""
         train_on_labels(student, ctx)

@@ -35,6 +35,7 @@ class FedProx(Averaging[None]):
     paper = "Li et al. 2020, arXiv 1812.06127"
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
+        """Train w from w^t for E epochs, with w^t as the proximal term's centre; send w_k and n_k."""
         student = ctx.model(message["student"])
         train_batches({"student": student}, self.loss, ctx, given={"received": message["student"]})
         return None, Reply(student=student.vector(), samples=ctx.num_samples)

@@ -46,10 +46,12 @@ class FedRep(PersonalLayers):
     paper = "Collins et al. 2021, arXiv 2102.07078"
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if `personal` are not the last layers, or E_h is above E."""
         super().check(ctx)
         check_head_epochs(self.options.head_epochs, ctx)
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
+        """E_h epochs on the head, phi fixed; then E - E_h epochs on phi, the head fixed."""
         train_in_turn(student, layers, shared, self.options.head_epochs, ctx)
 
 
@@ -67,10 +69,12 @@ class FedRepPlus(DroppedLayers):
     paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if `dropping` are not the last layers, or E_h is above E."""
         super().check(ctx)
         check_head_epochs(self.options.head_epochs, ctx)
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
+        """The same two turns at the client's present border; while all layers are shared, phi's alone."""
         train_in_turn(student, layers, shared, self.options.head_epochs, ctx)
 
 

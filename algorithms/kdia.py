@@ -169,6 +169,7 @@ class KDIA(OneExchange[ServerState, None]):
         return Message(student=server.student, teacher=server.teacher, generator=server.generator)
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
+        """Train the student on L (eq. 13); teacher and generator are frozen."""
         options = self.options
         student, teacher = ctx.model(message["student"]), ctx.frozen_model(message["teacher"])
         generator = ctx.frozen_model(message["generator"], "generator")
@@ -183,6 +184,7 @@ class KDIA(OneExchange[ServerState, None]):
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """Update t_k, n_k and the slots, then student, teacher (eq. 10) and generator (eq. 3, 4)."""
         now = ctx.round - 1  # Algorithm 1, lines 9 and 10: who took part when, how often, with what
         last = {**server.last, **dict.fromkeys(replies.clients, now)}
         counts = dict(Counter(server.counts) + Counter(replies.clients))
@@ -202,6 +204,7 @@ class KDIA(OneExchange[ServerState, None]):
         return {"student": server.student, "teacher": server.teacher}
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
+        """F_k against N_k / sum N, and Fig. 7: cosines of generated and real features by class, [C]."""
         three = known_frequencies(server, ctx)
         weights = {"single (samples)": three.samples, "triple": combined(three, self.options.mean)}
         shown: dict[str, Shown] = {
@@ -226,10 +229,7 @@ class KDIA(OneExchange[ServerState, None]):
         return None, Reply(real=sums, samples_of_class=counts)
 
     def _compared(self, teacher: Tensor, ctx: ServerContext) -> Tensor:
-        """The vector that Fig. 7 is drawn against: that of the file `reference`, or the teacher's.
-
-        Raises: RecipeError if the file is no vector of this model.
-        """
+        """Fig. 7's vector: that of `reference`, or the teacher's. Raises: RecipeError if it does not fit."""
         path = self.options.reference
         return teacher if path is None else read_vector(path, teacher.numel(), "method.reference")
 

@@ -59,6 +59,7 @@ class MOON(Averaging[ClientState]):
     client_keeps = "its last local models (buffer)"
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if the model is no Classifier, which names the features z."""
         module = ctx.model(ctx.initial_vector()).module
         if not isinstance(module, Classifier):
             raise RecipeError(
@@ -68,11 +69,13 @@ class MOON(Averaging[ClientState]):
             )
 
     def init_client(self, ctx: ClientContext) -> ClientState:
+        """No past: the first participation has no z_p."""
         return ClientState(())
 
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
+        """Train from w^t on L; the trained model joins the at most `buffer` that give z_p next time."""
         student = ctx.model(message["student"])
         models = {"student": student, "received": ctx.frozen_model(message["student"])}
         for age, vector in enumerate(client.previous):

@@ -56,14 +56,17 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
     up = {"student": "weights"}
 
     def init_server(self, ctx: ServerContext) -> Tensor:
+        """w^0, [P]."""
         return ctx.initial_vector()
 
     def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
+        """Send w^t; the teacher w_k^prev is at the client already."""
         return Message(student=server)
 
     def client_update(
         self, client: Tensor | None, message: Message, ctx: ClientContext
     ) -> tuple[Tensor | None, Reply]:
+        """Train from w^t on L, taught by w_k^prev; the result is sent, and kept as next teacher."""
         student = ctx.model(message["student"])
         if client is None or not self.options.lambda_kd:
             train_on_labels(student, ctx)
@@ -81,10 +84,13 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
         return Loss(hard + self.options.lambda_kd * kd, {"ce": hard, "kd": kd})
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
+        """Average the cohort's w_k by n_k."""
         return replies.aggregated("student", replies.numbers("samples"), into=server)
 
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
+        """The global model, and every client's own last one."""
         return {"global": server, "personal": PERSONAL}
 
     def personal(self, client: Tensor | None, ctx: ClientContext) -> Tensor:
+        """w_k, [P]; the initial model before the first participation."""
         return ctx.initial_vector() if client is None else client

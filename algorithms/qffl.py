@@ -58,12 +58,15 @@ class QFFL(OneExchange[GlobalModel, None]):
     up = {"delta": "weights", "curvature": "scalars"}
 
     def init_server(self, ctx: ServerContext) -> GlobalModel:
+        """w^0."""
         return GlobalModel(ctx.initial_vector())
 
     def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
+        """Send the global model w^t."""
         return Message(student=server.weights)
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
+        """Measure F_k of w^t, train E epochs, send Delta_k, [P], and h_k."""
         received = message["student"]
         loss = mean_loss(ctx.frozen_model(received), ctx)
         ctx.log(loss_before=torch.tensor(loss))
@@ -75,6 +78,7 @@ class QFFL(OneExchange[GlobalModel, None]):
         return None, Reply(delta=delta, curvature=curvature)
 
     def absorb(self, server: GlobalModel, replies: Replies, ctx: ServerContext) -> GlobalModel:
+        """w^{t+1} = w^t - sum Delta_k / sum h_k, in float64; buffers take the same step."""
         ones = [1.0] * len(replies)
         change = weighted_sum(replies.vectors("delta"), ones)
         curvature = weighted_sum(replies.vectors("curvature"), ones)
@@ -82,6 +86,7 @@ class QFFL(OneExchange[GlobalModel, None]):
         return GlobalModel(weights.to(torch.float32), server.version + 1)
 
     def evaluated(self, server: GlobalModel) -> Mapping[str, Tensor]:
+        """The global model w^t, as `global`."""
         return {"global": server.weights}
 
 

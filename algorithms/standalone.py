@@ -38,12 +38,15 @@ class StandAlone(OneExchange[None, Tensor]):
         return None
 
     def init_client(self, ctx: ClientContext) -> Tensor:
+        """The initial model, [P_k], equal for all clients of one architecture."""
         return ctx.initial_vector()
 
     def dispatch(self, server: None, ctx: ServerContext) -> Message:
+        """Send nothing: the message only starts the step."""
         return Message()
 
     def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+        """Train the client's own model for E epochs; the reply is empty."""
         student = ctx.model(client)
         train_on_labels(student, ctx)
         return student.vector(), Reply()
@@ -52,7 +55,9 @@ class StandAlone(OneExchange[None, Tensor]):
         return None
 
     def evaluated(self, server: None) -> Mapping[str, Evaluable]:
+        """Every client's own model."""
         return {"personal": PERSONAL}
 
     def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        """The client's model, [P_k], after its last participation."""
         return client

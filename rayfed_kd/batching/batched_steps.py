@@ -43,6 +43,7 @@ class BatchedSteps:
         self._attributes: list[PlainAttributes] = []
         names: dict[int, str] = {}
         for name, model in first.models.items():
+            # A model under two names, as a student that is its own head, is stacked once.
             if names.setdefault(id(model), name) == name:
                 self._stack(name, [member.models[name] for member in members])
         self._shared, self._own = _told_apart([member.given for member in members])
@@ -70,6 +71,7 @@ class BatchedSteps:
         stack = StackedModules(models)
         if any(part.training for part in models[0].submodules):
             self._trained[name] = stack
+        # Frozen and equal in all clients, as a received teacher: the first client's serves all.
         elif not stack.all_equal():
             self._frozen[name] = stack
 
@@ -87,6 +89,7 @@ class BatchedSteps:
             for go_back in marks:
                 go_back()
             raise
+        # Only here are clients' own models and optimisers written, so a failure above leaves them alone.
         for stack in self._trained.values():
             stack.hand_back()
         for update in self._updates:
@@ -133,6 +136,8 @@ class BatchedSteps:
     ) -> None:
         """Gradients of the models that a phase trains, and its optimisers' updates."""
         wanted = [leaf for name in trains for leaf in leaves[name]]
+        # Row i alone is in loss i, so the sum's gradient is each client's own. A parameter that no loss
+        # reaches gets 0, as in `minimise`: momentum and weight decay still move it.
         gradients = iter(torch.autograd.grad(losses.sum(), wanted, materialize_grads=True))
         with torch.no_grad():
             for name in trains:
@@ -178,6 +183,7 @@ class BatchedSteps:
                 loss = phase.loss(self._models, batch, {**self._shared, **given})
             return loss.value, dict(loss.logged), dict(loss.handed_on)
 
+        # Under vmap a write in place to a client's row succeeds; only the version counter shows it.
         versions = [tensor._version for tensor in given.values()]
         losses, logged, handed_on = torch.vmap(one)(trained, frozen, given, batch)
         if versions != [tensor._version for tensor in given.values()]:
@@ -263,6 +269,7 @@ def steps_of_one_shape(
     while following:
         shapes = {place: _shape(batch) for place, batch in following.items()}
         counts = Counter(shapes.values())
+        # Equal counts: the largest shape, so that the order of clients decides nothing.
         shape = max(counts, key=lambda one: (counts[one], one))
         places = [place for place in following if shapes[place] == shape]
         yield places, [following[place] for place in places]

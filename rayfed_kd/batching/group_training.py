@@ -71,6 +71,7 @@ class GroupTraining:
         outside = ModuleData.used_by(method_step)
         if outside.mutable:
             reason = f"its step uses {outside.mutable}, which lies outside of it"
+            # A step that drew no samples did not train, so there is no reason to report.
             return [Outcome(step(), reason * (ctx.samples_drawn > 0)) for ctx, step in steps]
         before = outside.constants()
         outcomes = self._in_turns(steps)
@@ -95,6 +96,7 @@ class GroupTraining:
                 asked: dict[int, LocalSteps] = {}
                 for place in running:
                     turn = turns[place]
+                    # A waiting step learns whether the group made its training; if not, `_wait` makes it.
                     came = turn.switch(place not in alone) if place in waited else turn.switch()
                     if turn.dead:
                         outcomes[place] = Outcome(came, reasons.get(place, ""))
@@ -107,6 +109,7 @@ class GroupTraining:
         finally:
             for (ctx, _), turn in zip(steps, turns, strict=True):
                 ctx.group_runner = None
+                # Another step has raised: unwind this one, so that its `finally` blocks run now.
                 if not turn.dead:
                     turn.throw()
         for place, (ctx, _) in enumerate(steps):

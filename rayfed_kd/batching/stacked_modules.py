@@ -90,6 +90,7 @@ class StackedModules:
         """Within, the first module computes with these instead of its own."""
         own: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
         try:
+            # Straight into the dictionaries: `setattr` refuses a tensor that is no Parameter.
             for (owner, name), tensor in zip(self._parameters, parameters, strict=True):
                 own.append((owner._parameters, name, owner._parameters[name]))  # type: ignore[arg-type]
                 owner._parameters[name] = tensor  # type: ignore[assignment]
@@ -194,6 +195,7 @@ def _places(module: nn.Module) -> tuple[list[tuple[nn.Module, str]], list[tuple[
 def _normalised(layer: nn.GroupNorm, images: Tensor) -> Tensor:
     """What a GroupNorm layer computes, of plain operations: torch's own fails on channels-last in vmap."""
     grouped = images.reshape(len(images), layer.num_groups, -1)
+    # correction=0: GroupNorm divides by the number of elements, not by one less.
     variance, mean = torch.var_mean(grouped, dim=2, correction=0, keepdim=True)
     scaled = ((grouped - mean) * (variance + layer.eps).rsqrt()).view(images.shape)
     shape = (1, -1, *([1] * (images.dim() - 2)))

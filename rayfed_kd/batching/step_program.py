@@ -23,6 +23,7 @@ def program_of(steps: LocalSteps) -> Hashable:
     Raises: CannotBatchError if the losses are in a form that does not batch.
     """
     modules = [id(model) for model in steps.models.values()]
+    # `modules.index` tells which names stand for one and the same module.
     models = tuple(
         (name, model.described, tuple(part.training for part in model.submodules), modules.index(id(model)))
         for name, model in steps.models.items()
@@ -43,6 +44,7 @@ def program_of(steps: LocalSteps) -> Hashable:
         for optimizer in optimizers_of(steps)
     )
     given = tuple((name, tensor.shape, tensor.dtype) for name, tensor in steps.given.items())
+    # The group trains stacked copies, so a tensor in a model's own memory would not follow its training.
     trained = [model.storage for model in steps.models.values() if model.module.training]
     for name, tensor in steps.given.items():
         if tensor.requires_grad:

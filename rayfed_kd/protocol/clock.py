@@ -104,6 +104,7 @@ class Clock(ABC):
         Args:
             least_samples: training samples that the step draws at the least.
         """
+        # No bytes up, because the size of the reply is not known yet.
         return self.arrival(client, at, bytes_down, least_samples, 0)
 
     def available(self, clients: Sequence[int], at: float) -> Sequence[int]:

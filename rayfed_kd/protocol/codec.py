@@ -61,6 +61,7 @@ def _structure(value: Any, arrays: list[Array], path: tuple[Any, ...]) -> Any:
     if isinstance(value, Mapping):
         pairs = [[_structure(k, arrays, path), _structure(v, arrays, (*path, k))] for k, v in value.items()]
         return ["mapping", pairs]
+    # These two exactly: a named tuple is a tuple as well, and must come back as its own class.
     if kind in (list, tuple):
         return [kind.__name__, _structures(enumerate(value), arrays, path)]
     fields = _field_names(kind)

@@ -22,6 +22,7 @@ class Log:
     def add(self, **values: Tensor) -> None:
         """Adds one batch's values, scalars each."""
         for name, value in values.items():
+            # No `float()` here: the host would wait for the device after every batch.
             exact = value.detach().to(torch.float64)
             self.sums[name] = self.sums[name] + exact if name in self.sums else exact
             self.counts[name] = self.counts.get(name, 0) + 1

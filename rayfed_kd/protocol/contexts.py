@@ -156,6 +156,7 @@ class ClientContext(Context):
 
     def batches(self, index: int) -> Iterator[Drawn]:
         """What that pass's batches are made of, in order; for those who gather many clients' at once."""
+        # Drawn by numpy on the CPU: a client's batches are the same on every device.
         order = numpy_stream(self._seed, "batches", *self._scope, index).permutation(self.num_samples)
         chosen = torch.from_numpy(self._client_data.indices[order]).to(self.device)
         numbers = torch.from_numpy(order).to(self.device)
@@ -171,6 +172,7 @@ class ClientContext(Context):
         name = self._client_data.augment
         if name == "none":
             return unaugmented
+        # A stream for each epoch: its draws do not depend on which epochs were read before.
         flips = torch_stream(self._seed, "augment", *self._scope, index, device=self.device)
         return lambda images: augment(images, name, flips)
 
@@ -179,6 +181,7 @@ class ClientContext(Context):
         indices = torch.stack([one.indices for one in drawn])
         images, labels = self._data.gather(indices.flatten())
         if drawn[0].augmented is not unaugmented:
+            # Part by part, because each client's augmentation draws from its own stream.
             parts = torch.split(images, len(drawn[0].indices))
             images = torch.cat([one.augmented(part) for one, part in zip(drawn, parts, strict=True)])
         images = self._data.normalise(images)
@@ -194,6 +197,7 @@ class ClientContext(Context):
         samples = self.samples_drawn
 
         def go_back() -> None:
+            # Streams opened since the mark are dropped, and so start from their beginning again.
             self._streams = {purpose: self._streams[purpose] for purpose in states}
             for purpose, state in states.items():
                 self._streams[purpose].set_state(state)

@@ -61,6 +61,7 @@ class Windows:
         """Period, window and second within the period of the first availability from `at` on."""
         period = int(at // self.period_s)
         within = at - period * self.period_s
+        # "right": at the very end of a window the device is away already.
         place = int(np.searchsorted(self.ends, within, side="right"))
         if place == len(self.ends):
             return period + 1, 0, float(self.starts[0])

@@ -114,6 +114,7 @@ class Reply(Package):
             raise ValueError("only a reply that reached the server has references")
         if name not in self.parts:
             raise KeyError(f"no part {name!r} here; there are {sorted(self.parts)}")
+        # `own`, because a slot outlives the round and must not keep other clients' replies in memory.
         return PartRef(self.handle.own(), name)
 
 
@@ -125,6 +126,7 @@ class Replies(Sequence[Reply]):
     """
 
     def __init__(self, replies: Sequence[Reply], rule: UpdateRule | None = None) -> None:
+        # A stable sort: several replies of one client stay in the order in which they came.
         self._replies = sorted(replies, key=lambda reply: reply.client)
         self._rule = UpdateRule() if rule is None else rule
 
@@ -155,7 +157,7 @@ class Replies(Sequence[Reply]):
     ) -> Tensor:
         """The server's new vector, [P] float32: the mean of the part `name`, weighed by `counts`.
 
-        Where replies may be late, the schedule's rule (rayfed_kd/staleness.py) weighs them as well.
+        Where replies may be late, the schedule's rule (rayfed_kd/protocol/staleness.py) weighs them as well.
 
         Args:
             counts: one a reply, as n_k.
@@ -169,6 +171,7 @@ class Replies(Sequence[Reply]):
 
 def _sent(reply: Reply, name: str) -> Callable[[], Tensor] | None:
     sent = reply.sent
+    # Deferred, because only a late reply under a rule of differences needs that vector.
     return None if sent is None else lambda: to_tensor(sent.resolve()[name])
 
 

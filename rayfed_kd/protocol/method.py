@@ -160,6 +160,7 @@ class Method(Generic[ServerState, ClientState]):
         self.options = self.options_model()() if options is None else options
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # `options` can be set once, which `__init__` does.
         if name != "options" or "options" in self.__dict__:
             raise AttributeError(f"a method is frozen: {name} belongs into a state")
         object.__setattr__(self, name, value)
@@ -247,6 +248,7 @@ class OneExchange(Method[ServerState, ClientState]):
 
     @property
     def asynchronous(self) -> bool:
+        """True: a reply answers one message, so it can be used in any update."""
         return True
 
     def least_samples(self, num_samples: int, local: LocalRecipe) -> int:

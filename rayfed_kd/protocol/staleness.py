@@ -85,6 +85,7 @@ class UpdateRule:
         kept = divisor - sum(shares)  # exactly zero where the rule is a mean
         if kept:
             total.add_(into.to(total), alpha=kept)
+        # Divided once, at the end, as `weighted_mean` does: fresh replies give the same bits.
         return total.div_(divisor).to(into.dtype)
 
 

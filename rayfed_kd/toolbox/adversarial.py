@@ -104,6 +104,7 @@ class Judge:
         if self.trunk is None:
             with self.discriminator.keeping_statistics():
                 return self.discriminator(samples).squeeze(1)
+        # The discriminator is a linear head here, which has no running statistics.
         if self.on_features:
             return self.discriminator(samples).squeeze(1)
         with self.trunk.keeping_statistics():
@@ -128,6 +129,7 @@ class AdversarialLosses:
         hard = cross_entropy(student.classify(features), batch["labels"])
         made = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
         judge = self.options.judge(models)
+        # Detached, because the generator has a phase of its own; it gets `made` with its graph.
         real, fake = judge.real(images, features), judge.generated(made.detach())
         adversarial = adversarial_loss(real, fake)
         logged = {
@@ -141,6 +143,7 @@ class AdversarialLosses:
     def deceive(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """The generator's step: its images are to be taken for real (eq. 3)."""
         doubt = self.options.judge(models).generated(batch["made"])
+        # softplus(-x) = -log f, and -softplus(x) = log(1 - f), of logits x; both are stable.
         deceit = F.softplus(-doubt).mean()
         if self.options.generator_loss == "minmax":
             deceit = -F.softplus(doubt).mean()

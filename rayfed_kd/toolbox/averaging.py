@@ -53,16 +53,20 @@ class Averaging(OneExchange[GlobalModel, ClientState]):
     up: ClassVar[Declaration] = {"student": "weights"}
 
     def init_server(self, ctx: ServerContext) -> GlobalModel:
+        """w^0, the initial model, with version 0."""
         return GlobalModel(ctx.initial_vector())
 
     def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
+        """Send the global model w^t, [P], as the part `student`."""
         return Message(student=server.weights)
 
     def absorb(self, server: GlobalModel, replies: Replies, ctx: ServerContext) -> GlobalModel:
+        """Make w^{t+1} from the replies' `student`, by `weighting` or a robust mean."""
         mean = new_model(replies, self.options, server.weights)
         return GlobalModel(mean, server.version + 1)
 
     def evaluated(self, server: GlobalModel) -> Mapping[str, Tensor]:
+        """The global model w^t, as `global`."""
         return {"global": server.weights}
 
 

@@ -64,6 +64,7 @@ class Imagined(NamedTuple):
 def imagine(generator: FlatModule, teacher: FlatModule, z: Tensor, scale: Normaliser) -> Imagined:
     """A batch from noise, [batch, latent], with the frozen teacher's view of it."""
     images = generate(generator, z, None, scale)
+    # L_A needs the features and L_IE and L_OH the logits: the trunk is computed once for all.
     features = teacher.features(images)
     return Imagined(images, features, teacher.classify(features))
 

@@ -45,6 +45,7 @@ class Ensemble:
         self._part = _Part(flat.module, function or _logits)
         self._stacked = torch.stack([vector.to(flat.storage.device) for vector in vectors])
         names = [name for name, _ in self._part.named_parameters()]
+        # In the order of `FlatModule.tensors`. BatchNorm's counters, integers, play no part in eval mode.
         names += [name for name, buffer in self._part.named_buffers() if buffer.is_floating_point()]
         self._models = [dict(zip(names, flat.tensors(row), strict=True)) for row in self._stacked]
         self._batched = batched

@@ -123,6 +123,7 @@ def labelled_noise_batches(
     for epoch in range(ctx.local.epochs):
         for drawn, wanted in zip(ctx.batches(epoch), pool.epoch(epoch), strict=True):
             size = len(wanted)
+            # A client with less than one batch keeps it: it would train on nothing.
             if drop_last and size < ctx.local.batch_size <= ctx.num_samples:
                 ctx.count_drawn(size)
             elif generating:

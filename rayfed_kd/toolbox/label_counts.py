@@ -28,6 +28,7 @@ def drawn_labels(counts: Tensor, number: int, ctx: Context) -> Tensor:
     Args:
         counts: [classes], whole numbers, not all 0.
     """
+    # Whole numbers: rounded ends could give a class that nobody has.
     ends = counts.cpu().to(torch.int64).cumsum(0)
     shape, stream = (number,), ctx.stream("labels")
     places = torch.randint(int(ends[-1]), shape, generator=stream, device=ctx.device)

@@ -19,6 +19,7 @@ from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer, faded
 from rayfed_kd.toolbox.server_models import ServerModel
 
+# In nats; without a bound a client that is certain would weigh infinitely.
 LEAST_ENTROPY = 1e-8
 
 
@@ -125,7 +126,9 @@ def learn_public(
             loss = blended_loss(logits, labels, lesson.teacher, shares, options.temperature)
             ctx.log(server=loss)
             optimizer.minimise(loss)
+            # L_s of a batch is from right after its own step (Algorithm 1), not from the round's last model.
             knowledge[ids] = model.predict(images)
+            # Of the training forward's logits, by which FedGEMS chooses its branches as well.
             right += float((logits.argmax(dim=1) == labels).sum())
     kept = {name: value.cpu() for name, value in optimizer.state().items()}
     learned = replace(server, model=model.vector().cpu(), moments=kept)
@@ -153,6 +156,7 @@ def entropy_weights(logits: Tensor, labels: Tensor) -> Tensor:
     log_p = logits.log_softmax(dim=2)
     entropy = -(log_p.exp() * log_p).sum(dim=2)
     sure = (1 / entropy.clamp(min=LEAST_ENTROPY)).masked_fill(logits.argmax(dim=2) != labels, -math.inf)
+    # Where no client is right the column is all -inf, and its softmax is NaN.
     return sure.softmax(dim=0).nan_to_num(0.0)
 
 

@@ -38,6 +38,7 @@ class Layers:
             for part in stage.modules()
         }
         parameters, buffers = [0] * len(self.names), [0] * len(self.names)
+        # Parameters (0) and buffers (1) are two stretches of the vector, each in the order of layers.
         reached = [0, 0]
         for owner, start, stop in model.spans():
             layer, kind = layer_of.get(id(owner), -1), int(start >= model.num_parameters)
@@ -137,7 +138,7 @@ def lowest_layer(names: tuple[str, ...], left_out: list[str], path: str) -> int:
         names: of layers 1 to L.
         left_out: some of the last, in their order.
         path: where in the recipe they stand.
-    Raises: RecipeError if there is no such layer, they are not the last, or none is left.
+    Raises: RecipeError if there is no such layer, or they are not the last in their order.
     """
     unknown = [name for name in left_out if name not in names]
     if unknown:
@@ -174,6 +175,7 @@ def mean_of_shared(
     total = torch.zeros(before.shape, dtype=torch.float64, device=before.device)
     sums = [0.0] * len(layers)
     for index, (count, weight) in enumerate(zip(shared, weights, strict=True)):
+        # Layers that a client did not send add 0, and `sums` leaves the client out of their divisor.
         part = layers.with_first(torch.zeros_like(before), count, parts[index])
         total.add_(part.to(torch.float64), alpha=float(weight))
         for layer in range(count):

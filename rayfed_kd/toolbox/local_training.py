@@ -160,6 +160,7 @@ def train_batches(
     """
     stepping = Optimizer(ctx.local.optimizer, models["student"]) if optimizer is None else optimizer
     passes = range(ctx.local.epochs) if epochs is None else tuple(epochs)
+    # `passes` is no iterator: a group that cannot be batched starts its batches a second time.
     batches = partial(own_batches, ctx, passes, further)
     train_phases(models, [Phase(loss, [stepping])], batches, ctx, given=given)
 
@@ -235,6 +236,7 @@ def mean_loss(model: FlatModule, ctx: ClientContext) -> float:
     total = torch.zeros((), dtype=torch.float64, device=ctx.device)
     with torch.no_grad():
         for images, labels in ctx.epoch(0):
+            # Weighed by length, because the last batch may be smaller.
             total += len(labels) * cross_entropy(model(images), labels).to(torch.float64)
     return float(total) / max(ctx.num_samples, 1)
 

@@ -83,6 +83,7 @@ def jensen_shannon_divergence(first_logits: Tensor, second_logits: Tensor) -> Te
     if first_logits.shape != second_logits.shape:
         raise ValueError(f"first {list(first_logits.shape)} and second {list(second_logits.shape)} differ")
     log_p, log_q = F.log_softmax(first_logits, dim=1), F.log_softmax(second_logits, dim=1)
+    # In the log domain, because p and q underflow to 0 where logits are far apart.
     log_m = torch.logaddexp(log_p, log_q) - math.log(2)
     sums = [F.kl_div(log_m, side, reduction="batchmean", log_target=True) for side in (log_p, log_q)]
     return (sums[0] + sums[1]) / 2
@@ -180,6 +181,7 @@ def information_entropy_loss(logits: Tensor, normalised: bool = False) -> Tensor
     _check_rows(logits, "logits")
     if normalised and logits.shape[1] == 1:
         raise ValueError("logits are of 1 class, expected 2 or more for the normalised entropy")
+    # The log of a mean in the log domain: a class that no sample has gives no log 0.
     log_mean = F.log_softmax(logits, dim=1).logsumexp(dim=0) - math.log(len(logits))
     negative_entropy = (log_mean.exp() * log_mean).sum()
     return 1 + negative_entropy / math.log(logits.shape[1]) if normalised else negative_entropy
@@ -253,6 +255,7 @@ def target_divergence(probabilities: Tensor, logits: Tensor, temperature: float 
     if probabilities.shape != logits.shape:
         raise ValueError(f"target {list(probabilities.shape)} and student {list(logits.shape)} differ")
     log_student = F.log_softmax(logits / temperature, dim=1)
+    # kl_div takes 0 log 0 as 0 in a target that is given as probabilities.
     return temperature**2 * F.kl_div(log_student, probabilities.detach(), reduction="batchmean")
 
 
@@ -281,6 +284,7 @@ def contrastive_loss(features: Tensor, positive: Tensor, negatives: Tensor, temp
     """
     compared = torch.cat([positive[None], negatives]).detach()
     similarities = F.cosine_similarity(features, compared, dim=2) / temperature
+    # Row 0 is the positive: its log-softmax over all rows is the log of MOON's fraction.
     return -F.log_softmax(similarities, dim=0)[0].mean()
 
 
@@ -341,5 +345,6 @@ def adversarial_loss(real: Tensor, fake: Tensor) -> Tensor:
         fake: [m] on generated ones.
     Returns: scalar.
     """
+    # softplus(-x) = -log sigmoid(x), also where sigmoid rounds to 0 or 1.
     terms = torch.cat([F.softplus(-real), F.softplus(fake)])
     return terms.mean()

@@ -44,6 +44,7 @@ class MixtureOptions(MethodOptions):
 
     def samples(self, generator: FlatModule, seed: int, ctx: Context) -> Tensor:
         """A round's distillation samples, [n, ...]: the same wherever they are computed."""
+        # Drawn on the CPU, so that server and clients get the same noise and labels on any device.
         stream = torch.Generator().manual_seed(seed)
         count = self.distill_batches * ctx.local.batch_size
         z = torch.randn(count, generator.latent, generator=stream).to(ctx.device)
@@ -103,6 +104,7 @@ def members_say(
         features = x if on_features else module.features(x)
         return torch.cat([module.classify(features), features], dim=1)
 
+    # Both in one output, so that the trunk, which costs most, is computed once.
     members = Ensemble(frozen, list(replies.vectors("student")), both, batched=on_features)
     said = in_chunks(members, samples, dim=1)
     return said[..., :classes], said[..., classes:]
@@ -121,4 +123,5 @@ def log_importance(
     """
     judges = Ensemble(frozen, list(replies.vectors("discriminator")), batched=sharing)
     judged = judges.each(features) if sharing else in_chunks(judges, samples, dim=1)
+    # log f and not f: shares by softmax stay exact where every f underflows.
     return F.logsigmoid(judged.squeeze(2))

@@ -44,6 +44,7 @@ class StepRule:
         """The moments before the first step on `parameters`."""
         zeros = torch.zeros_like(parameters)
         if self.recipe.name == "adam":
+            # torch's fused Adam counts its steps in a tensor on the parameters' device.
             steps = torch.zeros((), device=zeros.device)
             return {"first": zeros, "second": torch.zeros_like(zeros), "steps": steps}
         return {"momentum": zeros} if self.recipe.momentum else {}
@@ -106,6 +107,7 @@ class FreeTensor:
         self.trainable = start.detach().clone()
         self.gradients = torch.zeros_like(self.trainable)
         self.value = nn.Parameter(self.trainable)
+        # Backward adds into this memory, which the optimiser reads.
         self.value.grad = self.gradients
         self.leaves = [self.value]
 
@@ -184,6 +186,7 @@ def minimise(loss: Tensor, *optimizers: Optimizer, factor: float = 1.0, clip: fl
         clip: largest Euclidean norm of a module's gradient; None: any.
     """
     modules = list({id(optimizer.module): optimizer.module for optimizer in optimizers}.values())
+    # Gradients are views of one tensor, so they are zeroed in place and never set to None.
     for module in modules:
         module.zero_gradients()
     torch.autograd.backward(loss, inputs=[leaf for module in modules for leaf in module.leaves])

@@ -72,24 +72,31 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
     up: ClassVar[Declaration] = {"base": "weights"}
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError unless `personal` are the model's last layers, in their order."""
         self.shared(layers_of(ctx))
 
     def init_server(self, ctx: ServerContext) -> Tensor:
+        """All layers, [P]; those above the border only fill the vector."""
         return ctx.initial_vector()
 
     def init_client(self, ctx: ClientContext) -> Tensor:
+        """The whole initial model, [P], whose last layers stay the client's own."""
         return ctx.initial_vector()
 
     def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
+        """Send layers 1 to l, their parameters and then their buffers."""
         layers = layers_of(ctx)
         return Message(base=layers.first(server, self.shared(layers)))
 
     def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+        """Put the received layers under the client's own, train, and send them back."""
         return self.updated(client, message["base"], self.shared(layers_of(ctx)), ctx)
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
+        """Average layers 1 to l by n_k; the server's layers above stay as they began."""
         layers = layers_of(ctx)
         shared = self.shared(layers)
+        # The base is no whole vector, so `aggregated` must be told where its buffers begin.
         base = replies.aggregated(
             "base",
             replies.numbers("samples"),
@@ -99,9 +106,11 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
         return layers.with_first(server, shared, base)
 
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
+        """Every client's own model; the server's alone is no classifier."""
         return {"personal": PERSONAL}
 
     def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        """The client's whole model, [P], as its last update left it."""
         return client
 
     def shared(self, layers: Layers) -> int:
@@ -133,16 +142,21 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     up: ClassVar[Declaration] = {"base": "weights"}
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError unless `dropping` are the model's last layers, in their order."""
         self.options.shared(1, layers_of(ctx))
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """All layers, [P], and no participations."""
         return ServerState(ctx.initial_vector(), {})
 
     def init_client(self, ctx: ClientContext) -> Tensor:
+        """The whole initial model, [P]."""
         return ctx.initial_vector()
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """Send every client its own first l layers; average each layer over those that sent it."""
         layers = layers_of(ctx)
+        # Counted at dispatch, so for a client whose reply does not come as well.
         counts = {k: server.participations.get(k, 0) + 1 for k in cohort.clients}
         shared = {k: self.options.shared(count, layers) for k, count in counts.items()}
         messages = {
@@ -164,9 +178,11 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
         return self.updated(client, message["base"], int(message["shared"]), ctx)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        """Every client's own model."""
         return {"personal": PERSONAL}
 
     def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        """The client's whole model, [P], as its last update left it."""
         return client
 
 

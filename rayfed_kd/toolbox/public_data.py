@@ -36,6 +36,7 @@ class PublicOptions(MethodOptions):
         """
         if self.public_samples is None:
             return ctx.public.ids
+        # Drawn on the CPU, so that server and clients get the same samples on any device.
         order = torch.randperm(len(ctx.public), generator=torch.Generator().manual_seed(int(seed)))
         return order[: self.public_samples].to(ctx.device)
 
@@ -56,6 +57,7 @@ def paired_batches(
         values: [n, ...], on the step's device, in the order of `ids`.
         epochs: numbers of the passes, each in an order of its own.
     """
+    # Indexed by id, because a pass gives ids in an order of its own.
     by_id = values.new_zeros(len(ctx.public), *values.shape[1:]).index_copy(0, ids, values)
     for epoch in epochs:
         for chosen, images in ctx.public.epoch(epoch, batch_size, ids):

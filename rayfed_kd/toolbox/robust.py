@@ -85,6 +85,7 @@ def trimmed_mean(vectors: Tensor, share: float) -> Tensor:
         share: beta, in [0, 1/2).
     Returns: [P].
     """
+    # 1e-9, because 0.29 * 100 is 28.999999999999996 and must count as 29.
     return _mean_between(vectors, math.floor(share * len(vectors) + 1e-9))
 
 
@@ -110,6 +111,7 @@ def krum_scores(vectors: Tensor, corrupt: int) -> Tensor:
             f"krum with f = {corrupt} needs {2 * corrupt + 3} replies or more (2 f + 3), there are {n}"
         )
     exact = vectors.to(torch.float64).flatten(1)
+    # Row by row: all pairs at once would take n times the memory of the vectors.
     distances = torch.stack([(exact - row).square().sum(dim=1) for row in exact])
     distances.fill_diagonal_(math.inf)  # nobody is his own neighbour, also where two are equal
     return distances.sort(dim=1).values[:, : n - corrupt - 2].sum(dim=1)
@@ -127,6 +129,7 @@ def multi_krum(vectors: Tensor, corrupt: int, chosen: int) -> Tensor:
     """
     if chosen > len(vectors):
         raise RunError(f"multi_krum averages {chosen} replies, there are {len(vectors)}")
+    # Back in the given order, so that the order of scores does not change how the sum is rounded.
     best = krum_scores(vectors, corrupt).sort(stable=True).indices[:chosen].sort().values
     return vectors[best].to(torch.float64).mean(dim=0).to(vectors.dtype)
 
@@ -154,7 +157,9 @@ def spectral_filter(points: Tensor, bound: float, draw: Callable[[int], Tensor])
         cutting = (variance > bound) & (kept[open_].sum(dim=1) > least)
         open_, distance = open_[cutting], distance[cutting]
         z = draw(len(open_)).to(distance)
+        # Strictly inside, and Z is at most 1: the farthest point always goes, so the loop ends.
         inside = distance < z[:, None] * distance.amax(dim=1, keepdim=True)
+        # Removed points rank last, so `rank < least` names the nearest of those still kept.
         distance = distance.masked_fill(~kept[open_], math.inf)
         rank = distance.sort(dim=1, stable=True).indices.argsort(dim=1)
         kept[open_] &= inside | (rank < least)
@@ -180,7 +185,9 @@ def top_direction(points: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     centred = (points - mean[:, None]) * kept[..., None]
     gram = centred @ centred.transpose(1, 2) / counts[:, None, None]
     values, vectors = torch.linalg.eigh(gram)
+    # eigh may give a tiny negative number where the variance is 0.
     variance = values[:, -1].clamp(min=0)
+    # With the Gram matrix's unit eigenvector u, |v (x_i - mean)| is sqrt(n lambda) |u_i|.
     return variance, vectors[..., -1].abs() * (counts * variance).sqrt()[:, None]
 
 

@@ -21,5 +21,6 @@ class ServerModel(BaseModel):
         options = dict(self.model_extra or {})
         if self.name == "bottleneck_resnet":
             stem = {} if cut is None else {"stem": False}
+            # Three stages of 6 blocks of 3 convolutions, a stem and a classifier: 56 layers.
             options = {"blocks": [6, 6, 6], **stem, **options}
         return Architecture("classifier", self.name, options, cut=cut)

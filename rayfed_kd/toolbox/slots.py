@@ -42,6 +42,7 @@ class Slots:
         """The slots after these clients' new vectors and weights; costs O(len(updates)) vectors."""
         total = self.total.clone()
         entries, weights = dict(self.entries), dict(self.weights)
+        # In client order, so that the order of arrival does not change how the sum is rounded.
         for client in sorted(updates):
             new, new_weight = updates[client]
             if client in entries:

@@ -51,6 +51,7 @@ from rayfed_kd.toolbox.optimizers import Moments, Optimizer
 from rayfed_kd.toolbox.server_models import ServerModel
 
 SERVER = "server"
+# Parts of every reply; whatever else a client sends comes once and is kept in `told`.
 EVERY_TIME = ("features", "logits")
 
 
@@ -128,9 +129,11 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         return {}
 
     def architectures(self) -> Mapping[str, Architecture]:
+        """The server's model, by the name `server`: it takes the output of layer `cut`."""
         return {SERVER: self.options.server.architecture(cut=self.options.cut)}
 
     def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError unless every client architecture gives the recipe model's shape at `cut`."""
         cut = self.options.cut
         taken = layer_shape(ctx.frozen_model(ctx.initial_vector()).module, cut, ctx.shape, "method.cut")
         for name in ctx.client_architectures:
@@ -143,13 +146,16 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
                 )
 
     def init_server(self, ctx: ServerContext) -> ServerState:
+        """The server's initial model, without moments; no client's labels are known."""
         return ServerState(ctx.initial_vector(SERVER), {}, {})
 
     def init_client(self, ctx: ClientContext) -> ClientState:
+        """The client's initial model, [P_k]; the server's logits come with the first round."""
         return ClientState(ctx.initial_vector(), None)
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Clients train and show what they extract, the server learns from it, its logits go back."""
+        # The server says whether it has a client's labels, so that clients keep no flag for it.
         asked = {k: Message(known=int(k in server.told)) for k in cohort.clients}
         replies = cohort.scatter(self.train, asked)
         server = self.taught(server, replies, ctx)
@@ -187,6 +193,7 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         model = ctx.model(server.model, SERVER)
         moments = {name: value.to(ctx.device) for name, value in server.moments.items()}
         optimizer = Optimizer(self.options.server_optimizer or ctx.local.optimizer, model, moments)
+        # After `told` is complete: FedICT's d^S counts the clients that are new in this round.
         terms = {reply.client: self.server_terms(reply.client, told) for reply in replies}
         for _ in range(self.options.server_epochs):
             for reply in replies:
@@ -200,14 +207,17 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         return replace(client, knowledge=message["knowledge"]), Reply()
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        """By client: its extractor with the server's model behind it, and its small model."""
         return {SERVER: Completing(server.model, SERVER), "personal": PERSONAL}
 
     def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
+        """The client's small model, [P_k]: its extractor and its own classifier."""
         return client.model
 
     def completed(
         self, client: ClientState, part: FlatModule, ctx: ClientContext
     ) -> Callable[[Tensor], Tensor]:
+        """Images through the client's layers up to `cut`, then through the server's model."""
         own = ctx.frozen_model(client.model)
         cut = self._cut(own)
         return lambda images: part(up_to(cut, own, images))
@@ -235,6 +245,7 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     ) -> None:
         """A pass over one client's samples, in an order of its own."""
         features, teacher = reply["features"].to(ctx.device), reply["logits"].to(ctx.device)
+        # A stream for each client: its order does not depend on who else is in the cohort.
         stream = ctx.stream(f"order of client {reply.client}")
         order = torch.randperm(len(labels), generator=stream, device=ctx.device)
         for chosen in torch.split(order, self._batch_size(ctx)):

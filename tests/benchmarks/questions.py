@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-from cluster import private_ray  # noqa: F401  before Ray
+from cluster.ray_backend import private_ray  # noqa: F401  before Ray
 
 # isort: split
 import click

@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cluster import private_ray  # noqa: F401  before Ray
+from cluster.ray_backend import private_ray  # noqa: F401  before Ray
 
 # isort: split
 import numpy as np

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import yaml
-from pages import PAGES
+from pages import PAGES, code_blocks
 from paths import ROOT
 
 from algorithms import METHODS
@@ -113,6 +113,15 @@ def taken(word, *words):
     return recipe
 
 
+@pytest.fixture
+def own_codec(tmp_path, monkeypatch):
+    """The codec that the examples name is that of its page."""
+    (shown,) = code_blocks(PAGES["extend/codec.md"], "python")
+    (tmp_path / "my_half.py").write_text(shown)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("own_codec")
 @pytest.mark.parametrize("key", EXAMPLES["keys"])
 def test_example_of_a_key_is_taken_and_changes_the_recipe(key):
     word, words = EXAMPLES["keys"][key], [CLOCK] if key.startswith("schedule") else []
