@@ -50,8 +50,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     weighted_mean,
 )
-from rayfed_kd.toolbox.layer_dropping import DroppingOptions
-from rayfed_kd.toolbox.layers import Layers, between, from_, up_to
+from rayfed_kd.toolbox.layers import DroppingOptions, Layers, between, from_, up_to
 from rayfed_kd.toolbox.local_training import (
     Loss,
     Models,

@@ -50,8 +50,13 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.toolbox.distillation import FeatureGenerator, train_generator_on_labels
 from rayfed_kd.toolbox.ensembles import mixed_heads
-from rayfed_kd.toolbox.feature_similarity import class_directions, generated_directions, stage_of_maps
-from rayfed_kd.toolbox.generation import generate, labelled_noise_batches
+from rayfed_kd.toolbox.generation import (
+    class_directions,
+    generate,
+    generated_directions,
+    labelled_noise_batches,
+    stage_of_maps,
+)
 from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, train_phases
 from rayfed_kd.toolbox.losses import Direction, cross_entropy, directed_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer

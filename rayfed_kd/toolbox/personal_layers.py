@@ -34,8 +34,7 @@ from rayfed_kd.protocol import (
     Reply,
     ServerContext,
 )
-from rayfed_kd.toolbox.layer_dropping import DroppingOptions
-from rayfed_kd.toolbox.layers import Layers, lowest_layer, mean_of_shared
+from rayfed_kd.toolbox.layers import DroppingOptions, Layers, lowest_layer, mean_of_shared
 
 
 class PersonalOptions(MethodOptions):

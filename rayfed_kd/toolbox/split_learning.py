@@ -44,11 +44,11 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.recipe.schema import OptimizerRecipe
+from rayfed_kd.toolbox.larger_server import ServerModel
 from rayfed_kd.toolbox.layers import Layers, from_, up_to
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
-from rayfed_kd.toolbox.server_models import ServerModel
 
 SERVER = "server"
 # Parts of every reply; whatever else a client sends comes once and is kept in `told`.

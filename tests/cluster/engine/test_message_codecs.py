@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import ray
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
@@ -59,13 +58,6 @@ def own_codecs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def small_ray():
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 def run(folder, *overrides, method="fedavg", codec="own_codecs:Half", local=True, **options):
     recipe = {**small_recipe(RECIPE, method, **options), "codec": {"name": codec}}
     return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
@@ -99,7 +91,7 @@ def test_the_simulated_clock_charges_what_is_on_the_wire(tmp_path):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedkf", "fedgems"])
 @pytest.mark.parametrize("codec", ["own_codecs:Half", "own_codecs:Largest"])
-def test_ray_gives_the_local_engines_bits(codec, method, small_ray, tmp_path):
+def test_ray_gives_the_local_engines_bits(codec, method, shared_ray, tmp_path):
     if codec.endswith("Largest") and method != "fedavg":
         pytest.skip("once is enough for it")
     expected = run(tmp_path / "local", codec=codec, method=method)

@@ -6,8 +6,7 @@ import torch
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.layered import m1
-from rayfed_kd.toolbox.layer_dropping import DroppingOptions, shared_layers
-from rayfed_kd.toolbox.layers import Layers
+from rayfed_kd.toolbox.layers import DroppingOptions, Layers, shared_layers
 
 
 def sequence(duration, count, layers=6, lowest=3):
