@@ -60,9 +60,8 @@ def synthetic(
             labels = (np.arange(count) % classes).astype(np.int64)
             values = patterns[labels] + stream.standard_normal((count, *shape), dtype=np.float32)
             if len(shape) == 3:
-                values = np.clip(
-                    np.round(128 + 40 * values), 0, 255
-                )  # three deviations fit into 8 bits.astype(np.uint8)
+                # Three deviations on each side fit into eight bits.
+                values = np.clip(np.round(128 + 40 * values), 0, 255).astype(np.uint8)
             return Split(values, labels)
 
         train = split(samples)
