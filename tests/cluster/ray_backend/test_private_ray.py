@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -155,12 +156,14 @@ def network():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, network):
-    run = Run(tmp_path_factory.mktemp("p"), network)
-    try:
-        yield run
-    finally:
-        run.end()
+def run(network):
+    # Not in pytest's folder: the path of Ray's sockets may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="rk", ignore_cleanup_errors=True) as folder:
+        run = Run(Path(folder), network)
+        try:
+            yield run
+        finally:
+            run.end()
 
 
 def call(command, environment=None):
