@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
@@ -89,14 +90,19 @@ def test_the_simulated_clock_charges_what_is_on_the_wire(tmp_path):
     assert [2 * one for one in seconds[0]] == pytest.approx(seconds[1])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedkf", "fedgems"])
-@pytest.mark.parametrize("codec", ["own_codecs:Half", "own_codecs:Largest"])
-def test_ray_gives_the_local_engines_bits(codec, method, shared_ray, tmp_path):
-    if codec.endswith("Largest") and method != "fedavg":
-        pytest.skip("once is enough for it")
-    expected = run(tmp_path / "local", codec=codec, method=method)
-    result = run(tmp_path / "ray", "placement.clients_per_actor=2", codec=codec, method=method, local=False)
-    assert_same_run(result, expected)
+CODED = [("own_codecs:Half", method) for method in ("fedavg", "fedkf", "fedgems")]
+
+
+@pytest.mark.parametrize(("codec", "method"), [*CODED, ("own_codecs:Largest", "fedavg")])
+def test_ray_gives_the_local_engines_bits(codec, method, hosts):
+    recipe = {**small_recipe(RECIPE, method), "codec": {"name": codec}}
+    assert_same_run(hosts.run(recipe, "placement.clients_per_actor=2"), run_in_process(recipe))
+
+
+@pytest.mark.slow
+def test_a_whole_run_on_ray_gives_the_local_engines_bits(shared_ray, tmp_path):
+    result = run(tmp_path / "ray", "placement.clients_per_actor=2", local=False)
+    assert_same_run(result, run(tmp_path / "local"))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedkf"])
