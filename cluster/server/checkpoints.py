@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -27,6 +26,7 @@ from cluster.engine.calls import StepCall
 from cluster.server.client_records import ClientRecord
 from cluster.server.event_queue import Dispatch
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.files import atomic_write, written_aside
 from rayfed_kd.protocol import Array, DispatchFacts, Handle
 from rayfed_kd.protocol.codec import Packed, Publish, pack, unpack
 from rayfed_kd.recipe.schema import CheckpointRecipe
@@ -101,18 +101,14 @@ class Checkpointer:
             "under_way": arrays.stored_dispatches(snapshot.under_way),
         }
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"
-        aside = path.with_name(f".{path.name}")
-        try:
-            save_file(arrays.by_name or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
-        except SafetensorError as error:  # safetensors wraps the file system's error in its own type
-            aside.unlink(missing_ok=True)
-            raise OSError(f"{path}: {error}") from None
-        facts = {"round": snapshot.round, "bytes": aside.stat().st_size, "blake2b": _digest(aside)}
-        _commit(aside, path)
+        with written_aside(path) as aside:
+            try:
+                save_file(arrays.by_name or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
+            except SafetensorError as error:  # safetensors wraps the file system's error in its own type
+                raise OSError(f"{path}: {error}") from None
+            facts = {"round": snapshot.round, "bytes": aside.stat().st_size, "blake2b": _digest(aside)}
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.
-        note = path.with_suffix(".json")
-        note.with_name(f".{note.name}").write_text(json.dumps(facts), encoding="utf8")
-        _commit(note.with_name(f".{note.name}"), note)
+        atomic_write(path.with_suffix(".json"), json.dumps(facts))
         self._last = time.monotonic()
         for old in self._notes()[self._recipe.keep :]:
             old.unlink()  # the note first: a kill between the two leaves a file that nobody lists
@@ -257,15 +253,3 @@ def _check_format(path: Path) -> None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _commit(aside: Path, path: Path) -> None:
-    """fsync, rename, fsync the folder: also after a power failure the name refers to the whole content."""
-    with aside.open("rb") as file:
-        os.fsync(file.fileno())
-    aside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
