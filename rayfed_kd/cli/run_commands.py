@@ -46,7 +46,14 @@ def run(recipe: str, overrides: tuple[str, ...], local: bool, address: str | Non
     is_flag=True,
     help="Go on although rayfed-kd, torch or numpy have another version than when the run began.",
 )
-def resume(folder: str, overrides: tuple[str, ...], local: bool, address: str | None, anyway: bool) -> None:
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="If no checkpoint can be used, begin again at round 1, and delete the rounds that are recorded.",
+)
+def resume(
+    folder: str, overrides: tuple[str, ...], local: bool, address: str | None, anyway: bool, restart: bool
+) -> None:
     """Go on with the run in FOLDER from its last checkpoint.
 
     The result is the same as if the run had never been cut off. rounds=N with a larger N extends the run;
@@ -63,6 +70,7 @@ def resume(folder: str, overrides: tuple[str, ...], local: bool, address: str | 
             on_event=console.round,
             tell=console.message,
             anyway=anyway,
+            restart=restart,
         )
 
     _run_on_console(shlex.join(("resume", folder, *overrides)), start, resumed=True)

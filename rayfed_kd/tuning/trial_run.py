@@ -126,7 +126,7 @@ class TrialRun:
             return  # only its record was not written before the search was cut off
         recipe = self._trial_recipe(number, coefficients)
         resumed, plan = (folder / "config.yaml").is_file(), self.plan(number, coefficients)
-        run_prepared_on_ray(make_ready(recipe), on_event, plan=plan, resume=resumed)
+        run_prepared_on_ray(make_ready(recipe), on_event, plan=plan, resume=resumed, restart=True)
 
     def _trial_recipe(self, number: int, coefficients: Coefficients) -> Recipe:
         folder = json.dumps(str(self.folder.trial(number)))  # quoted: a path may look like another YAML value

@@ -20,7 +20,8 @@ from rayfed_kd.cli.main import main
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.running import _resumable
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.results.tables import SCHEMAS, read_table
+from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.tables import read_table
 
 SMALL = {
     "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},

@@ -9,7 +9,8 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_kd.results.tables import MERGE_AT, SCHEMAS, TableWriter, read_table
+from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.tables import MERGE_AT, TableWriter, read_table
 
 INT, FLOAT, TEXT = "int64", "double", "string"
 COLUMNS = {
