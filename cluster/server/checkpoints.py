@@ -117,9 +117,7 @@ class Checkpointer:
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.
         atomic_write(path.with_suffix(".json"), json.dumps(facts))
         self._last = time.monotonic()
-        for old in self._notes()[self._recipe.keep :]:
-            old.unlink()  # the note first: a kill between the two leaves a file that nobody lists
-            old.with_suffix(".safetensors").unlink(missing_ok=True)
+        self._remove_old()
 
     def latest(
         self, publish: Publish, device: torch.device | str, tell: Tell, tables: Path | None = None
@@ -157,8 +155,8 @@ class Checkpointer:
             tell(fault)
         return None
 
-    def remove_later(self, round_index: int) -> None:
-        """Remove unusable checkpoints of later rounds, and what a killed process left.
+    def tidy(self, round_index: int) -> None:
+        """Remove unusable checkpoints of later rounds, those beyond `keep`, and what a killed process left.
 
         A damaged checkpoint of a later round would count among the newest `keep`, and a good one would be
         deleted instead.
@@ -172,7 +170,13 @@ class Checkpointer:
         for path in self._folder.glob("round-*.safetensors"):
             if not path.with_suffix(".json").exists():
                 path.unlink()
+        self._remove_old()
         remove_unfinished(self._folder)
+
+    def _remove_old(self) -> None:
+        for old in self._notes()[self._recipe.keep :]:
+            old.unlink()  # the note first: a kill between the two leaves a file that nobody lists
+            old.with_suffix(".safetensors").unlink(missing_ok=True)
 
     def _notes(self) -> list[Path]:
         """The checkpoints' notes, newest first."""

@@ -305,6 +305,14 @@ def test_orphans_and_unusable_checkpoints_go_at_the_next_start(cut):
     assert names == ["round-000003.json", "round-000003.safetensors"]
 
 
+def test_checkpoint_that_a_kill_kept_from_its_end_goes_at_the_next_start(cut):
+    """Killed between the last checkpoint and the removal of the one before it."""
+    (cut / "summary.json").unlink()
+    rayfed_kd.resume(cut, ["checkpoint.keep=1"], local=True)
+    names = sorted(path.name for path in (cut / "checkpoints").iterdir())
+    assert names == ["round-000002.json", "round-000002.safetensors"]
+
+
 def test_run_that_was_killed_after_its_last_round_ends_with_models_and_pictures(cut, begun):
     (cut / "summary.json").unlink()
     (cut / "figures" / "curves.png").unlink()
