@@ -56,12 +56,14 @@ class TrialRun:
         Returns: None if the trial is over, or cannot be placed; `run` then reports the error.
         """
         from cluster.ray_backend.placement import plan_hosts
+        from rayfed_kd.setting.timing import read_timing
 
         record = self.folder.record(number)
         if record is not None and record.over:
             return None
         try:
-            return plan_hosts(self._trial_recipe(number, coefficients), self.nodes)
+            recipe = self._trial_recipe(number, coefficients)
+            return plan_hosts(recipe, read_timing(recipe).schedule.concurrency, self.nodes)
         except RecipeError:
             return None
 
@@ -76,7 +78,7 @@ class TrialRun:
             coefficients: recipe key -> value.
             report: called with (round, value) of every evaluation, in order.
         """
-        from cluster.ray_backend.session import is_lost
+        from cluster.ray_backend.remote_run import is_lost
 
         record = self.folder.record(number)
         assert record is not None  # written when the trial was proposed, before this process began

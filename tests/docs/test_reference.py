@@ -19,7 +19,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
-from rayfed_kd.setting.blueprint import check_names, make_method
+from rayfed_kd.setting.blueprint import make_method, read_names
 
 QUICKSTART = ROOT / "configs/quickstart.yaml"
 CLOCK = "clock.name=lognormal"
@@ -109,7 +109,7 @@ def test_examples_are_of_things_that_exist():
 def taken(word, *words):
     """The quickstart's recipe with an example, after all checks that need no data."""
     recipe = load_recipe(QUICKSTART, [*words, word])
-    check_names(recipe)
+    read_names(recipe)
     return recipe
 
 

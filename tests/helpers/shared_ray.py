@@ -66,7 +66,7 @@ class Hosts:
 
         prepared = prepare(recipe, overrides)
         resolved, setting = prepared.recipe, prepared.setting
-        plan = plan_hosts(resolved, [Node(CORES, 0, 24 * 2**30)])
+        plan = plan_hosts(resolved, setting.schedule.concurrency, [Node(CORES, 0, 24 * 2**30)])
         told = []
         engine = RayEngine(
             self._ready(plan.num_hosts),

@@ -85,7 +85,7 @@ def test_placements_of_the_first_test_use_one_two_and_four_hosts():
     recipe = load_recipe(small_recipe(RECIPE, "fedavg"))
     node = [Node(6, 0, 24 * 2**30)]
     hosts = [
-        plan_hosts(load_recipe(recipe.model_dump(), [f"placement.clients_per_actor={n}"]), node).num_hosts
+        plan_hosts(load_recipe(recipe.model_dump(), [f"placement.clients_per_actor={n}"]), 4, node).num_hosts
         for n in (4, 2, 1)
     ]
     assert hosts == [1, 2, 4]

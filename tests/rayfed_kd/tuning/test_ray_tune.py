@@ -125,15 +125,15 @@ def test_trials_placement_group_holds_server_and_hosts():
     """A server of half a core and three hosts of a core each; a host that asks for nothing has no bundle."""
     placement = {"clients_per_actor": 1, "server": {"num_cpus": 0.5}, "client": {"num_cpus": 1}}
     recipe = Recipe.model_validate({**RECIPE, "placement": placement})
-    plan = plan_hosts(recipe, [Node(4, 0, 2**34)])
-    assert bundles(plan).asked == [{"CPU": 0.5}, {"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 1.0}]
+    plan = plan_hosts(recipe, 3, [Node(4, 0, 2**34)])
+    assert bundles(plan).requests == [{"CPU": 0.5}, {"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 1.0}]
     assert bundles(plan).places == [0, 1, 2, 3]
     group = trial_placement(plan)
     assert group.head_bundle_is_empty  # the function that waits
     assert group.required_resources == {"CPU": 3.5}
     recipe = Recipe.model_validate({**RECIPE, "placement": {**placement, "client": {"num_cpus": 0}}})
-    found = bundles(plan_hosts(recipe, [Node(4, 0, 2**34)]))
-    assert (found.asked, found.places) == ([{"CPU": 0.5}], [0, -1, -1, -1])
+    found = bundles(plan_hosts(recipe, 3, [Node(4, 0, 2**34)]))
+    assert (found.requests, found.places) == ([{"CPU": 0.5}], [0, -1, -1, -1])
 
 
 def test_command_refuses_a_bad_space_before_anything_starts(tmp_path):
