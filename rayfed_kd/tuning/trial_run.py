@@ -120,15 +120,19 @@ class TrialRun:
         self.folder.write_record(replace(record, status="failed", round=last_round, error=message))
 
     def _simulate(self, number: int, coefficients: Coefficients, on_event: Callable[[Event], None]) -> None:
+        from cluster.ray_backend.placement import plan_hosts
+
         os.chdir(self.working_folder)  # Ray Tune changed it
         sys.argv[:] = self.command
         folder = self.folder.trial(number)
         self.folder.wait_for_trial(number)
         if read_summary(folder).get("status") == "finished":
             return  # only its record was not written before the search was cut off
-        recipe = self._trial_recipe(number, coefficients)
-        resumed, plan = (folder / "config.yaml").is_file(), self.plan(number, coefficients)
-        run_prepared_on_ray(make_ready(recipe), on_event, plan=plan, resume=resumed)
+        prepared = make_ready(self._trial_recipe(number, coefficients))
+        # The actors of `plan`, for which Ray Tune has placed this trial.
+        plan = plan_hosts(prepared.recipe, prepared.setting.schedule.concurrency, self.nodes)
+        resumed = (folder / "config.yaml").is_file()
+        run_prepared_on_ray(prepared, on_event, plan=plan, resume=resumed)
 
     def _trial_recipe(self, number: int, coefficients: Coefficients) -> Recipe:
         folder = json.dumps(str(self.folder.trial(number)))  # quoted: a path may look like another YAML value
