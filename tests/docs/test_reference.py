@@ -171,4 +171,5 @@ def test_every_name_of_the_protocol_has_its_place_on_the_page():
     listed = [name for names in api.names_by_module().values() for name in names]
     assert sorted(listed) == sorted(protocol.__all__)
     assert api.MARK in PAGES[api.PAGE]
-    assert all(f"::: rayfed_kd.protocol.{name}\n" in api.sections() + "\n" for name in listed)
+    sections = api.sections() + "\n"
+    assert all(f"::: rayfed_kd.protocol.{name}\n" in sections for name in listed)
