@@ -24,7 +24,7 @@ from cluster.ray_backend.machines import prepare_machines, ray_nodes
 from cluster.ray_backend.placement import Plan, bundles, plan_hosts, rooms
 from cluster.ray_backend.private_ray import private_environment
 from cluster.ray_backend.resources import total
-from rayfed_kd.errors import RayfedError, RecipeError, RunError
+from rayfed_kd.errors import RayfedError, RecipeError, RunError, shortened
 from rayfed_kd.recipe.schema import Recipe, ResourceRecipe
 from rayfed_kd.setting.blueprint import Blueprint
 
@@ -121,7 +121,13 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
     cores = psutil.cpu_count() or 1
     cpus = cores + min(runs, cores) * math.ceil(recipe.placement.server.num_cpus)
     with private_environment():
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        try:
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        except Exception as error:  # Ray raises a plain Exception where a node times out
+            raise RecipeError(
+                f"Ray did not start on this machine: {shortened(' '.join(str(error).split()), 300)}; try "
+                "again, or expected --local, which needs no Ray"
+            ) from error
 
 
 def _probe(address: str) -> None:
@@ -129,7 +135,7 @@ def _probe(address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise RecipeError(f"--address {address}: expected HOST:PORT")
+        raise RecipeError(f"--address {shortened(address)}: expected HOST:PORT")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_S) as line:
             line.settimeout(CONNECT_S)
@@ -139,9 +145,9 @@ def _probe(address: str) -> None:
                     f"--address {address}: a web server answers there, as Ray's dashboard does; expected the "
                     "port of Ray's head, 6379 unless it was started with another"
                 )
-    except OSError as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: of a name that can be no host's
         raise RecipeError(
-            f"--address {address}: no Ray answers there ({error}); expected HOST:PORT"
+            f"--address {shortened(address)}: no Ray answers there ({error}); expected HOST:PORT"
         ) from None
 
 

@@ -69,6 +69,7 @@ class Poisoning:
         poisoned_reply: Reply = Reply.of(parts, reply.metadata)
         poisoned_reply.client, poisoned_reply.handle = reply.client, parts
         poisoned_reply.sent, poisoned_reply.staleness = reply.sent, reply.staleness
+        poisoned_reply.origin = reply.origin
         return poisoned_reply
 
 

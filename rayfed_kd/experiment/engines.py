@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import Prepared, find_own_modules
 from rayfed_kd.experiment.result import OnEvent, Tell
-from rayfed_kd.recipe.registry import load_object, locate
+from rayfed_kd.recipe.registry import load_class, locate
 from rayfed_kd.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -178,7 +177,4 @@ def make_launcher(engine: str, address: str | None = None) -> Launcher:
         return OnRay(address)
     location = locate(engine, ENGINES, "engine")
     find_own_modules()
-    kind = load_object(location, "engine")
-    if not (isinstance(kind, type) and issubclass(kind, Launcher)):
-        raise RecipeError(f"engine: {location} is no subclass of rayfed_kd.experiment.engines.Launcher")
-    return kind()
+    return load_class(location, {}, Launcher, "engine")()  # type: ignore[type-abstract]

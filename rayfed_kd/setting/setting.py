@@ -33,7 +33,8 @@ from rayfed_kd.protocol import (
     ServerFacts,
 )
 from rayfed_kd.protocol.message_codec import Direction, Wire
-from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.registry import blaming, load_function, options_model
+from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
@@ -210,8 +211,7 @@ class Setting:
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]
-        location = locate(architecture.name, registered, f"{path}.name")
-        make = load_object(location, f"{path}.name")
+        make = load_function(architecture.name, registered, MODEL_BUILDER, f"{path}.name", nn.Module)
         given, beside = dict(architecture.options), self._keys_of_method(path)
         options = validate(options_model(make), given, path, architecture.name, beside)
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
@@ -221,7 +221,8 @@ class Setting:
         def build() -> nn.Module:
             shape = self.spaces[space] if cut is None else self._shape_at(cut)
             try:
-                return _module(make(shape, classes, **arguments), f"{path}.name")
+                with blaming(f"{path}.name: {architecture.name}"):
+                    return _module(make(shape, classes, **arguments), f"{path}.name")
             except RecipeError as error:
                 if cut is not None:
                     whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
