@@ -178,15 +178,16 @@ def options_model(function: Callable[..., Any]) -> type[BaseModel]:
     Args:
         function: or a class, whose `__init__` then counts.
     """
-    hints = get_type_hints(
-        function.__init__ if isinstance(function, type) else function,  # type: ignore[misc]
-        include_extras=True,
-    )
-    fields: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            fields[name] = (hints.get(name, Any), default)
-    config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    model: type[BaseModel] = create_model(function.__name__, __config__=config, **fields)
-    return model
+    with blaming(f"options of {function.__module__}:{function.__qualname__}"):
+        hints = get_type_hints(
+            function.__init__ if isinstance(function, type) else function,  # type: ignore[misc]
+            include_extras=True,
+        )
+        fields: dict[str, Any] = {}
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+                fields[name] = (hints.get(name, Any), default)
+        config = ConfigDict(extra="forbid", frozen=True, strict=True)
+        model: type[BaseModel] = create_model(function.__name__, __config__=config, **fields)
+        return model

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from rayfed_kd.data.batches import DeviceData, PublicShare
-from rayfed_kd.data.dataset import Dataset
+from rayfed_kd.data.dataset import Dataset, check_size
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
@@ -51,6 +51,9 @@ REGISTRIES: Mapping[str, Mapping[str, str]] = {
 }
 
 
+FLOAT_BYTES = 4
+
+
 @dataclass(frozen=True)
 class Setting:
     """The objects that a run is made of, in this process.
@@ -76,6 +79,11 @@ class Setting:
         Raises: RecipeError if a name or an option is unknown.
         """
         return {name: self._builder(*entry) for name, entry in self._architectures.items()}
+
+    @cached_property
+    def _measured(self) -> set[str]:
+        """Where the recipe names the architectures whose size was checked."""
+        return set()
 
     @cached_property
     def _architectures(self) -> dict[str, tuple[Architecture, str]]:
@@ -220,6 +228,9 @@ class Setting:
 
         def build() -> nn.Module:
             shape = self.spaces[space] if cut is None else self._shape_at(cut)
+            if path not in self._measured:
+                _check_module_size(lambda: make(shape, classes, **arguments), path)
+                self._measured.add(path)
             try:
                 with blaming(f"{path}.name: {architecture.name}"):
                     return _module(make(shape, classes, **arguments), f"{path}.name")
@@ -276,6 +287,21 @@ def _own_name(model: Named, recipe_model: Named) -> str:
     """The module pool's name of a client's architecture; the recipe's own model is "model"."""
     same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
     return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
+
+
+def _check_module_size(make: Callable[[], Any], path: str) -> None:
+    """Refuse a module that this machine's memory cannot hold, before memory is taken.
+
+    It is made without memory for that; a module that cannot be made so is not measured.
+    """
+    # Layers draw initial values: the generator must be afterwards as it was.
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        try:
+            made = make()
+        except Exception:
+            return
+    if isinstance(made, nn.Module):
+        check_size(f"{path}: parameters", [sum(p.numel() for p in made.parameters())], FLOAT_BYTES)
 
 
 def _module(made: Any, path: str) -> nn.Module:

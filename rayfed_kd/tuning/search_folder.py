@@ -9,7 +9,6 @@ that was cut off goes on from its checkpoint.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,9 +17,17 @@ from typing import Any, Literal
 
 import yaml
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 
-from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, unwritable_folder, write_json
+from rayfed_kd.errors import DataError, RecipeError, naming, shortened
+from rayfed_kd.files import (
+    atomic_write,
+    locked_folder,
+    read_json,
+    remove_unfinished,
+    unwritable_folder,
+    write_json,
+)
 from rayfed_kd.recipe.schema import EXECUTION
 from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml
 from rayfed_kd.results.tables import read_table
@@ -205,9 +212,19 @@ class SearchFolder:
         write_json(folder / "trial.json", asdict(record))
 
     def record(self, number: int) -> TrialRecord | None:
-        """A trial's record; None before the trial began."""
+        """A trial's record; None before the trial began.
+
+        Raises:
+            DataError: the file is damaged.
+        """
         path = self.trial(number) / "trial.json"
-        return TrialRecord(**json.loads(path.read_text(encoding="utf8"))) if path.is_file() else None
+        content = read_json(path)
+        if not content:
+            return None
+        try:
+            return TypeAdapter(TrialRecord).validate_python(content)
+        except ValidationError as error:
+            raise DataError(f"{path} is damaged: {shortened(' '.join(str(error).split()), 300)}") from None
 
     def records(self) -> list[TrialRecord]:
         """The records of all trials that began, by number: trials begin in that order."""

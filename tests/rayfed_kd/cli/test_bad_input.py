@@ -4,7 +4,6 @@ Every case is a command line, with the files that it names. The commands run in 
 """
 
 import json
-import resource
 import shutil
 import signal
 import sys
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from image_files import images, png
+from memory_limit import limited_memory
 
 import rayfed_kd
 from rayfed_kd.cli.main import main
@@ -31,7 +31,7 @@ RECIPE = {
     "rounds": 1,
     "evaluation": {"samples": False},
 }
-SECONDS, GIGABYTES = 10, 4
+SECONDS = 10
 LONGEST_MESSAGE = 1500
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "\n".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]"
@@ -399,16 +399,13 @@ def limits():
         raise TooSlowError
 
     before = signal.signal(signal.SIGALRM, stop)
-    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: PTH123, SIM115
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + GIGABYTES * 2**30, hard))
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
-        yield
+        with limited_memory():
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 @pytest.fixture
@@ -496,6 +493,25 @@ DAMAGES = {
     "tables: a part cut off": damaged_part,
     "tables: a part of another table": other_part,
 }
+
+
+@pytest.mark.parametrize(
+    "command", [["resume", "--local", "rounds=2"], ["export", "--model", "aca", "--to", "x"]]
+)
+@pytest.mark.parametrize("section", ["model", "data", "partition"])
+def test_run_folder_calls_nothing_that_is_not_marked(command, section, finished, place, answered):
+    """Its config.yaml may be somebody else's."""
+    shutil.copytree(finished, place / "run")
+    (place / "precious").mkdir()
+    content = yaml.safe_load((place / "run" / "config.yaml").read_text())
+    content[section] = {**content[section], "name": "shutil:rmtree"}
+    content["data"]["folder"] = "precious"
+    written(place / "run" / "config.yaml", content)
+    told = answered([command[0], str(place / "run"), *command[1:]])
+    assert f"{section}.name: shutil:rmtree is not a function marked" in told
+    assert (place / "precious").is_dir()
+
+
 REPORTED = ("config", "summary", "environment", "tables")
 
 
