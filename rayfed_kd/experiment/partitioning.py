@@ -23,13 +23,13 @@ def draw_partition(source: RecipeSource, overrides: Sequence[str], out: Path) ->
     import numpy as np
 
     from rayfed_kd.results.partition_figures import partition_pictures, partition_table
-    from rayfed_kd.setting.blueprint import check_names
+    from rayfed_kd.setting.blueprint import read_names
     from rayfed_kd.setting.loading import load_data, load_partition
 
     find_own_modules()
     with naming(source):
         recipe = load_recipe(source, overrides)
-        check_names(recipe)
+        read_names(recipe)
         dataset = load_data(recipe)
         partition = load_partition(recipe, dataset)
     labels = np.asarray(dataset.train.labels)

@@ -21,7 +21,7 @@ def resume(
     folder: str | Path,
     overrides: Sequence[str] = (),
     *,
-    engine: str = "ray",
+    engine: str | None = None,
     local: bool = False,
     address: str | None = None,
     on_event: OnEvent = _silent,
@@ -39,6 +39,7 @@ def resume(
     Raises: RecipeError if this is no run, or not this run any more, with what differs.
     """
     folder = Path(folder).resolve()
+    launcher = make_launcher(engine, local=local, address=address)
     recipe = _resumed_recipe(folder, overrides, anyway=anyway)
     tables, summary = _tables(folder), read_summary(folder)
     if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
@@ -48,7 +49,6 @@ def resume(
         raise RecipeError(
             f"rounds = {recipe.rounds}: {folder} has {tables['rounds'].num_rows} rounds already"
         )
-    launcher = make_launcher("local" if local else engine, address)
     with launcher.session(recipe) as wait_until_ready:
         prepared = make_ready(recipe)
         _check_given(prepared, folder)

@@ -122,8 +122,8 @@ def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> S
         )
     names, training = list(classifier.layers)[:-1], classifier.training
     if layer not in names:
-        there = ", ".join(names) or "none: the model has a single one"
-        raise RecipeError(f"{layer!r} is no layer before the model's last; there are {there}", path)
+        known = ", ".join(names) or "none: the model has a single one"
+        raise RecipeError(f"{layer!r} is no layer before the model's last; there are {known}", path)
     images = torch.zeros(1, *shape, device=next(classifier.parameters()).device)
     classifier.eval()
     with torch.no_grad():

@@ -178,7 +178,7 @@ def options_model(function: Callable[..., Any]) -> type[BaseModel]:
     Args:
         function: or a class, whose `__init__` then counts.
     """
-    with blaming(f"options of {function.__module__}:{function.__qualname__}"):
+    with blaming(f"options of {getattr(function, '__qualname__', function)}"):
         hints = get_type_hints(
             function.__init__ if isinstance(function, type) else function,  # type: ignore[misc]
             include_extras=True,

@@ -72,11 +72,13 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
         raise RecipeError(
             f"clock.file: {path} says nothing of client {shown} ({len(absent)} of {clients} clients)"
         )
-    for client, found in rows.items():
+    for client, intervals in rows.items():
         for name in (*SPEEDS, "latency_s"):
-            if len({row[name] for row in found}) > 1:
+            if len({row[name] for row in intervals}) > 1:
                 raise RecipeError(f"clock.file: {path} has two values of {name} for client {client}")
-    latest = max((row["until_s"] for found in rows.values() for row in found if row["until_s"]), default=0.0)
+    latest = max(
+        (row["until_s"] for intervals in rows.values() for row in intervals if row["until_s"]), default=0.0
+    )
     period_s = period_s or latest
     if latest > period_s:
         raise RecipeError(f"clock.period_s = {period_s:g}: {path} has an interval until {latest:g}")

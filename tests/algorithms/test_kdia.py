@@ -209,6 +209,7 @@ def test_generator_is_used_from_the_round_that_says_so():
     assert ["gen" in losses for losses in logged[1]] == [False, False, True]
 
 
+@pytest.mark.pictures
 def test_pictures_of_weights_and_of_feature_similarity_and_their_data(tmp_path):
     import pyarrow.parquet as pq
 

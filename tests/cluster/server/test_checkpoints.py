@@ -227,6 +227,7 @@ def test_run_without_a_whole_checkpoint_starts_again(tmp_path):
     assert_same_run(rayfed_kd.resume(tmp_path / "cut", ["rounds=4"], local=True), expected)
 
 
+@pytest.mark.slow
 def test_resumed_on_ray_with_more_hosts_gives_the_same_bits(shared_ray, tmp_path):
     expected = run(tmp_path / "whole")
     run(tmp_path / "cut", "rounds=2")

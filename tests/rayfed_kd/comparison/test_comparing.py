@@ -168,7 +168,8 @@ def test_rows_share_partition_and_initial_weights(study):
 ONE_ACTOR = "placement.clients_per_actor=3"
 
 
-@pytest.mark.parametrize("seeds", [[1], pytest.param([1, 2], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [[1], [1, 2]])
 def test_runs_at_a_time_on_one_ray_give_the_local_results(seeds, study, shared_ray, tmp_path):
     placed = [run.model_copy(update={"overrides": [*run.overrides, ONE_ACTOR]}) for run in study.runs]
     study = study.model_copy(update={"seeds": seeds, "runs": placed})

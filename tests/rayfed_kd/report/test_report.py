@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from command_line import run_command
 from paths import ROOT
 
 import rayfed_kd
@@ -310,6 +311,7 @@ def test_run_is_reported_as_what_became_of_it(tmp_path, rounds, noted, status):
     assert ("Metrics by round" in found.text) == (rounds > 0)
 
 
+@pytest.mark.pictures
 def test_what_runs_share_is_told_once_and_seeds_of_a_row_share_a_look(tmp_path):
     study = tmp_path / "study"
     for seed in (1, 2):
@@ -494,11 +496,9 @@ def test_table_is_read_without_importing_what_its_folder_names(own_module, tmp_p
 
 def test_command_writes_both_files_and_refuses_with_exit_code_2(tmp_path):
     made(tmp_path / "one")
-    words = [sys.executable, "-m", "rayfed_kd", "report", "one", "--to", "out.html"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_command("report", "one", "--to", "out.html", folder=tmp_path)
     assert (done.returncode, done.stdout.split()) == (0, ["out.html", "out.md"]), done.stderr
-    words[4] = "nothing"
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_command("report", "nothing", "--to", "out.html", folder=tmp_path)
     assert (done.returncode, done.stderr) == (2, "error: nothing: no such folder\n")
 
 
