@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rayfed_kd.cli.options import ADDRESS, ENGINE, OVERRIDES, RECIPE
+from rayfed_kd.cli.options import ADDRESS, ENGINE, OVERRIDES, RECIPE, UserPath
 
 if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
@@ -46,7 +46,7 @@ def run(
 
 
 @click.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=UserPath())
 @OVERRIDES
 @click.option("--local", is_flag=True, help="Run in this process, without Ray.")
 @ENGINE
@@ -103,12 +103,12 @@ def _run_on_console(title: str, start: Callable[[RunConsole], Result], *, resume
 
 
 @click.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=UserPath())
 @click.option("--model", required=True, help="The evaluated model to export, as oca.")
 @click.option(
     "--to",
     required=True,
-    type=click.Path(),
+    type=UserPath(),
     help="File name; its suffix is replaced by .safetensors, .pt and .yaml.",
 )
 @click.option(
@@ -132,7 +132,7 @@ def export(folder: str, model: str, to: str, client: int | None) -> None:
 @OVERRIDES
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     default=Path(),
     help="Folder for the pictures. Default: the current one.",
 )

@@ -10,6 +10,7 @@ from rayfed_kd.experiment.engines import make_launcher
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _silent, _tables, read_summary
 from rayfed_kd.experiment.running import run_prepared
+from rayfed_kd.files import read_parquet
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import EXECUTION, Recipe
 
@@ -85,8 +86,6 @@ def _check_given(prepared: Prepared, folder: Path) -> None:
     pairs.append((ours.public, saved.public))
     if len(ours.train) != len(saved.train) or any((a.shape != b.shape) or (a != b).any() for a, b in pairs):
         raise RecipeError(f"{folder}: its partition is another than its recipe and the data give now")
-    import pyarrow.parquet as pq
-
     devices, path = prepared.setting.devices, folder / "devices.parquet"
-    if devices is not None and not devices.table().equals(pq.read_table(path)):
+    if devices is not None and not devices.table().equals(read_parquet(path)):
         raise RecipeError(f"{folder}: its devices are others than its recipe and clock.file give now")

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from rayfed_kd.data.batches import DeviceData, PublicShare
-from rayfed_kd.data.dataset import Dataset
+from rayfed_kd.data.dataset import Dataset, check_size
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
@@ -33,7 +33,8 @@ from rayfed_kd.protocol import (
     ServerFacts,
 )
 from rayfed_kd.protocol.message_codec import Codec, Direction, Wire
-from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.registry import blaming, load_function, options_model
+from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
@@ -47,6 +48,9 @@ REGISTRIES: Mapping[str, Mapping[str, str]] = {
     "generator": GENERATORS,
     "head": HEADS,
 }
+
+
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,11 @@ class Setting:
         Raises: RecipeError if a name or an option is unknown.
         """
         return {name: self._builder(*entry) for name, entry in self._architectures.items()}
+
+    @cached_property
+    def _measured(self) -> set[str]:
+        """Where the recipe names the architectures whose size was checked."""
+        return set()
 
     @cached_property
     def _architectures(self) -> dict[str, tuple[Architecture, str]]:
@@ -213,8 +222,7 @@ class Setting:
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]
-        location = locate(architecture.name, registered, f"{path}.name")
-        make = load_object(location, f"{path}.name")
+        make = load_function(architecture.name, registered, MODEL_BUILDER, f"{path}.name", nn.Module)
         given, beside = dict(architecture.options), self._keys_of_method(path)
         options = validate(options_model(make), given, path, architecture.name, beside)
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
@@ -223,8 +231,12 @@ class Setting:
 
         def build() -> nn.Module:
             shape = self.spaces[space] if cut is None else self._shape_at(cut)
+            if path not in self._measured:
+                _check_module_size(lambda: make(shape, classes, **arguments), path)
+                self._measured.add(path)
             try:
-                return _module(make(shape, classes, **arguments), f"{path}.name")
+                with blaming(f"{path}.name: {architecture.name}"):
+                    return _module(make(shape, classes, **arguments), f"{path}.name")
             except RecipeError as error:
                 if cut is not None:
                     whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
@@ -280,7 +292,22 @@ def _own_name(model: Named, recipe_model: Named) -> str:
     return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
 
 
-def _module(module: Any, path: str) -> nn.Module:
-    if not isinstance(module, nn.Module):
-        raise RecipeError(f"{path}: it made a {type(module).__name__}, expected a torch.nn.Module")
-    return module
+def _check_module_size(make: Callable[[], Any], path: str) -> None:
+    """Refuse a module that this machine's memory cannot hold, before memory is taken.
+
+    It is made without memory for that; a module that cannot be made so is not measured.
+    """
+    # Layers draw initial values: the generator must be afterwards as it was.
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        try:
+            made = make()
+        except Exception:
+            return
+    if isinstance(made, nn.Module):
+        check_size(f"{path}: parameters", [sum(p.numel() for p in made.parameters())], FLOAT_BYTES)
+
+
+def _module(made: Any, path: str) -> nn.Module:
+    if not isinstance(made, nn.Module):
+        raise RecipeError(f"{path}: it made a {type(made).__name__}, expected a torch.nn.Module")
+    return made
