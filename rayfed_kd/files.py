@@ -1,7 +1,10 @@
 """Files and folders on disk: whole files, locked folders, safe names.
 
-Use `atomic_write` for every file that a later run, a report or a resumed run reads. Use `written_aside` for a
-library that wants a path to write to, and `locked_folder` for a folder that one process at a time may fill.
+Every file that the project writes goes through `atomic_write`, or through `written_aside` where a library
+wants a path to write to. Two kinds of files are exceptions, as they grow: log.txt and TensorBoard's event
+files. Both are read line by line or record by record, and nothing that a run needs stands in them alone. Use
+`folder_written_aside` for a folder that is whole or not there, and `locked_folder` for a folder that one
+process at a time may fill.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,16 +29,18 @@ RAYS_COPIES = "working_dir_files"
 MOST_BYTES_IN_NAME = 255  # of a file or folder, on all usual file systems
 # Names of unfinished files start with this. The dot hides them from Arrow, which reads a folder as one table.
 UNFINISHED_PREFIX = ".part-"
+LOCK = ".lock"  # the file that `locked_folder` locks
 
 
 @contextmanager
-def locked_folder(folder: Path, option: str, doing: str) -> Iterator[None]:
+def locked_folder(folder: Path, option: str, doing: str, wait_s: float = 0) -> Iterator[None]:
     """Create the folder if needed, and keep other processes out while the block runs.
 
     Args:
         folder: the folder to lock; the lock is the file `.lock` within it.
         option: the option that names the folder, as results.folder; error messages start with it.
         doing: what another process that holds the lock is doing, as `running`.
+        wait_s: seconds to wait for another process.
 
     Raises:
         RecipeError: another process holds the lock, the folder cannot be written, or it lies in Ray's copy
@@ -47,8 +53,8 @@ def locked_folder(folder: Path, option: str, doing: str) -> Iterator[None]:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
+        lock = FileLock(folder / LOCK)
+        lock.acquire(timeout=wait_s)
     except Timeout:
         raise RecipeError(f"{option}: another process is {doing} in {folder}") from None
     except OSError as error:
@@ -149,8 +155,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_parquet(path: Path) -> Any:
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
     """The table in a Parquet file that this project wrote.
+
+    Args:
+        path: the file.
+        columns: the columns to read; None: all.
 
     Returns: a pyarrow.Table.
 
@@ -162,7 +172,7 @@ def read_parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path)
+        return pq.read_table(path, columns=columns)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -199,8 +209,7 @@ def written_aside(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the disk does not take the file.
     """
-    # A random name: two processes that write the same file never share one, and nobody can put a link there.
-    aside = path.with_name(f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}-{path.name}")
+    aside = _unfinished(path)
     os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield aside
@@ -213,16 +222,74 @@ def written_aside(path: Path) -> Iterator[Path]:
     _flush_to_disk(path.parent)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove the files that a killed process left unfinished in a folder.
+@contextmanager
+def folder_written_aside(folder: Path) -> Iterator[Path]:
+    """Let the block fill another folder beside, and rename it to `folder` when the block ends.
 
-    Only for a folder that no other process writes to: its unfinished files would be removed, too.
+    A folder that was there is removed first: a kill at that moment leaves none, never half of one. If the
+    block raises, the unfinished folder is removed and `folder` is untouched.
 
     Args:
-        folder: the folder; its subfolders are left alone.
+        folder: the folder to make, of plain files; the folder that holds it exists.
+
+    Yields: the empty folder to fill.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    aside = _unfinished(folder)
+    try:
+        aside.mkdir()
+        yield aside
+        for path in aside.iterdir():
+            _flush_to_disk(path)
+        _flush_to_disk(aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    _flush_to_disk(folder.parent)
+
+
+def remove_unfinished(folder: Path, name: str | None = None) -> None:
+    """Remove the files and folders that a killed process left unfinished in a folder.
+
+    Only for what no other process writes: its unfinished files would be removed, too.
+
+    Args:
+        folder: the folder; its other subfolders are left alone.
+        name: of the file or folder that was being written; None: all.
     """
     for aside in folder.glob(f"{UNFINISHED_PREFIX}*"):
-        aside.unlink(missing_ok=True)
+        if name is None or aside.name.endswith(f"-{name}"):
+            _remove(aside)
+
+
+def empty_folder(folder: Path) -> None:
+    """Remove all that lies in a folder but its lock, which the caller holds.
+
+    Args:
+        folder: as `locked_folder` made it.
+    """
+    for path in folder.iterdir():
+        if path.name != LOCK:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _unfinished(path: Path) -> Path:
+    """The name of `path` until it is whole.
+
+    It is random: two processes that write the same file never share one, and nobody can put a link there.
+    """
+    return path.with_name(f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}-{path.name}")
 
 
 def write_json(path: Path, content: Any) -> None:
