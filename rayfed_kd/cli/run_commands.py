@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--local", is_flag=True, help="Run in this process, without Ray: for debuggers and small runs.")
 @ADDRESS
 def run(recipe: str, overrides: tuple[str, ...], local: bool, address: str | None) -> None:
-    """Run RECIPE, a YAML file.
+    """Run RECIPE: a YAML file, or a name that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes a key of the recipe, as method.gamma=0.5 or rounds=20.
     """

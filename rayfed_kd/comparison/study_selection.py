@@ -11,6 +11,7 @@ from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
 from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.recipe.loading import load_yaml
+from rayfed_kd.recipe.shipped import find_file
 
 
 def select_studies(
@@ -27,7 +28,7 @@ def select_studies(
     """The studies that a command line asks for, one per table.
 
     Args:
-        sources: one study file, or recipes, each of which becomes a row.
+        sources: one study, or recipes, each of which becomes a row: files, or names of `rayfed-kd recipes`.
         overrides, seeds, only, without: as `change_study` takes them; a table without a row is left out.
         folder: where runs and tables go, in place of the study's.
         quick: take the study's quick version.
@@ -37,7 +38,7 @@ def select_studies(
         RecipeError: there is no such file, row, table or quick version, or no row is left.
     """
     if len(sources) == 1 and "runs" in (_read_yaml(sources[0]) or {}):
-        study = read_study(Path(sources[0]))
+        study = read_study(sources[0])
     else:
         study = _study_of_recipes(sources, seeds or 1)
     with naming(study.source or None):
@@ -68,9 +69,8 @@ def _study_of_recipes(sources: Sequence[str], seeds: int) -> Study:
 
 
 def _read_yaml(source: str) -> Any:
-    path = Path(source)
-    if not path.is_file():
-        raise RecipeError(f"{source}: no such file")
+    with naming(source):
+        path = find_file(source, "study", "recipe")
     return load_yaml(path.read_text(encoding="utf8"))
 
 

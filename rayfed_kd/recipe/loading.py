@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rayfed_kd.errors import RecipeError, naming, nearest
+from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.shipped import find_file, header
 from rayfed_kd.recipe.validation import validate
 
 
@@ -44,30 +44,28 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     """Reads a recipe from a YAML file or a mapping, applies overrides, checks its frame.
 
     Args:
-        source: path of a YAML file, or the recipe as nested mappings.
+        source: path of a YAML file, the name of a recipe that comes with the package, or the recipe as nested
+            mappings.
         overrides: `key.path=value` each, the value in YAML; later ones win.
     Raises: RecipeError
     """
     with naming(source):
-        raw = dict(source) if isinstance(source, Mapping) else _read_yaml(Path(source))
+        path: Path | None = None
+        if isinstance(source, Mapping):
+            raw = dict(source)
+        else:
+            path = find_file(source, "recipe")
+            raw = _read_yaml(path)
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
         for override in overrides:
             raw = overridden(raw, override)
         recipe = validate(Recipe, raw)
-    recipe._header = "" if isinstance(source, Mapping) else _top_comment(Path(source))
+    recipe._header = "" if path is None else header(path)
     return recipe
 
 
-def _top_comment(path: Path) -> str:
-    lines = path.read_text(encoding="utf8").splitlines()
-    return "\n".join(takewhile(lambda line: line.startswith("#"), lines))
-
-
 def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        siblings = [str(p) for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise RecipeError("no such recipe file.", hint=nearest(str(path), siblings))
     try:
         raw = load_yaml(path.read_text(encoding="utf8"))
     except yaml.YAMLError as error:

@@ -22,9 +22,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from rayfed_kd.errors import RecipeError, naming, nearest
+from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.recipe.loading import load_yaml
 from rayfed_kd.recipe.schema import EXECUTION
+from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.tuning.distributions import Distribution, parse_distribution
@@ -124,18 +125,14 @@ def read_space(path: str | Path) -> Space:
     """Read a space file. Whether its keys go with a recipe is not known here: see `Space.check`.
 
     Args:
-        path: a YAML file.
+        path: a YAML file, or the name of a space that comes with the package.
 
     Raises:
         RecipeError: there is no such file, or it is no space file; the message names the file.
     """
-    path = Path(path)
-    if not path.is_file():
-        siblings = [str(p) for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise RecipeError(f"{path}: no such space file.", hint=nearest(str(path), siblings))
     with naming(path):
         try:
-            content = load_yaml(path.read_text(encoding="utf8"))
+            content = load_yaml(find_file(path, "space").read_text(encoding="utf8"))
         except yaml.YAMLError as error:
             raise RecipeError(f"not YAML: {error}") from None
         return parse_space(content, str(path))
