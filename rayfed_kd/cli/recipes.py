@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rayfed_kd.recipe.loading import load_yaml
 from rayfed_kd.recipe.shipped import FOLDERS_BY_KIND, Kind, last_part, purpose, shipped_files
+from rayfed_kd.recipe.yaml_documents import load_yaml
 
 TITLES: dict[Kind, str] = {
     "recipe": "recipes: rayfed-kd run NAME",

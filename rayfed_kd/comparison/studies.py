@@ -40,13 +40,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 from rayfed_kd.errors import RecipeError, naming, nearest
-from rayfed_kd.recipe.loading import load_yaml, overridden
+from rayfed_kd.files import plain_folder
+from rayfed_kd.recipe.loading import overridden
+from rayfed_kd.recipe.schema import PathText
 from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.validation import validate
+from rayfed_kd.recipe.yaml_documents import read_yaml
 
+MOST_CHARACTERS = 150  # of a label: it is a part of its runs' folder names
 Metric = Literal["amp", "fm", "wlp", "ua", "server_accuracy"]
 Statistic = Literal["last", "best", "mean of last"]
 
@@ -66,7 +70,7 @@ class StudyRun(_Strict):
         published: the paper's name of the system, or evaluated model -> name.
     """
 
-    label: str
+    label: str = Field(min_length=1, max_length=MOST_CHARACTERS)
     base: str | None = None
     overrides: list[str] = []
     against: str | None = None
@@ -172,8 +176,8 @@ class Study(_Strict):
     title: str = ""
     base: str | None = None
     overrides: list[str] = []
-    seeds: list[int] = Field([1], min_length=1)
-    folder: str
+    seeds: list[Annotated[int, Field(ge=0)]] = Field([1], min_length=1)
+    folder: Annotated[PathText, AfterValidator(plain_folder)]
     tables: dict[str, StudyTable] = {}
     runs: list[StudyRun] = Field(min_length=1)
     models: dict[str, str] = {}
@@ -218,8 +222,7 @@ def read_study(path: str | Path) -> Study:
         RecipeError: there is no such file, or it has a key or value that no study has.
     """
     with naming(path):
-        text = find_file(path, "study").read_text(encoding="utf8")
-        study = validate(Study, load_yaml(text))
+        study = validate(Study, read_yaml(find_file(path, "study"), "study file"))
     study._source = str(path)
     return study
 

@@ -44,7 +44,11 @@ def find_file(source: str | Path, *kinds: Kind) -> Path:
         RecipeError: there is no such file, or several have the name. The message does not name the source.
     """
     path = Path(source)
-    if path.is_file():
+    try:
+        on_disk = path.is_file()
+    except OSError:  # whoever reads it says why it cannot be read
+        return path
+    if on_disk:
         return path
     files, name = shipped_files(*kinds), path.as_posix()
     if name in files:
