@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def run(
     recipe: str, overrides: tuple[str, ...], local: bool, engine: str | None, address: str | None
 ) -> None:
-    """Run RECIPE, a YAML file.
+    """Run RECIPE: a YAML file, or a name that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes a key of the recipe, as method.gamma=0.5 or rounds=20.
     """
