@@ -114,7 +114,7 @@ def run_prepared(
     return Result(folder, summary, _tables(folder), models)
 
 
-def _run_local(
+def run_prepared_here(
     prepared: Prepared,
     on_event: OnEvent,
     *,
