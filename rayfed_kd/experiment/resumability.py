@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.result import Tell
+from rayfed_kd.files import read_parquet
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -62,8 +63,6 @@ def _check_partition(folder: Path, setting: Setting) -> None:
 
 
 def _check_devices(folder: Path, setting: Setting) -> None:
-    import pyarrow.parquet as pq
-
     devices, path = setting.devices, folder / "devices.parquet"
-    if devices is not None and path.exists() and not devices.table().equals(pq.read_table(path)):
+    if devices is not None and path.exists() and not devices.table().equals(read_parquet(path)):
         raise RecipeError(f"{folder}: its devices are others than its recipe and clock.file give now")

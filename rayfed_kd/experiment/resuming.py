@@ -20,7 +20,7 @@ def resume(
     folder: str | Path,
     overrides: Sequence[str] = (),
     *,
-    engine: str = "ray",
+    engine: str | None = None,
     local: bool = False,
     address: str | None = None,
     on_event: OnEvent = _silent,
@@ -40,6 +40,7 @@ def resume(
     Raises: RecipeError if this is no run, or not this run any more, with what differs.
     """
     folder = Path(folder).resolve()
+    launcher = make_launcher(engine, local=local, address=address)
     recipe = _resumed_recipe(folder, overrides, anyway=anyway)
     tables, summary = _tables(folder), read_summary(folder)
     if recipe.rounds < tables["rounds"].num_rows:
@@ -49,7 +50,6 @@ def resume(
     if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
         return Result(folder, summary, tables, {})
-    launcher = make_launcher("local" if local else engine, address)
     with launcher.session(recipe) as wait_until_ready:
         prepared = make_ready(recipe)
         wait_until_ready()

@@ -32,7 +32,7 @@ def run(
     recipe: RecipeSource,
     overrides: Sequence[str] = (),
     *,
-    engine: str = "ray",
+    engine: str | None = None,
     local: bool = False,
     address: str | None = None,
     on_event: OnEvent = _silent,
@@ -43,7 +43,7 @@ def run(
     Args:
         recipe: a YAML file's path, or the recipe as nested mappings.
         overrides: `key.path=value` each.
-        engine: what runs it: ray, local, or package.module:Class (see `rayfed_kd.experiment.engines`).
+        engine: what runs it: ray (None), local, or package.module:Class (see `rayfed_kd.experiment.engines`).
         local: short for the engine `local`: in this process, without Ray.
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
         on_event: called after each round with what happened.
@@ -53,7 +53,7 @@ def run(
     """
     with naming(recipe):
         resolved = load_recipe(recipe, overrides)
-        launcher = make_launcher("local" if local else engine, address)
+        launcher = make_launcher(engine, local=local, address=address)
         method_location(resolved)  # before Ray starts: a misspelt name is reported at once
         with launcher.session(resolved) as wait_until_ready:
             prepared = make_ready(resolved)
@@ -102,7 +102,7 @@ def run_prepared(
     from rayfed_kd.results.folder import begin_run, continue_run, run_folder
 
     recipe, setting = prepared.recipe, prepared.setting
-    launcher.check(recipe)
+    launcher.check(prepared)
     with run_folder(recipe) as folder:
         if resume:
             check_resumable(folder, setting, restart=restart, tell=tell)
@@ -114,7 +114,7 @@ def run_prepared(
     return Result(folder, summary, _tables(folder), models)
 
 
-def _run_local(
+def run_prepared_here(
     prepared: Prepared,
     on_event: OnEvent,
     *,

@@ -1,10 +1,8 @@
-"""Files and folders on disk: whole files, locked folders, safe names.
+"""Files and folders that are whole or not there: after a kill or a power cut the old content is, or the new.
 
 Every file that the project writes goes through `atomic_write`, or through `written_aside` where a library
 wants a path to write to. Two kinds of files are exceptions, as they grow: log.txt and TensorBoard's event
-files. Both are read line by line or record by record, and nothing that a run needs stands in them alone. Use
-`folder_written_aside` for a folder that is whole or not there, and `locked_folder` for a folder that one
-process at a time may fill.
+files. Both are read line by line or record by record, and nothing that a run needs stands in them alone.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -20,61 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from rayfed_kd.files.folders import LOCK
 
-from rayfed_kd.errors import RecipeError
-
-# The folder in which Ray unpacks the project for a job that was submitted with --working-dir.
-RAYS_COPIES = "working_dir_files"
 # Names of unfinished files start with this. The dot hides them from Arrow, which reads a folder as one table.
 UNFINISHED_PREFIX = ".part-"
-LOCK = ".lock"  # the file that `locked_folder` locks
-
-
-@contextmanager
-def locked_folder(folder: Path, option: str, doing: str, wait_s: float = 0) -> Iterator[None]:
-    """Create the folder if needed, and keep other processes out while the block runs.
-
-    Args:
-        folder: the folder to lock; the lock is the file `.lock` within it.
-        option: the option that names the folder, as results.folder; error messages start with it.
-        doing: what another process that holds the lock is doing, as `running`.
-        wait_s: seconds to wait for another process.
-
-    Raises:
-        RecipeError: another process holds the lock, the folder cannot be written, or it lies in Ray's copy
-            of the project, which Ray removes when the job ends.
-    """
-    if RAYS_COPIES in folder.parts:
-        raise RecipeError(
-            f"{option}: {folder} lies in Ray's copy of the project, which Ray removes when the job ends; "
-            "expected an absolute path on storage that all machines see"
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK)
-        lock.acquire(timeout=wait_s)
-    except Timeout:
-        raise RecipeError(f"{option}: another process is {doing} in {folder}") from None
-    except OSError as error:
-        raise unwritable_folder(folder, option, error) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def unwritable_folder(folder: Path, option: str, error: OSError) -> RecipeError:
-    """The error for a folder that cannot be written, with the operating system's reason.
-
-    Args:
-        folder: the folder.
-        option: the option that names it, as results.folder.
-        error: what the operating system said.
-
-    Returns: the error, to be raised by the caller.
-    """
-    return RecipeError(f"{option}: {folder} cannot be written ({error})")
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -174,21 +120,6 @@ def empty_folder(folder: Path) -> None:
             _remove(path)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _unfinished(path: Path) -> Path:
-    """The name of `path` until it is whole.
-
-    It is random: two processes that write the same file never share one, and nobody can put a link there.
-    """
-    return path.with_name(f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}-{path.name}")
-
-
 def write_json(path: Path, content: Any) -> None:
     """Write JSON with `atomic_write`, indented by two spaces.
 
@@ -202,28 +133,19 @@ def write_json(path: Path, content: Any) -> None:
     atomic_write(path, json.dumps(content, indent=2) + "\n")
 
 
-def file_name(label: str) -> str:
-    """A label as one part of a path: it names a file or folder here, and never one elsewhere.
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
-    Args:
-        label: any text.
 
-    Returns: the label with `-` for every run of other characters than letters, digits, `.`, `_` and `-`.
+def _unfinished(path: Path) -> Path:
+    """The name of `path` until it is whole.
+
+    It is random: two processes that write the same file never share one, and nobody can put a link there.
     """
-    name = re.sub(r"[^0-9A-Za-z._-]+", "-", label)
-    return name if name.strip(".") else f"-{name}"  # "", "." and ".." are the folder itself or its parent
-
-
-def folder_name(label: str) -> str:
-    """A label as the name of one folder that people read: as it is, but for what would lead elsewhere.
-
-    Args:
-        label: any text, as `FedKF (oca)`; blanks and brackets stay, unlike in `file_name`.
-
-    Returns: the label with `-` for separators of paths and control characters.
-    """
-    name = re.sub(r"[/\\\x00-\x1f\x7f]", "-", label)
-    return name if name.strip(".") else f"-{name}"
+    return path.with_name(f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}-{path.name}")
 
 
 def _flush_to_disk(path: Path) -> None:
