@@ -79,7 +79,7 @@ def assemble(
     recorder = RunRecorder(folder, setting, on_event, after_round)
     checkpointer = Checkpointer(folder, checkpoints, recorder.flush)
     if after_round is not None:
-        checkpointer.remove_later(after_round)
+        checkpointer.tidy(after_round)
     grouping = Grouping(setting, engine, folder, tell)
     simulation = Simulation(setting, engine, recorder, device, checkpointer, grouping)
     return AssembledRun(simulation, recorder, start)

@@ -117,9 +117,7 @@ class Checkpointer:
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.
         atomic_write(path.with_suffix(".json"), json.dumps(facts))
         self._last = time.monotonic()
-        for old in self._notes()[self._recipe.keep :]:
-            old.unlink()  # the note first: a kill between the two leaves a file that nobody lists
-            old.with_suffix(".safetensors").unlink(missing_ok=True)
+        self._remove_old()
 
     def latest(
         self, publish: Publish, device: torch.device | str, tell: Tell, tables: Path | None = None
@@ -144,21 +142,21 @@ class Checkpointer:
                 when it was written: the run's rounds would have a gap. None: they are not looked at.
         Raises: RecipeError if another version of this project wrote it.
         """
+        faults = []
         for note in self._notes():
             path = note.with_suffix(".safetensors")
-            fault = _fault(note, path)
+            fault = _fault(note, path, tables)
             if fault is None:
-                _check_format(path)
-                lost = None if tables is None else _lost_rows(note, tables)
-                if lost is None:
-                    return path
-                tell(f"checkpoint {path.name} cannot be used ({lost}); the one before it is used")
-            else:
-                tell(f"checkpoint {path.name} is damaged ({fault}); the one before it is used")
+                for earlier in faults:
+                    tell(f"{earlier}; the one before it is used")
+                return path
+            faults.append(f"checkpoint {path.name} {fault}")
+        for fault in faults:
+            tell(fault)
         return None
 
-    def remove_later(self, round_index: int) -> None:
-        """Remove unusable checkpoints of later rounds, and what a killed process left.
+    def tidy(self, round_index: int) -> None:
+        """Remove unusable checkpoints of later rounds, those beyond `keep`, and what a killed process left.
 
         A damaged checkpoint of a later round would count among the newest `keep`, and a good one would be
         deleted instead.
@@ -172,7 +170,13 @@ class Checkpointer:
         for path in self._folder.glob("round-*.safetensors"):
             if not path.with_suffix(".json").exists():
                 path.unlink()
+        self._remove_old()
         remove_unfinished(self._folder)
+
+    def _remove_old(self) -> None:
+        for old in self._notes()[self._recipe.keep :]:
+            old.unlink()  # the note first: a kill between the two leaves a file that nobody lists
+            old.with_suffix(".safetensors").unlink(missing_ok=True)
 
     def _notes(self) -> list[Path]:
         """The checkpoints' notes, newest first."""
@@ -263,35 +267,28 @@ def _dispatch(
     return Dispatch(**{**stored, "call": step})
 
 
-def _fault(note: Path, path: Path) -> str | None:
-    """How a checkpoint is damaged; None if it is intact."""
+def _fault(note: Path, path: Path, tables: Path | None) -> str | None:
+    """Why a checkpoint cannot be used; None if it can.
+
+    Raises: RecipeError if it is intact and of another format.
+    """
     try:
         facts = json.loads(note.read_text(encoding="utf8"))
         if path.stat().st_size != facts["bytes"]:
-            return f"{path.stat().st_size} bytes for {facts['bytes']}"
+            return f"is damaged ({path.stat().st_size} bytes for {facts['bytes']})"
         if _digest(path) != facts["blake2b"]:
-            return "its checksum is another"
+            return "is damaged (its checksum is another)"
         with safe_open(path, framework="numpy") as file:
-            json.loads(file.metadata()["tree"])["format"]
-        return None
+            found = json.loads(file.metadata()["tree"])["format"]
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        return f"{type(error).__name__}: {error}"
+        return f"is damaged ({type(error).__name__}: {error})"
+    _check_format(path, found)
+    lost = None if tables is None else _lost_rows(facts, tables)
+    return None if lost is None else f"cannot be used ({lost})"
 
 
-def _lost_rows(note: Path, tables: Path) -> str | None:
-    """Which table has fewer rows than when an intact checkpoint was written; None if none has."""
-    facts = json.loads(note.read_text(encoding="utf8"))
-    on_disk = count_rows(tables, facts["round"])
-    for name, rows in facts["rows"].items():
-        if on_disk[name] < rows:
-            return f"table {name} has {on_disk[name]} of {rows} rows until round {facts['round']}"
-    return None
-
-
-def _check_format(path: Path) -> None:
+def _check_format(path: Path, found: int) -> None:
     """Refuse an intact checkpoint of another format. Treated as damaged, it would restart the run."""
-    with safe_open(path, framework="numpy") as file:
-        found = json.loads(file.metadata()["tree"])["format"]
     if found != FORMAT:
         other = "an older" if found < FORMAT else "a newer"
         raise RecipeError(
@@ -300,6 +297,15 @@ def _check_format(path: Path) -> None:
             "would not go on as it began. Resume it with the version that wrote it, or run its config.yaml "
             "again"
         )
+
+
+def _lost_rows(facts: Mapping[str, Any], tables: Path) -> str | None:
+    """Which table has fewer rows than when an intact checkpoint was written; None if none has."""
+    on_disk = count_rows(tables, facts["round"])
+    for name, rows in facts["rows"].items():
+        if on_disk[name] < rows:
+            return f"table {name} has {on_disk[name]} of {rows} rows until round {facts['round']}"
+    return None
 
 
 def _digest(path: Path) -> str:
