@@ -142,7 +142,7 @@ class Checkpointer:
                 when it was written: the run's rounds would have a gap. None: they are not looked at.
         Raises: RecipeError if another version of this project wrote it.
         """
-        faults = []
+        faults: list[str] = []
         for note in self._notes():
             path = note.with_suffix(".safetensors")
             fault = _fault(note, path, tables)
