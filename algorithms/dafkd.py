@@ -140,13 +140,13 @@ class DaFKD(OneExchange[ServerState, ClientState]):
             train_adversarially(models, options, ctx)  # eq. 2, 3, 9
         else:
             train_on_labels(student, ctx)
-        kept = student.vector() if options.protocol == "local" else torch.empty(0)
+        weights = student.vector() if options.protocol == "local" else torch.empty(0)
         parts = {"student": student.vector()}
         if options.adversarial:
             parts["generator"] = generator.vector()
         if options.adversarial and options.protocol == "upload":
             parts["discriminator"] = discriminator.vector()
-        return ClientState(discriminator.vector(), kept), Reply(**parts, samples=ctx.num_samples)
+        return ClientState(discriminator.vector(), weights), Reply(**parts, samples=ctx.num_samples)
 
     @property
     def asynchronous(self) -> bool:

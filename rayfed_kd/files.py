@@ -18,10 +18,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import DataError, RecipeError, shortened, shown
 
 # The folder in which Ray unpacks the project for a job that was submitted with --working-dir.
 RAYS_COPIES = "working_dir_files"
+MOST_BYTES_IN_NAME = 255  # of a file or folder, on all usual file systems
 # Names of unfinished files start with this. The dot hides them from Arrow, which reads a folder as one table.
 UNFINISHED_PREFIX = ".part-"
 
@@ -69,6 +70,104 @@ def unwritable_folder(folder: Path, option: str, error: OSError) -> RecipeError:
     Returns: the error, to be raised by the caller.
     """
     return RecipeError(f"{option}: {folder} cannot be written ({error})")
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Let what goes wrong while the block writes to a place become one message that names the option.
+
+    Args:
+        path: the file or folder that the user named.
+        option: the option that names it, as --to.
+
+    Raises:
+        RecipeError: the operating system did not take what was written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unwritable_folder(path, option, error) from None
+
+
+def path_fault(text: str) -> str | None:
+    """Why a text can be no path on this machine, whatever lies there; None if it can.
+
+    Args:
+        text: as the user wrote it, perhaps with a `~` at its beginning.
+    """
+    if "\0" in text:
+        return f"{shown(text)} has a zero byte"
+    try:
+        longest = max((len(part.encode()) for part in Path(text).parts), default=0)
+    except UnicodeEncodeError:
+        return f"{shown(text)} is not UTF-8"
+    if longest > MOST_BYTES_IN_NAME:
+        return f"{shown(text)} has a name of {longest} bytes; expected at most {MOST_BYTES_IN_NAME}"
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        return f"{shown(text)}: there is no such user"
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            return f"{shown(text)}: {os.strerror(error.errno)}"
+    return None
+
+
+def plain_folder(text: str) -> str:
+    """A folder that a user named, with `~` replaced and without `..`.
+
+    A folder `a/../x` is `x` for us, and none for the operating system as long as there is no `a`.
+
+    Args:
+        text: a path in which `path_fault` finds nothing.
+    """
+    folder = Path(text).expanduser()
+    return str(folder.resolve() if ".." in folder.parts else folder)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping in a JSON file.
+
+    Args:
+        path: a file that this project wrote.
+
+    Returns: the mapping; empty if there is no such file, as of a run that was killed.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf8"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise DataError(f"{path} is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is damaged: expected a mapping, it holds a {type(content).__name__}")
+    return content
+
+
+def read_parquet(path: Path) -> Any:
+    """The table in a Parquet file that this project wrote.
+
+    Returns: a pyarrow.Table.
+
+    Raises:
+        DataError: the file is damaged.
+        FileNotFoundError: there is no such file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path} is damaged: {shortened(reason.rstrip(': '), 300)}") from None
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:

@@ -40,12 +40,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 from rayfed_kd.errors import RecipeError, naming, nearest
-from rayfed_kd.recipe.loading import load_yaml, overridden
+from rayfed_kd.files import plain_folder
+from rayfed_kd.recipe.loading import overridden
+from rayfed_kd.recipe.schema import PathText
 from rayfed_kd.recipe.validation import validate
+from rayfed_kd.recipe.yaml_documents import read_yaml
 
+MOST_CHARACTERS = 150  # of a label: it is a part of its runs' folder names
 Metric = Literal["amp", "fm", "wlp", "ua", "server_accuracy"]
 Statistic = Literal["last", "best", "mean of last"]
 
@@ -65,7 +69,7 @@ class StudyRun(_Strict):
         published: the paper's name of the system, or evaluated model -> name.
     """
 
-    label: str
+    label: str = Field(min_length=1, max_length=MOST_CHARACTERS)
     base: str | None = None
     overrides: list[str] = []
     against: str | None = None
@@ -171,8 +175,8 @@ class Study(_Strict):
     title: str = ""
     base: str | None = None
     overrides: list[str] = []
-    seeds: list[int] = Field([1], min_length=1)
-    folder: str
+    seeds: list[Annotated[int, Field(ge=0)]] = Field([1], min_length=1)
+    folder: Annotated[PathText, AfterValidator(plain_folder)]
     tables: dict[str, StudyTable] = {}
     runs: list[StudyRun] = Field(min_length=1)
     models: dict[str, str] = {}
@@ -216,10 +220,8 @@ def read_study(path: Path) -> Study:
     Raises:
         RecipeError: there is no such file, or it has a key or value that no study has.
     """
-    if not path.is_file():
-        raise RecipeError(f"{path}: no such study file")
     with naming(path):
-        study = validate(Study, load_yaml(path.read_text(encoding="utf8")))
+        study = validate(Study, read_yaml(path, "study file"))
     study._source = str(path)
     return study
 

@@ -10,6 +10,7 @@ from rayfed_kd.experiment.engines import make_launcher
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _silent, _tables, read_summary
 from rayfed_kd.experiment.running import run_prepared
+from rayfed_kd.files import read_parquet
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import EXECUTION, Recipe
 
@@ -20,7 +21,7 @@ def resume(
     folder: str | Path,
     overrides: Sequence[str] = (),
     *,
-    engine: str = "ray",
+    engine: str | None = None,
     local: bool = False,
     address: str | None = None,
     on_event: OnEvent = _silent,
@@ -38,6 +39,7 @@ def resume(
     Raises: RecipeError if this is no run, or not this run any more, with what differs.
     """
     folder = Path(folder).resolve()
+    launcher = make_launcher(engine, local=local, address=address)
     recipe = _resumed_recipe(folder, overrides, anyway=anyway)
     tables, summary = _tables(folder), read_summary(folder)
     if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
@@ -47,7 +49,6 @@ def resume(
         raise RecipeError(
             f"rounds = {recipe.rounds}: {folder} has {tables['rounds'].num_rows} rounds already"
         )
-    launcher = make_launcher("local" if local else engine, address)
     with launcher.session(recipe) as wait_until_ready:
         prepared = make_ready(recipe)
         _check_given(prepared, folder)
@@ -85,8 +86,6 @@ def _check_given(prepared: Prepared, folder: Path) -> None:
     pairs.append((ours.public, saved.public))
     if len(ours.train) != len(saved.train) or any((a.shape != b.shape) or (a != b).any() for a, b in pairs):
         raise RecipeError(f"{folder}: its partition is another than its recipe and the data give now")
-    import pyarrow.parquet as pq
-
     devices, path = prepared.setting.devices, folder / "devices.parquet"
-    if devices is not None and not devices.table().equals(pq.read_table(path)):
+    if devices is not None and not devices.table().equals(read_parquet(path)):
         raise RecipeError(f"{folder}: its devices are others than its recipe and clock.file give now")

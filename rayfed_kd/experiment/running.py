@@ -31,7 +31,7 @@ def run(
     recipe: RecipeSource,
     overrides: Sequence[str] = (),
     *,
-    engine: str = "ray",
+    engine: str | None = None,
     local: bool = False,
     address: str | None = None,
     on_event: OnEvent = _silent,
@@ -42,7 +42,7 @@ def run(
     Args:
         recipe: a YAML file's path, or the recipe as nested mappings.
         overrides: `key.path=value` each.
-        engine: what runs it: ray, local, or package.module:Class (see `rayfed_kd.experiment.engines`).
+        engine: what runs it: ray (None), local, or package.module:Class (see `rayfed_kd.experiment.engines`).
         local: short for the engine `local`: in this process, without Ray.
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
         on_event: called after each round with what happened.
@@ -52,7 +52,7 @@ def run(
     """
     with naming(recipe):
         resolved = load_recipe(recipe, overrides)
-        launcher = make_launcher("local" if local else engine, address)
+        launcher = make_launcher(engine, local=local, address=address)
         method_location(resolved)  # before Ray starts: a misspelt name is reported at once
         with launcher.session(resolved) as wait_until_ready:
             prepared = make_ready(resolved)
@@ -92,7 +92,7 @@ def run_prepared(
     """
     from rayfed_kd.results.folder import run_folder
 
-    launcher.check(prepared.recipe)
+    launcher.check(prepared)
     named_folder = run_folder(prepared.recipe, prepared.setting, launcher.name, resume=resume)
     with named_folder as folder, _resumable(folder):
         summary, models = launcher.launch(prepared, folder, on_event, tell, resume=resume)

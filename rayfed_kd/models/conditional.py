@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import ConditionalGenerator, Shape, image_shape
+from rayfed_kd.recipe.roles import model_builder
 
 PATH = "method.generator.name"
 Latent = Annotated[int, Field(ge=1, description="length of the noise z")]
@@ -73,6 +74,7 @@ class _Growing(nn.ConvTranspose2d):
         return torch.stack(shifted).sum(0).permute(0, 3, 1, 2)
 
 
+@model_builder
 def fedcg_feature(
     shape: Shape,
     classes: int,
@@ -99,6 +101,7 @@ def fedcg_feature(
     return ConditionalGenerator(_Embedded(classes), nn.Sequential(*layers), latent, standardised=True)
 
 
+@model_builder
 def conditional_image(
     shape: Shape,
     classes: int,
@@ -136,6 +139,7 @@ def conditional_image(
     return ConditionalGenerator(join, body, latent, standardised=True)
 
 
+@model_builder
 def dense_feature(
     shape: Shape,
     classes: int,

@@ -6,7 +6,6 @@ pictures and the summary come later, from `rayfed_kd.results.recorder`.
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from collections.abc import Iterator
@@ -20,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.files import (
     atomic_write,
     locked_folder,
+    read_json,
     remove_unfinished,
     unwritable_folder,
     write_json,
@@ -158,6 +158,24 @@ def environment(engine: str) -> dict[str, Any]:
     }
 
 
+def read_environment(folder: Path) -> dict[str, Any]:
+    """What `environment` gave when the run began; empty if the folder has no environment.json.
+
+    Args:
+        folder: a run's folder.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    path = folder / "environment.json"
+    content = read_json(path)
+    for key, kind in {"packages": dict, "command": list, "gpus": list}.items():
+        value = content.get(key, kind())
+        if not isinstance(value, kind) or not all(isinstance(name, str) for name in value):
+            raise DataError(f"{path} is damaged: {key} is {shown(value)}")
+    return content
+
+
 def changed_packages(folder: Path) -> list[str]:
     """The packages whose version differs from the one with which the run was begun.
 
@@ -167,10 +185,8 @@ def changed_packages(folder: Path) -> list[str]:
     Returns: a text per package with both versions, as `torch 2.1, now 2.2`; empty if nothing changed or
         the folder has no environment.json.
     """
-    path = folder / "environment.json"
-    versions = json.loads(path.read_text(encoding="utf8")).get("packages", {}) if path.is_file() else {}
     return [
         f"{name} {version}, now {package_version(name)}"
-        for name, version in versions.items()
+        for name, version in read_environment(folder).get("packages", {}).items()
         if name in DECISIVE and version != package_version(name)
     ]

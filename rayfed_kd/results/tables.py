@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from rayfed_kd.files import remove_unfinished, written_aside
+from rayfed_kd.errors import DataError
+from rayfed_kd.files import read_parquet, remove_unfinished, written_aside
 
 MERGE_AT = 64  # parts; a folder of thousands of small files is slow to read, above all over a network
 READ_ATTEMPTS = 5  # a merge during each of them is not to be expected: merges are 64 rounds apart
@@ -180,7 +181,7 @@ class TableWriter:
     def _merge(self, name: str, parts: Sequence[_Part]) -> None:
         if len(parts) > 1:
             # Written before the small parts go: a kill in between leaves rows twice on disk, never none.
-            merged = pa.concat_tables([pq.read_table(part.path) for part in parts])
+            merged = pa.concat_tables([read_parquet(part.path) for part in parts])
             _write_part(self._folder / name, parts[0].first, parts[-1].last, merged)
         _tidy(self._folder / name)
 
@@ -196,6 +197,7 @@ def read_table(folder: str | Path, name: str) -> pa.Table:
 
     Raises:
         KeyError: there is no such table.
+        DataError: a part is damaged.
     """
     schema = _schema(name)
     for _ in range(READ_ATTEMPTS - 1):
@@ -207,8 +209,17 @@ def read_table(folder: str | Path, name: str) -> pa.Table:
 
 
 def _read_parts(folder: Path, schema: pa.Schema) -> pa.Table:
-    parts = [pq.read_table(part.path) for part in _covering(folder)]
+    parts = [_read_part(part.path, schema) for part in _covering(folder)]
     return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
+    """A part's rows; of an earlier version's part columns may be missing, which is for the reader to say."""
+    table = read_parquet(path)
+    for field in table.schema:
+        if field.name not in schema.names or field.type != schema.field(field.name).type:
+            raise DataError(f"{path} is damaged: it has a column {field.name} of {field.type}")
+    return table
 
 
 def _schema(name: str) -> pa.Schema:
@@ -250,7 +261,7 @@ def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
 def _cut(part: _Part, after_round: int) -> None:
     """Keep a part's rows up to a round. The shorter part is written before the longer one is removed."""
     if part.first <= after_round:
-        table = pq.read_table(part.path)
+        table = read_parquet(part.path)
         shorter = table.filter(pa.compute.less_equal(table["round"], after_round))
         _write_part(part.path.parent, part.first, after_round, shorter)
     part.path.unlink()

@@ -148,8 +148,8 @@ def learn_public(
             knowledge[ids] = model.predict(images)
             # Of the training forward's logits, by which FedGEMS chooses its branches as well.
             right += float((logits.argmax(dim=1) == labels).sum())
-    kept = {name: value.cpu() for name, value in optimizer.state().items()}
-    learned = replace(server, model=model.vector().cpu(), moments=kept)
+    moments = {name: value.cpu() for name, value in optimizer.state().items()}
+    learned = replace(server, model=model.vector().cpu(), moments=moments)
     accuracy = right / (options.server_epochs * len(public))
     return paced(learned, accuracy, options.plateau), knowledge.cpu()
 

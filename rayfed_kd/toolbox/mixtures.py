@@ -50,11 +50,11 @@ class MixtureOptions(MethodOptions):
         z = torch.randn(count, generator.latent, generator=stream).to(ctx.device)
         labels = torch.randint(ctx.classes, (count,), generator=stream).to(ctx.device)
         with torch.no_grad():
-            made = [
+            drawn = [
                 generate(generator, *part, ctx)
                 for part in zip(torch.split(z, CHUNK), torch.split(labels, CHUNK), strict=True)
             ]
-        return torch.cat(made)
+        return torch.cat(drawn)
 
     def teach(
         self,

@@ -5,17 +5,13 @@ import re
 from functools import reduce
 
 import pytest
-import torch
 from markdown_it import MarkdownIt
 from matplotlib.mathtext import MathTextParser
 from paths import ROOT
+from runs import run_in_process
 
 from algorithms import METHODS
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
 from rayfed_kd.cli.listing import option_rows
-from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.registry import load_object
 
 PAGES = {path.stem: path.read_text(encoding="utf8") for path in sorted(ROOT.glob("docs/methods/*.md"))}
@@ -68,28 +64,11 @@ def anchor(heading):
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-class Messages:
-    """Keeps what was counted, round by round."""
-
-    def __init__(self):
-        self.rows = []
-
-    def record(self, record):
-        self.rows += record.tables["messages"]
-
-    def close(self, status):
-        return {}
-
-
 def messages(path, *overrides):
     """The bytes of a run of a recipe on made-up images of its shape."""
-    torch.set_num_threads(1)
     shape = [1, 28, 28] if "mnist" in path else [3, 32, 32]
     data = f"data={{name: synthetic, samples: 50, classes: 10, shape: {shape}}}"
-    setting = prepare(ROOT / path, [data, *SHORT, *overrides]).setting
-    kept = Messages()
-    Simulation(setting, LocalEngine(Host(setting)), kept).run()
-    return kept.rows
+    return run_in_process(ROOT / path, data, *SHORT, *overrides).rows["messages"]
 
 
 def test_each_paper_has_its_page():

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,12 @@ def recipe(method="fedkf"):
 
 def run(folder, *overrides, method="fedkf"):
     return rayfed_kd.run(recipe(method), [f"results.folder={folder}", *overrides], local=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """(method) -> the run of its recipe from start to end, once for all tests."""
+    return cache(lambda method: run(tmp_path_factory.mktemp("whole") / "run", method=method))
 
 
 class Pair(NamedTuple):
@@ -144,9 +151,9 @@ def test_resumed_asynchronous_run_draws_the_same_generated_samples(schedule, tmp
 
     monkeypatch.setattr(RunRecorder, "record", recorded)
     asked = {**recipe(), "schedule": SAMPLES[schedule], "clock": {"name": "lognormal"}, "evaluation": {}}
-    rayfed_kd.run(asked, ["rounds=8", f"results.folder={tmp_path / 'whole'}"], local=True)
-    rayfed_kd.run(asked, ["rounds=4", f"results.folder={tmp_path / 'cut'}"], local=True)
-    rayfed_kd.resume(tmp_path / "cut", ["rounds=8"], local=True)
+    rayfed_kd.run(asked, ["rounds=6", f"results.folder={tmp_path / 'whole'}"], local=True)
+    rayfed_kd.run(asked, ["rounds=3", f"results.folder={tmp_path / 'cut'}"], local=True)
+    rayfed_kd.resume(tmp_path / "cut", ["rounds=6"], local=True)
     for round_index, samples in drawn["whole"].items():
         assert torch.equal(drawn["cut"][round_index].images, samples.images), round_index
 
@@ -199,11 +206,14 @@ STOPPED += [(name, step) for name in ("fedkf", "fedd2s") for step in (1, 4, 8)]
     ("method", "at_step"),
     [pytest.param(*pair, marks=[] if pair in FAST else pytest.mark.slow) for pair in STOPPED],
 )
-def test_run_stopped_in_mid_round_and_resumed_is_the_undisturbed_run(method, at_step, tmp_path, monkeypatch):
-    expected = run(tmp_path / "whole", method=method)
+def test_run_stopped_in_mid_round_and_resumed_is_the_undisturbed_run(
+    method, at_step, undisturbed, tmp_path, monkeypatch
+):
+    expected = undisturbed(method)
     interrupted(tmp_path / "cut", monkeypatch, at_step, method)
     assert_same_run(rayfed_kd.resume(tmp_path / "cut", local=True), expected)
-    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("cut", "whole")]
+    folders = tmp_path / "cut", expected.folder
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
     assert summaries[0]["models"] == summaries[1]["models"]
     assert summaries[0]["bytes"] == summaries[1]["bytes"]
 
@@ -227,11 +237,11 @@ def test_run_without_a_whole_checkpoint_starts_again(tmp_path):
     assert_same_run(rayfed_kd.resume(tmp_path / "cut", ["rounds=4"], local=True), expected)
 
 
-def test_resumed_on_ray_with_more_hosts_gives_the_same_bits(shared_ray, tmp_path):
-    expected = run(tmp_path / "whole")
+@pytest.mark.slow
+def test_resumed_on_ray_with_more_hosts_gives_the_same_bits(shared_ray, undisturbed, tmp_path):
     run(tmp_path / "cut", "rounds=2")
     overrides = ["rounds=4", "placement.clients_per_actor=2", "placement.client.num_cpus=0.5"]
-    assert_same_run(rayfed_kd.resume(tmp_path / "cut", overrides), expected)
+    assert_same_run(rayfed_kd.resume(tmp_path / "cut", overrides), undisturbed("fedkf"))
 
 
 def test_finished_run_says_so_and_is_extended(tmp_path):

@@ -14,6 +14,8 @@ from rayfed_kd.results.figures import (
 from rayfed_kd.results.partition_figures import bubble_figure, heat_map_figure
 from rayfed_kd.results.tables import SCHEMAS
 
+pytestmark = pytest.mark.pictures
+
 
 def metrics(rows):
     return pa.table({c: [row.get(c) for row in rows] for c in SCHEMAS["metrics"].names}, SCHEMAS["metrics"])
