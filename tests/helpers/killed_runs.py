@@ -90,6 +90,7 @@ class KilledRun:
         results = {"folder": str(folder)}
         self.path.write_text(yaml.safe_dump({**recipe_of(case), "results": results}))
         self.kills, self.damaged, self.resumes = Counter(), 0, -1
+        self._restart = False
 
     def to_the_end(self, most):
         """Kills at most `most` times on the way.
@@ -103,8 +104,10 @@ class KilledRun:
             self.process.wait(timeout=600)
             if self._finished():
                 return
+            said = self.errors.read_text()
+            self._restart = "--restart" in said  # nothing to go on from: its message says what to do
             killed = self.process.returncode == -signal.SIGKILL or self.engine == "ray"
-            assert killed, f"it ended by itself: {self.errors.read_text()}"
+            assert killed or self._restart, f"it ended by itself: {said}"
             self._damage()
         raise AssertionError(f"{STARTS} starts were not enough; the last said: {self.errors.read_text()}")
 
@@ -112,6 +115,7 @@ class KilledRun:
         """The command: `run`, and `resume` once there is something to resume."""
         begun = (self.folder / "config.yaml").exists()
         words = ["resume", self.folder] if begun else ["run", self.path]
+        words += ["--restart"] if self._restart else []
         self.resumes += 1
         local = ["--local"] if self.engine == "local" else []
         with self.errors.open("w") as errors:
