@@ -4,6 +4,7 @@ Every case is a command line, with the files that it names. The commands run in 
 """
 
 import json
+import resource
 import shutil
 import signal
 import sys
@@ -376,7 +377,7 @@ CASES = {
     "export a zero byte": lambda place: ["export", "a\0b", "--model", "aca", "--to", "x"],
 }
 ADDRESSES = {
-    "none": "nowhere.invalid:6379",
+    "none": "127.0.0.1:1",
     "no port": "x",
     "a port beyond all": "localhost:99999999",
     "a zero byte": "a\0b:1",
@@ -576,6 +577,30 @@ TARGETS = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_report_is_not_written_to_a_wrong_place(name, finished, place, answered):
     assert "--to" in answered(["report", str(finished), "--to", TARGETS[name](place)])
+
+
+@contextmanager
+def full_disk():
+    """To this process the disk is full: its files cannot grow beyond 100 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("command", ["report", "partition", "export"])
+def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, place, answered):
+    words = {
+        "report": ["report", str(finished), "--to", "x.html"],
+        "partition": ["partition", recipe(place), "--out", "."],
+        "export": ["export", str(finished), "--model", "aca", "--to", "x"],
+    }[command]
+    with full_disk():
+        told = answered(words)
+    assert "cannot be written" in told
+    assert [path.name for path in place.iterdir() if path.name != "recipe.yaml"] == []
 
 
 @pytest.mark.parametrize("name", TARGETS)
