@@ -62,7 +62,7 @@ def test_recipe_runs_one_shortened_round(path):
     if raw["method"]["name"] == "feddf":
         shortened.append("method.steps=2")
     if raw["method"]["name"] == "fedftg":
-        shortened.append("method.iterations=1")
+        shortened += ["method.iterations=1", "method.batch_size=4"]
     if "blocks" in raw["method"].get("server", {}):
         shortened.append("method.server.blocks=[1, 1, 1]")
     if "server_epochs" in raw["method"]:
