@@ -1,4 +1,4 @@
-"""Data of your own: a folder of images, and a CSV file. A data set is one function that gives a Source.
+"""Data of your own: a folder of images, and a CSV file. A data set is one marked function.
 
 rayfed-kd run quickstart data='{name: own_data:image_folder, folder: /data/birds, side: 32}'
 rayfed-kd run fedavg data='{name: own_data:csv_table, folder: /data, file: iris.csv}' model.name=mlp
@@ -11,9 +11,11 @@ import numpy as np
 from PIL import Image
 
 import rayfed_kd
+from rayfed_kd import data_source
 from rayfed_kd.data.dataset import RawDataset, Source, Split
 
 
+@data_source
 def image_folder(folder: Path, *, side: int = 32) -> Source:
     """Pictures of any size; the name of the subfolder that a picture lies in is its class."""
     files = sorted(path for path in folder.glob("*/*") if path.suffix in (".png", ".jpg"))
@@ -28,6 +30,7 @@ def image_folder(folder: Path, *, side: int = 32) -> Source:
     return Source(files, {"side": side}, decode)  # decoded once, and again when a file changes
 
 
+@data_source
 def csv_table(folder: Path, *, file: str, label: str = "label") -> Source:
     """A column of labels; all other columns are numbers. No official test set."""
 
@@ -50,8 +53,7 @@ if __name__ == "__main__":
         file = Path("pictures", ("dark", "bright")[bright], f"{index}.png")
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(stream.integers(80 * bright, 100 + 80 * bright, (40, 50, 3), np.uint8)).save(file)
-        x, y = stream.normal(bright, 0.5, 2)
-        lines.append(f"{x},{y},{('left', 'right')[bright]}")
+        lines.append("{},{},{}".format(*stream.normal(bright, 0.5, 2), ("left", "right")[bright]))
     Path("points.csv").write_text("\n".join(lines))
     for data in ("image_folder, folder: pictures", "csv_table, folder: ., file: points.csv"):
         overrides = [f"data={{name: own_data:{data}}}", "model.name=mlp", "method={name: fedavg}", "rounds=3"]
