@@ -131,6 +131,7 @@ class Storage(RuleBasedStateMachine):
     @rule(length=st.integers(0, 99), data=st.data())
     def cut_a_part_off_and_put_it_back(self, length, data):
         """A damaged part is an error with its name, never fewer rows."""
+        self._open()  # removes parts that lie within others, which nobody reads
         part = data.draw(st.sampled_from(sorted((self.folder / "tables" / "rounds").glob("part-*.parquet"))))
         content = part.read_bytes()
         part.write_bytes(content[: len(content) * length // 100])
@@ -154,9 +155,10 @@ class Storage(RuleBasedStateMachine):
 
 @pytest.mark.parametrize(
     ("examples", "steps"),
-    [pytest.param(8, 12, id="sample"), pytest.param(150, 40, id="many", marks=pytest.mark.slow)],
+    [pytest.param(4, 10, id="sample"), pytest.param(100, 30, id="many", marks=pytest.mark.slow)],
 )
-def test_tables_and_checkpoints_agree_after_whatever_happened(examples, steps):
+def test_tables_and_checkpoints_agree_after_whatever_happened(examples, steps, monkeypatch):
+    monkeypatch.setattr("rayfed_kd.files.whole.os.fsync", lambda file: None)  # no power is cut here
     limits = settings(
         max_examples=examples,
         stateful_step_count=steps,

@@ -4,6 +4,7 @@ Every case is a command line, with the files that it names. The commands run in 
 """
 
 import json
+import resource
 import shutil
 import signal
 import sys
@@ -374,16 +375,13 @@ CASES = {
     "report 400 characters": lambda place: ["report", LONG],
     "export nothing": lambda place: ["export", str(place), "--model", "aca", "--to", "x"],
     "export a zero byte": lambda place: ["export", "a\0b", "--model", "aca", "--to", "x"],
-    "an address that is none": lambda place: ["run", recipe(place), "--address", "nowhere.invalid:6379"],
-    "an address without a port": lambda place: ["run", recipe(place), "--address", "x"],
-    "an address of a port beyond all": lambda place: [
-        "run",
-        recipe(place),
-        "--address",
-        "localhost:99999999",
-    ],
-    "an address with a zero byte": lambda place: ["run", recipe(place), "--address", "a\0b:1"],
-    "an address of 5,000 characters": lambda place: ["run", recipe(place), "--address", "x" * 5000 + ":1"],
+}
+ADDRESSES = {
+    "none": "127.0.0.1:1",
+    "no port": "x",
+    "a port beyond all": "localhost:99999999",
+    "a zero byte": "a\0b:1",
+    "5,000 characters": "x" * 5000 + ":1",
 }
 
 
@@ -535,12 +533,23 @@ def test_report_reads_what_is_readable_of_a_damaged_log(finished, place):
     assert read_sources([place / "run"]).runs[0].resumed == [1]
 
 
-def test_ray_that_does_not_start_is_answered(place, answered, monkeypatch):
+@pytest.fixture
+def no_ray_yet(monkeypatch):
+    """As if this process had no Ray, without ending the one that other tests share."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_address_where_no_ray_answers_is_refused(name, place, answered, no_ray_yet):
+    assert "--address" in answered(["run", recipe(place), "--address", ADDRESSES[name]])
+
+
+def test_ray_that_does_not_start_is_answered(place, answered, no_ray_yet, monkeypatch):
     def time_out(**options):
         raise Exception("The current node timed out during startup.")
 
     monkeypatch.setattr("ray.init", time_out)
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
     assert "timed out during startup" in answered(["run", recipe(place)])
 
 
@@ -568,6 +577,30 @@ TARGETS = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_report_is_not_written_to_a_wrong_place(name, finished, place, answered):
     assert "--to" in answered(["report", str(finished), "--to", TARGETS[name](place)])
+
+
+@contextmanager
+def full_disk():
+    """To this process the disk is full: its files cannot grow beyond 100 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("command", ["report", "partition", "export"])
+def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, place, answered):
+    words = {
+        "report": ["report", str(finished), "--to", "x.html"],
+        "partition": ["partition", recipe(place), "--out", "."],
+        "export": ["export", str(finished), "--model", "aca", "--to", "x"],
+    }[command]
+    with full_disk():
+        told = answered(words)
+    assert "cannot be written" in told
+    assert [path.name for path in place.iterdir() if path.name != "recipe.yaml"] == []
 
 
 @pytest.mark.parametrize("name", TARGETS)

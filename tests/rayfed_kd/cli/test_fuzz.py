@@ -152,7 +152,7 @@ def place(tmp_path, monkeypatch):
 CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), VALUES), min_size=1, max_size=2)
 
 
-@many(400)
+@many(1500)
 def test_recipe(examples, place):
     def check(changes):
         recipe = RECIPE
@@ -235,7 +235,7 @@ def is_plain(value):
     return value is None or isinstance(value, bool | int | float | str)
 
 
-@many(400)
+@many(1500)
 def test_yaml(examples, place):
     def check(content):
         (place / "x.yaml").write_bytes(content)
@@ -261,7 +261,7 @@ PARTS = st.one_of(
 )
 
 
-@many(200)
+@many(800)
 def test_study(examples, place):
     (place / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
     study = {"base": "recipe.yaml", "folder": "x", "runs": [{"label": "A"}, {"label": "B"}]}
@@ -289,7 +289,7 @@ ENTRIES = st.one_of(
 )
 
 
-@many(200)
+@many(800)
 def test_space(examples, place):
     def read():
         space = read_space("space.yaml")
@@ -330,7 +330,7 @@ ROWS = st.lists(
 )
 
 
-@many(300)
+@many(1500)
 def test_trace(examples, place):
     def check(rows, start, length, speed, period_s):
         plain = {"client": 0, "seconds_per_sample": speed, "up_mbit_s": 1.0, "down_mbit_s": 1.0}
@@ -361,7 +361,7 @@ def test_trace(examples, place):
 DAMAGES = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3)
 
 
-@many(300)
+@many(1500)
 def test_parquet(examples, place):
     """Bytes that are changed or cut off, anywhere in a file."""
     Partition((np.arange(6), np.arange(6, 10)), (np.arange(0), np.arange(0)), {}).save(place / "p.parquet")
