@@ -1,7 +1,9 @@
 """Data of your own: a folder of images, and a CSV file. A data set is one marked function.
 
-rayfed-kd run quickstart data='{name: own_data:image_folder, folder: /data/birds, side: 32}'
-rayfed-kd run fedavg data='{name: own_data:csv_table, folder: /data, file: iris.csv}' model.name=mlp
+From the folder of this file:
+
+    rayfed-kd run quickstart data='{name: own_data:image_folder, folder: /data/birds, side: 32}'
+    rayfed-kd run fedavg data='{name: own_data:csv_table, folder: /data, file: iris.csv}' model.name=mlp
 """
 
 import csv
@@ -11,11 +13,10 @@ import numpy as np
 from PIL import Image
 
 import rayfed_kd
-from rayfed_kd import data_source
 from rayfed_kd.data.dataset import RawDataset, Source, Split
 
 
-@data_source
+@rayfed_kd.data_source
 def image_folder(folder: Path, *, side: int = 32) -> Source:
     """Pictures of any size; the name of the subfolder that a picture lies in is its class."""
     files = sorted(path for path in folder.glob("*/*") if path.suffix in (".png", ".jpg"))
@@ -30,13 +31,12 @@ def image_folder(folder: Path, *, side: int = 32) -> Source:
     return Source(files, {"side": side}, decode)  # decoded once, and again when a file changes
 
 
-@data_source
+@rayfed_kd.data_source
 def csv_table(folder: Path, *, file: str, label: str = "label") -> Source:
     """A column of labels; all other columns are numbers. No official test set."""
 
     def decode() -> RawDataset:
-        with (folder / file).open(newline="") as lines:
-            rows = list(csv.DictReader(lines))
+        rows = list(csv.DictReader((folder / file).read_text().splitlines()))
         classes = sorted({row[label] for row in rows})
         labels = np.array([classes.index(row.pop(label)) for row in rows])
         features = np.array([[float(value) for value in row.values()] for row in rows], np.float32)
@@ -48,8 +48,7 @@ def csv_table(folder: Path, *, file: str, label: str = "label") -> Source:
 if __name__ == "__main__":
     stream = np.random.default_rng(1)  # made up here: dark and bright pictures, and two heaps of points
     lines = ["x,y,label"]
-    for index in range(200):
-        bright = index % 2
+    for index, bright in enumerate([0, 1] * 100):
         file = Path("pictures", ("dark", "bright")[bright], f"{index}.png")
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(stream.integers(80 * bright, 100 + 80 * bright, (40, 50, 3), np.uint8)).save(file)
