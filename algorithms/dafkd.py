@@ -138,13 +138,13 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         discriminator = ctx.model(client.discriminator, "discriminator")
         others = {"discriminator": discriminator, "generator": generator}
         options.train(student, others, ctx)  # eq. 2, 3, 9
-        kept = student.vector() if options.protocol == "local" else torch.empty(0)
+        weights = student.vector() if options.protocol == "local" else torch.empty(0)
         parts = {"student": student.vector()}
         if options.adversarial:
             parts["generator"] = generator.vector()
         if options.adversarial and options.protocol == "upload":
             parts["discriminator"] = discriminator.vector()
-        return ClientState(discriminator.vector(), kept), Reply(**parts, samples=ctx.num_samples)
+        return ClientState(discriminator.vector(), weights), Reply(**parts, samples=ctx.num_samples)
 
     @property
     def asynchronous(self) -> bool:

@@ -197,8 +197,8 @@ class FedD2S(Method[Tensor, Tensor]):
             for chosen in torch.split(order, ctx.local.batch_size):
                 if self.options.mechanism != "none" and compared > 1:  # at 1 both sides are H_1
                     with torch.no_grad():
-                        told = between(layer, compared, before, deep[chosen])
-                    loss = self.difference(told, between(1, compared, copy, first[chosen]))  # eq. 9
+                        target = between(layer, compared, before, deep[chosen])
+                    loss = self.difference(target, between(1, compared, copy, first[chosen]))  # eq. 9
                     ctx.log(server_imitation=loss)
                     taught.minimise(loss)
                 hard = cross_entropy(from_(1, copy, first[chosen]), labels[chosen])  # eq. 10

@@ -106,8 +106,8 @@ class FedDisco(OneExchange[ServerState, ClientState]):
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """Average by p_k from n_k and d_k; by n_k alone where every p_k is cut to 0."""
-        told = {reply.client: float(reply["discrepancy"]) for reply in replies if "discrepancy" in reply}
-        known = {**server.discrepancies, **told}
+        fresh = {reply.client: float(reply["discrepancy"]) for reply in replies if "discrepancy" in reply}
+        known = {**server.discrepancies, **fresh}
         samples = replies.numbers("samples")
         shares = collaboration(samples, [known[client] for client in replies.clients], self.options)
         cut = not any(shares)

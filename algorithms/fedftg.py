@@ -157,8 +157,8 @@ class FedFTG(OneExchange[ServerState, ClientState]):
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """Average the cohort's models, then fine-tune the average and G for I iterations."""
-        told = {reply.client: reply["label_counts"] for reply in replies if "label_counts" in reply}
-        known = {**server.label_counts, **told}
+        fresh = {reply.client: reply["label_counts"] for reply in replies if "label_counts" in reply}
+        known = {**server.label_counts, **fresh}
         mean = new_model(replies, self.options, server.weights)
         tuned, generator = self._fine_tuned(mean, server, replies, known, ctx)
         return ServerState(tuned, generator, known, server.version + 1)

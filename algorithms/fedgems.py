@@ -223,16 +223,16 @@ class Fusion:
         lesson = blended(self.pool[ids], options.epsilon)  # S2
         if options.self_training:  # S1
             lesson.hard[right], lesson.soft[right] = 1.0, 0.0
-        asked = unknown.clone()
-        asked |= right & (not options.self_training)
-        asked |= recalled & (not options.self_distillation)
-        untaught = torch.zeros_like(asked)
-        if self._questions is not None and asked.any():
-            answers = self._questions.ask(ids[asked]).to(logits)
-            lesson.teacher[asked] = mean_logits(list(answers))
+        taught = unknown.clone()
+        taught |= right & (not options.self_training)
+        taught |= recalled & (not options.self_distillation)
+        untaught = torch.zeros_like(taught)
+        if self._questions is not None and taught.any():
+            answers = self._questions.ask(ids[taught]).to(logits)
+            lesson.teacher[taught] = mean_logits(list(answers))
             if options.ensemble_distillation:  # S3
-                alpha = entropy_weights(answers, labels[asked])
-                chosen = unknown[asked]
+                alpha = entropy_weights(answers, labels[taught])
+                chosen = unknown[taught]
                 lesson.teacher[unknown] = torch.einsum("kn,knc->nc", alpha, answers)[chosen]
                 untaught[unknown] = (alpha.sum(dim=0) == 0)[chosen]
                 lesson.soft[untaught] = 0.0

@@ -204,8 +204,8 @@ class FedGen(OneExchange[ServerState, None]):
         generator = ctx.model(server.generator, "generator")
         model = ctx.frozen_model(server.weights)
         heads = Ensemble(model, list(replies.vectors("student")), lambda m, z: m.classify(z), batched=True)
-        kept = {name: value.to(ctx.device) for name, value in server.moments.items()}
-        optimizer = Optimizer(faded(own.optimizer, own.lr_decay**server.version), generator, kept)
+        moments = {name: value.to(ctx.device) for name, value in server.moments.items()}
+        optimizer = Optimizer(faded(own.optimizer, own.lr_decay**server.version), generator, moments)
         for _ in range(own.steps):
             labels = drawn_labels(drawn_from, own.batch_size, ctx)
             epsilon = noise(len(labels), generator, ctx)

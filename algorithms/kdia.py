@@ -55,6 +55,7 @@ from rayfed_kd.toolbox.generation import (
     generate,
     generated_directions,
     labelled_noise_batches,
+    mean_cosines,
     stage_of_maps,
 )
 from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, train_phases
@@ -212,21 +213,16 @@ class KDIA(OneExchange[ServerState, None]):
         """F_k against N_k / sum N, and Fig. 7: cosines of generated and real features by class, [C]."""
         three = known_frequencies(server, ctx)
         weights = {"single (samples)": three.samples, "triple": combined(three, self.options.mean)}
-        shown: dict[str, Shown] = {
-            "teacher_weights": Distribution(
-                {series: torch.from_numpy(value) for series, value in weights.items()},
-                "a client's weight in the teacher",
-            )
-        }
+        series = {name: torch.from_numpy(value) for name, value in weights.items()}
         compared = self._compared(server.teacher, ctx)
         replies = cohort.broadcast(self.class_features, Message(teacher=compared))
-        counts = torch.stack(list(replies.vectors("samples_of_class"))).sum(0)
-        real = torch.stack(list(replies.vectors("real"))).sum(0) / counts.clamp(min=1)[:, None]
+        sums, counts = replies.vectors("real"), replies.vectors("samples_of_class")
         generated = generated_directions(ctx.frozen_model(server.generator, "generator"), ctx)
-        similar = (real * generated).sum(1)
-        similar[counts == 0] = torch.nan
-        quantity = "mean cosine of generated and real features"
-        return {**shown, "feature_similarity": ClassValues({"same class": similar}, quantity)}
+        cosines = {"same class": mean_cosines(sums, counts, generated)}
+        return {
+            "teacher_weights": Distribution(series, "a client's weight in the teacher"),
+            "feature_similarity": ClassValues(cosines, "mean cosine of generated and real features"),
+        }
 
     def class_features(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Sums of unit feature vectors of a client's own images by class, [C, F], and their number."""
@@ -242,10 +238,9 @@ class KDIA(OneExchange[ServerState, None]):
         """Algorithm 1, lines 13 to 20: last round's generator against the cohort's heads."""
         generator = ctx.model(server.generator, "generator")
         model = ctx.frozen_model(server.student)
-        stage = stage_of_maps(model, ctx)
         samples = torch.tensor(replies.numbers("samples"), device=ctx.device)
         shares = samples / samples.sum() / (len(replies) if self.options.ensemble_scale == "k" else 1)
-        ensemble = mixed_heads(model, list(replies.vectors("student")), stage, shares)
+        ensemble = mixed_heads(model, list(replies.vectors("student")), stage_of_maps(model, ctx), shares)
         train_generator_on_labels(generator, ensemble, self.options.generator.training, ctx)
         return generator.vector().cpu()
 

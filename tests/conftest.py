@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from pathlib import Path
 
 import pytest
 
@@ -57,15 +58,20 @@ def no_ray(session_ray):
     session_ray.end()
 
 
-@pytest.fixture
-def blank_pictures(monkeypatch):
-    """Figures are made and not drawn, which is most of a small run's time; for tests that look at none."""
+@pytest.fixture(autouse=True)
+def blank_pictures(request, monkeypatch):
+    """Figures are made and not drawn, which is most of a small run's time; tests marked `pictures` draw."""
+    if request.node.get_closest_marker("pictures"):
+        return
     from image_files import images, png
+    from matplotlib.figure import Figure
 
-    blank = png(images(4, 4))
+    blank = {"png": png(images(4, 4)), "svg": '<svg viewBox="0 0 4 4"><path d="M0 0"/></svg>'}
 
-    def save_blank(figure, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(blank)
+    def save_blank(figure, target, *, format, **options):
+        if hasattr(target, "write"):
+            target.write(blank[format])
+        else:
+            Path(target).write_bytes(blank[format])
 
-    monkeypatch.setattr("rayfed_kd.results.figures.save_figure", save_blank)
+    monkeypatch.setattr(Figure, "savefig", save_blank)

@@ -48,11 +48,10 @@ from rayfed_kd.protocol.codec import UnstorableError, pack, unpack
 from rayfed_kd.protocol.message_codec import Wire
 from rayfed_kd.setting.setting import Setting
 
+# One size on every host: with other shapes, kernels may round differently, and predictions could change.
 EVALUATION_BATCH = 256
 # A step's facts, its reply's parts and its client's state. Only the facts travel to the server at once.
 HostResult = tuple[StepFacts, Mapping[str, Array], Mapping[str, Any]]
-_Done = tuple[Any, Reply, dict[str, Array]]
-_How = tuple[float, str | None, tuple[float, float]]  # seconds, why alone, MiB of the process and the GPU
 
 
 class Host:
@@ -73,52 +72,26 @@ class Host:
         self._data = setting.device_data(device)
         self._down, self._up = setting.wire("down"), setting.wire("up")
         self._uncoded = Wire(setting.method.up, "up")
+        # Client -> number of the dispatch that made its state, and the state; the least recent goes first.
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
         self._pools: dict[str, Tensor] = {}
-        self._groups = GroupTraining()
+        self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
         self._process, self._node = psutil.Process(), platform.node()
 
-    def step(self, call: StepCall) -> HostResult:
-        """Run a client's step.
+    def step(self, call: StepCall, ctx: ClientContext | None = None) -> HostResult:
+        """Run a client's step: from the message's wire form to that of the reply.
 
+        Args:
+            call: the step.
+            ctx: the client's context, if `steps` runs the step as one of a group; it then takes back the
+                modules of all.
         Returns: the step's facts, the reply's encoded parts, and the packed new state.
         Raises: StepError if the method raised or its state cannot be stored.
         """
-        started = time.perf_counter()
-        ctx = self._context(call.facts)
-        try:
-            done = self._run(call, ctx)
-        finally:
-            self._module_pool.take_back()
-        return self._result(call, ctx, done, (time.perf_counter() - started, None, self._memory()))
-
-    def steps(
-        self, calls: Sequence[StepCall]
-    ) -> tuple[list[StepFacts], list[Mapping[str, Array]], list[Mapping[str, Any]]]:
-        """Run a group of clients' steps, with their local epochs as one batch.
-
-        Returns: the steps' facts, encoded parts and packed states, each in the calls' order.
-        Raises: StepError if the method raised for one of them or its state cannot be stored.
-        """
-        started = time.perf_counter()
-        contexts = [self._context(call.facts) for call in calls]
-        steps = [(ctx, partial(self._run, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
-        try:
-            outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
-        finally:
-            self._module_pool.take_back()
-        seconds, memory = (time.perf_counter() - started) / len(calls), self._memory()
-        results = [
-            self._result(call, ctx, outcome.value, (seconds, outcome.alone, memory))
-            for call, ctx, outcome in zip(calls, contexts, outcomes, strict=True)
-        ]
-        facts, parts, states = zip(*results, strict=True)
-        return list(facts), list(parts), list(states)
-
-    def _run(self, call: StepCall, ctx: ClientContext) -> _Done:
-        """The method's step: from the message's and the state's wire form to the reply's arrays."""
+        started, in_group = time.perf_counter(), ctx is not None
+        ctx = ctx or self._context(call.facts)
         try:
             # A broadcast is copied to the device once per round, not once per client.
             if self._message[0] != call.message:
@@ -131,19 +104,56 @@ class Host:
             state, reply = getattr(self._setting.method, call.step)(state, message, ctx)
             if not isinstance(reply, Reply):
                 raise TypeError(f"{call.step} returned a {type(reply).__name__}, expected (state, Reply)")
-            return state, reply, {name: to_array(part) for name, part in reply.parts.items()}
+            arrays = {name: to_array(part) for name, part in reply.parts.items()}
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
-
-    def _result(self, call: StepCall, ctx: ClientContext, done: _Done, how: _How) -> HostResult:
-        """A step's outcome as it travels: parts counted and encoded, the state packed."""
-        state, reply, arrays = done
-        seconds, alone, (rss_mb, gpu_mb) = how
+        finally:
+            if not in_group:
+                self._module_pool.take_back()
+        seconds, (rss_mb, gpu_mb) = time.perf_counter() - started, self._memory()
         # An observation is no traffic of the deployment, so no codec changes its reply.
         parts, sizes = (self._uncoded if call.observing else self._up).encoded(arrays)
-        if state is None:
-            packed = NO_STATE
-        else:
+        facts = StepFacts(
+            metadata=reply.metadata,
+            sizes=sizes,
+            non_finite=_non_finite(arrays, parts),
+            logged=ctx.logged(),
+            samples=ctx.samples_drawn,
+            host=self._host,
+            node=self._node,
+            seconds=seconds,
+            keeps_state=state is not None,
+            rss_mb=rss_mb,
+            gpu_mb=gpu_mb,
+        )
+        return facts, parts, self._packed(call, state)
+
+    def steps(
+        self, calls: Sequence[StepCall]
+    ) -> tuple[list[StepFacts], list[Mapping[str, Array]], list[Mapping[str, Any]]]:
+        """Run a group of clients' steps, with their local epochs as one batch.
+
+        Returns: the steps' facts, encoded parts and packed states, each in the calls' order.
+        Raises: StepError if the method raised for one of them or its state cannot be stored.
+        """
+        started = time.perf_counter()
+        contexts = [self._context(call.facts) for call in calls]
+        steps = [(ctx, partial(self.step, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
+        try:
+            outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
+        finally:
+            self._module_pool.take_back()
+        facts, parts, states = zip(*(outcome.value for outcome in outcomes), strict=True)
+        # The clients' turns interleave, so that only the group's time is known.
+        seconds = (time.perf_counter() - started) / len(calls)
+        reasons = [outcome.alone for outcome in outcomes]
+        shared = [replace(one, seconds=seconds, alone=why) for one, why in zip(facts, reasons, strict=True)]
+        return shared, list(parts), list(states)
+
+    def _packed(self, call: StepCall, state: Any) -> Mapping[str, Any]:
+        """A client's new state as it travels; this host keeps it, too, unless the step was an observation."""
+        packed = NO_STATE
+        if state is not None:
             try:
                 packed = {"state": pack(state)}
             except UnstorableError as error:
@@ -154,21 +164,7 @@ class Host:
             self._kept.move_to_end(call.facts.client)
             while len(self._kept) > self._keep_states:
                 self._kept.popitem(last=False)
-        facts = StepFacts(
-            metadata=reply.metadata,
-            sizes=sizes,
-            non_finite=_non_finite(arrays, parts),
-            logged=ctx.logged(),
-            samples=ctx.samples_drawn,
-            host=self._host,
-            node=self._node,
-            seconds=seconds,
-            alone=alone,
-            keeps_state=state is not None,
-            rss_mb=rss_mb,
-            gpu_mb=gpu_mb,
-        )
-        return facts, parts, packed
+        return packed
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """Evaluate a shared model on a stretch of test samples."""
@@ -178,10 +174,10 @@ class Host:
 
     def personal(self, call: PersonalCall) -> Evaluated:
         """A client's own model, which the method makes from the client's state."""
-        state, asked = self._asked(call)
-        model = self._setting.method.personal(state, asked)
-        found = model if isinstance(model, Evaluated) else Evaluated(model, "model")
-        return replace(found, architecture=asked.architecture(found.architecture))
+        state, ctx = self._state_and_context(call)
+        model = self._setting.method.personal(state, ctx)
+        evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
+        return replace(evaluated, architecture=ctx.architecture(evaluated.architecture))
 
     def evaluate_personal(self, call: PersonalCall) -> int:
         """Count the correct predictions of a client's own model.
@@ -203,19 +199,19 @@ class Host:
         finally:
             self._module_pool.take_back()
 
-    def _asked(self, call: PersonalCall) -> tuple[Any, ClientContext]:
+    def _state_and_context(self, call: PersonalCall) -> tuple[Any, ClientContext]:
         """A client's state, and the context in which the method makes a model from it."""
         # Participations count from 1, so participation 0 shares no random stream with a client's steps. A
         # client without a state gets the one that its first step, of participation 1, will start from.
-        asked, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
-        return self._state(call.state, call.state_version, first), asked
+        ctx, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
+        return self._state(call.state, call.state_version, first), ctx
 
     def _completed(self, call: PersonalCall, part: SharedPart) -> Callable[[Tensor], Tensor]:
         """A client's first layers followed by the server's part."""
-        state, asked = self._asked(call)
+        state, ctx = self._state_and_context(call)
         vector = to_tensor(part.vectors.resolve()[part.name], self._device)
         frozen = self._frozen(Evaluated(vector, part.architecture))
-        return self._setting.method.completed(state, frozen, asked)
+        return self._setting.method.completed(state, frozen, ctx)
 
     def _frozen(self, evaluated: Evaluated) -> FlatModule:
         return self._module_pool.lend(evaluated.architecture, evaluated.vector).freeze()
@@ -246,18 +242,21 @@ class Host:
         """The client's state of version `wanted`: initialised, kept on this host, or fetched."""
         if handle is None:
             return self._setting.method.init_client(ctx)
+        # Versions are compared, as the client may have run elsewhere since, or a lost host's step again.
         version, state = self._kept.get(ctx.client, (-1, None))
         if version == wanted:
             return state
         return unpack(handle.resolve()["state"], self._device)
 
     def _memory(self) -> tuple[float, float]:
+        # Reserved, not allocated: torch keeps what it freed, and no other process can have it.
         gpu = torch.cuda.memory_reserved(self._device) / 2**20 if self._device.type == "cuda" else 0.0
         return self._process.memory_info().rss / 2**20, gpu
 
     def _pool(self, split: str) -> Tensor:
         if split not in self._pools:
             if split == "local":
+                # In client order, by which the server cuts the results into clients again.
                 pooled = np.concatenate(self._setting.partition.test)
             else:
                 test = self._setting.dataset.test

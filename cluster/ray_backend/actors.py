@@ -102,8 +102,8 @@ class ClientActor:
     def steps(self, packed: PackedCalls) -> tuple[bytes, Any, list[Any] | None]:
         """Run a group's steps: packed facts, stacked parts, and states (None if no client keeps one)."""
         facts, parts, states = self._host.steps(packed.calls())
-        kept = states if any(one.keeps_state for one in facts) else None
-        return pack_facts(facts), stacked(parts), kept
+        stateless = not any(one.keeps_state for one in facts)
+        return pack_facts(facts), stacked(parts), None if stateless else states
 
     def several(self, packed: PackedCalls) -> list[Any]:
         """Run steps one after another, in one call, as a call costs more than a short step.
@@ -165,7 +165,7 @@ class ServerActor:
         self._assembled: AssembledRun | None = None
         self._engine: RayEngine | None = None
         self._stopping = False
-        self._told: list[str] = []
+        self._lines: list[str] = []
 
     async def run(self) -> dict[str, Any]:
         """Run all rounds and return the summary. The tables are closed also after an error."""
@@ -182,7 +182,7 @@ class ServerActor:
             faults=recipe.faults,
             max_inflight=recipe.placement.max_inflight,
             on_load=meters.in_flight,
-            tell=self._told.append,
+            tell=self._lines.append,
         )
         # In a thread: the event loop must stay free for references, of which resuming needs some, too.
         self._assembled = await asyncio.to_thread(
@@ -193,7 +193,7 @@ class ServerActor:
             device=self._device,
             resume=self._resume,
             on_event=meters.round,
-            tell=self._told.append,
+            tell=self._lines.append,
         )
         if self._stopping:  # `stop` came while the run was assembled, and had no simulation to stop yet
             self._assembled.simulation.stop()
@@ -205,9 +205,9 @@ class ServerActor:
         return [] if self._assembled is None else self._assembled.recorder.events[since:]
 
     @ray.method(concurrency_group="control")
-    async def told(self, since: int) -> list[str]:
+    async def lines(self, since: int) -> list[str]:
         """Lines for the user from index `since` on, such as damaged checkpoints and lost hosts."""
-        return self._told[since:]
+        return self._lines[since:]
 
     @ray.method(concurrency_group="control")
     async def stop(self) -> None:

@@ -71,11 +71,11 @@ class Rows:
         self._handle = handle
 
     def __reduce__(self) -> Any:
-        # Without the cached `found`: only the reference travels, and the receiver fetches for itself.
+        # Without the cached `unpacked`: only the reference travels, and the receiver fetches for itself.
         return Rows, (self._handle,)
 
     @cached_property
-    def found(self) -> Sequence[Mapping[str, Array]]:
+    def unpacked(self) -> Sequence[Mapping[str, Array]]:
         """Each client's arrays by name, in the group's order."""
         return unstacked(self._handle.resolve())
 
@@ -94,7 +94,7 @@ class RowHandle:
 
     def resolve(self) -> Mapping[str, Array]:
         """The client's arrays, as read-only views of shared memory."""
-        return self._rows.found[self._place]
+        return self._rows.unpacked[self._place]
 
     def own(self) -> RayHandle:
         """A handle on a copy in the store. A kept `RowHandle` would keep the whole group's arrays there."""

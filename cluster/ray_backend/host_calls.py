@@ -9,9 +9,7 @@ from typing import Any
 import ray
 
 from cluster.engine.calls import (
-    NO_STATE,
     EvaluationCall,
-    Held,
     PersonalCall,
     StepFacts,
     StepResult,
@@ -20,7 +18,6 @@ from cluster.ray_backend.handles import RayHandle, RowHandle, Rows
 from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.packing import PackedCalls, unpack_facts
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Handle
 
 # Errors that mean that a process, a machine or data on it was lost: the step may run again elsewhere.
 LOST = (
@@ -47,7 +44,7 @@ async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
         packed, parts, *states = several.remote(PackedCalls.of([job.calls[0] for job in jobs]))
         facts, rows = unpack_facts(await asyncio.wrap_future(packed.future())), Rows(RayHandle(parts))
         return [
-            [_result(one, RowHandle(rows, place), RayHandle(state))] if isinstance(one, StepFacts) else one
+            [StepResult(one, RowHandle(rows, place), RayHandle(state))] if isinstance(one, StepFacts) else one
             for place, (one, state) in enumerate(zip(facts, states, strict=True))
         ]
     if len(calls) > 1:
@@ -56,7 +53,7 @@ async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
         rows, state_rows = Rows(RayHandle(parts)), Rows(RayHandle(states))
         return [
             [
-                _result(one, RowHandle(rows, place), RowHandle(state_rows, place))
+                StepResult(one, RowHandle(rows, place), RowHandle(state_rows, place))
                 for place, one in enumerate(facts)
             ]
         ]
@@ -65,12 +62,7 @@ async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
     if isinstance(calls[0], PersonalCall):
         return [[await asyncio.wrap_future(actor.evaluate_personal.remote(calls[0]).future())]]
     step_facts, parts, state = actor.step.remote(calls[0])
-    return [[_result(await asyncio.wrap_future(step_facts.future()), RayHandle(parts), RayHandle(state))]]
-
-
-def _result(facts: StepFacts, parts: Handle, state: Handle) -> StepResult:
-    """A step's result. A client without a state gets no reference, so that checkpoints fetch nothing."""
-    return StepResult(facts, parts, state if facts.keeps_state else Held(NO_STATE))
+    return [[StepResult(await asyncio.wrap_future(step_facts.future()), RayHandle(parts), RayHandle(state))]]
 
 
 def explained(error: Exception) -> Exception:

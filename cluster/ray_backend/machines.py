@@ -54,15 +54,15 @@ class Seen:
 
 def ray_nodes() -> list[Node]:
     """The live machines of the Ray cluster that this process is connected to."""
-    found = []
+    nodes = []
     for node in ray.nodes():  # type: ignore[no-untyped-call]
         if node["Alive"]:
             has = dict(node["Resources"])
             cpus, gpus, memory = (has.pop(name, 0.0) for name in ("CPU", "GPU", "memory"))
             has.pop("object_store_memory", None)
             own = {name: amount for name, amount in has.items() if not name.startswith("node:")}
-            found.append(Node(cpus, gpus, memory, own, node["Labels"], node["NodeID"]))
-    return found
+            nodes.append(Node(cpus, gpus, memory, own, node["Labels"], node["NodeID"]))
+    return nodes
 
 
 def prepare_machines(
@@ -82,13 +82,13 @@ def prepare_machines(
     if len(nodes) == 1:
         return blueprint, list(nodes)
     seen = _on_each(nodes, look, ray.put(blueprint), folder)  # once, with its partition
-    for found in seen:
-        check_seen(found, blueprint)
-    kinds = {found.instruction_set: found.machine for found in seen}
+    for one in seen:
+        check_seen(one, blueprint)
+    kinds = {one.instruction_set: one.machine for one in seen}
     if len(kinds) > 1:
-        told = ", ".join(f"{machine} {kind}" for kind, machine in kinds.items())
-        tell(f"machines of several instruction sets ({told}): results repeat on machines of one kind only")
-    looked = [replace(node, sees_folder=found.folder) for node, found in zip(nodes, seen, strict=True)]
+        sets = ", ".join(f"{machine} {kind}" for kind, machine in kinds.items())
+        tell(f"machines of several instruction sets ({sets}): results repeat on machines of one kind only")
+    looked = [replace(node, sees_folder=one.folder) for node, one in zip(nodes, seen, strict=True)]
     return _with_data(blueprint, looked, seen, how), looked
 
 
@@ -114,13 +114,13 @@ def look(blueprint: Blueprint, folder: str) -> Seen:
     )
 
 
-def check_seen(found: Seen, blueprint: Blueprint) -> None:
+def check_seen(seen: Seen, blueprint: Blueprint) -> None:
     """Raises RunError if the machine runs other code than made the blueprint, or cannot import the method."""
-    different = differences(blueprint.identity, found.identity)
+    different = differences(blueprint.identity, seen.identity)
     if different:
-        raise RunError(f"machine {found.machine}: {different}; {REMEDY}")
-    if found.method:
-        raise RunError(f"machine {found.machine}: {found.method}; {REMEDY}")
+        raise RunError(f"machine {seen.machine}: {different}; {REMEDY}")
+    if seen.method:
+        raise RunError(f"machine {seen.machine}: {seen.method}; {REMEDY}")
 
 
 def _with_data(blueprint: Blueprint, nodes: Sequence[Node], seen: Sequence[Seen], how: How) -> Blueprint:
@@ -140,7 +140,7 @@ def to_be_sent(seen: Sequence[Seen], how: How, entry: Path) -> list[int] | None:
 
     Raises: DataError if `how` is "shared" and a machine does not see the data.
     """
-    blind = [found.machine for found in seen if not found.data]
+    blind = [one.machine for one in seen if not one.data]
     if how == "shared" and blind:
         raise DataError(
             f"placement.data = shared: {', '.join(blind)} cannot see {entry}; expected $RAYFED_KD_CACHE on "
@@ -148,7 +148,7 @@ def to_be_sent(seen: Sequence[Seen], how: How, entry: Path) -> list[int] | None:
         )
     if how == "shared" or (how == "auto" and not blind):
         return None
-    return [place for place, found in enumerate(seen) if not found.cached]
+    return [place for place, one in enumerate(seen) if not one.cached]
 
 
 @dataclass(frozen=True)
@@ -180,14 +180,14 @@ def survey() -> list[Surveyed]:
     """
     nodes = ray_nodes()
     held = [_start(probe_array, node) for node in nodes]
-    found = []
+    surveyed = []
     for place, node in enumerate(nodes):
         other = held[(place + 1) % len(nodes)]
         ray.wait([other])
         machine, gpus, known, put_s, get_s = _result(node, _start(probe, node, [other]))
         rates = (PROBE_BYTES / 1e6 / seconds for seconds in (put_s, get_s))
-        found.append(Surveyed(node, _address(node), machine, gpus, differences(identity(), known), *rates))
-    return found
+        surveyed.append(Surveyed(node, _address(node), machine, gpus, differences(identity(), known), *rates))
+    return surveyed
 
 
 def probe_array() -> Array:
@@ -234,8 +234,8 @@ def _on_each(nodes: Sequence[Node], work: Callable[..., Any], *given: Any) -> li
 
 
 def _start(work: Callable[..., Any], node: Node, *given: Any) -> Any:
-    there = NodeAffinitySchedulingStrategy(node.id, soft=False)
-    return ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=there).remote(*given)
+    affinity = NodeAffinitySchedulingStrategy(node.id, soft=False)
+    return ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=affinity).remote(*given)
 
 
 def _result(node: Node, ref: Any) -> Any:
@@ -251,8 +251,8 @@ def _result(node: Node, ref: Any) -> Any:
 
 def _address(node: Node) -> str:
     """Where a machine is, for people."""
-    there = {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes()}  # type: ignore[no-untyped-call]
-    return str(there.get(node.id, node.id))
+    addresses = {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes()}  # type: ignore[no-untyped-call]
+    return str(addresses.get(node.id, node.id))
 
 
 def _last_line(error: Exception) -> str:

@@ -66,12 +66,12 @@ def stacked(parts: Sequence[Parts]) -> Parts | list[Parts]:
     return {name: np.stack([one[name] for one in parts]) for name in first}
 
 
-def unstacked(found: Any) -> Sequence[Any]:
+def unstacked(stack: Any) -> Sequence[Any]:
     """What `stacked` gave, a mapping for each client again; lists of states as they are."""
-    if not isinstance(found, Mapping):
-        return list(found)
-    count = len(next(iter(found.values()), ()))
-    return [{name: whole[place, ...] for name, whole in found.items()} for place in range(count)]
+    if not isinstance(stack, Mapping):
+        return list(stack)
+    count = len(next(iter(stack.values()), ()))
+    return [{name: whole[place, ...] for name, whole in stack.items()} for place in range(count)]
 
 
 def _kinds(parts: Parts) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:

@@ -19,7 +19,6 @@ from cluster.ray_backend.resources import (
 )
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe, ResourceRecipe
-from rayfed_kd.setting.timing import make_schedule
 
 
 @dataclass(frozen=True)
@@ -81,32 +80,33 @@ class Bundles:
     """A placement group for a whole run.
 
     Attributes:
-        asked, selectors: resource -> amount and label -> selector, of each bundle.
+        requests, selectors: resource -> amount and label -> selector, of each bundle.
         places: in which bundle the server and host 0, 1, ... lie. A bundle must ask for something: an actor
             that asks for nothing has the place -1, any bundle.
     """
 
-    asked: list[dict[str, float]]
+    requests: list[dict[str, float]]
     selectors: list[dict[str, str]]
     places: list[int]
 
 
 def bundles(plan: Plan) -> Bundles:
     """The placement group of a plan's server and hosts."""
-    found = Bundles([], [], [])
+    group = Bundles([], [], [])
     for place, actor in enumerate(plan.actors):
-        bundle = amounts(actor)
-        found.places.append(len(found.asked) if bundle else -1)
-        if bundle:
-            found.asked.append(bundle)
-            found.selectors.append(_selector(actor, plan.server_nodes if place == 0 else ()))
-    return found
+        request = amounts(actor)
+        group.places.append(len(group.requests) if request else -1)
+        if request:
+            group.requests.append(request)
+            group.selectors.append(_selector(actor, plan.server_nodes if place == 0 else ()))
+    return group
 
 
 def rooms(recipe: Recipe, nodes: Sequence[Node]) -> int:
     """How many runs of a server and one client actor fit; one per machine if these request nothing."""
     needs = total(amounts(actor) for actor in (recipe.placement.client, recipe.placement.server))
     has = total({"CPU": node.cpus, "GPU": node.gpus, **node.resources} for node in nodes)
+    # 1e-9 here and below: requests such as 0.1 CPU are inexact in floats.
     fits = [int(has.get(name, 0.0) / need + 1e-9) for name, need in needs.items()]
     return max(1, min(fits, default=len(nodes)))
 
@@ -116,21 +116,25 @@ def _selector(actor: ResourceRecipe, nodes: Sequence[str]) -> dict[str, str]:
     return {**actor.label_selector, **on}
 
 
-def plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
+def plan_hosts(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:
     """Plan the hosts for a recipe on these machines.
 
+    Args:
+        recipe: says what an actor requests, and for which clients.
+        at_work: most clients at work at a time, the schedule's `concurrency`: more hosts would stand idle.
+        nodes: the machines.
     Raises: RecipeError if the requests do not fit, as Ray would wait for ever; it names both amounts.
     """
     seen = tuple(node.id for node in nodes if node.sees_folder)
-    plan = replace(_plan_hosts(recipe, nodes), strategy=recipe.placement.strategy)
+    plan = replace(_plan_hosts(recipe, at_work, nodes), strategy=recipe.placement.strategy)
     return plan if len(seen) == len(nodes) else replace(plan, server_nodes=seen)
 
 
-def _plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
+def _plan_hosts(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:
     clients, wanted = recipe.partition.clients, recipe.placement.clients_per_actor
     client, server = recipe.placement.client, recipe.placement.server
     if recipe.placement.overrides:
-        return _plan_classes(recipe, nodes)
+        return _plan_classes(recipe, at_work, nodes)
     room = _room(recipe, nodes)
     if wanted != "auto":
         hosts = math.ceil(clients / wanted)
@@ -144,11 +148,10 @@ def _plan_hosts(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
     memory = sum(node.memory_bytes for node in nodes)
     if clients <= room and clients * HOST_BYTES <= memory / 2:
         return Plan(clients, True, 1, client, server)
-    at_work = make_schedule(recipe).concurrency
     return Plan(min(room, at_work, max(1, int(memory / 2 / HOST_BYTES))), False, 1, client, server)
 
 
-def _plan_classes(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
+def _plan_classes(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:
     """Hosts where some clients ask for more than others: each class has at least one.
 
     `auto` gives every client its own where all fit, else adds one host after the other to the class
@@ -176,11 +179,11 @@ def _plan_classes(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
     memory = sum(node.memory_bytes for node in nodes)
     if _fits(nodes, server, kinds, all_own) and clients * HOST_BYTES <= memory / 2:
         return _plan(recipe, groups, all_own, 1)
-    counts, most = alone, max(len(groups), make_schedule(recipe).concurrency)
+    counts, most = alone, max(len(groups), at_work)
     while sum(counts) < most:
         order = sorted(range(len(counts)), key=lambda i: -all_own[i] / counts[i])
         larger = [[n + (i == c) for i, n in enumerate(counts)] for c in order if counts[c] < all_own[c]]
-        fitting = next((found for found in larger if _fits(nodes, server, kinds, found)), None)
+        fitting = next((one for one in larger if _fits(nodes, server, kinds, one)), None)
         if fitting is None:
             break
         counts = fitting
@@ -189,13 +192,13 @@ def _plan_classes(recipe: Recipe, nodes: Sequence[Node]) -> Plan:
 
 def _groups(recipe: Recipe) -> list[tuple[ResourceRecipe, list[int]]]:
     """What is asked for, and by which clients; those without an override last."""
-    found: list[tuple[ResourceRecipe, list[int]]] = []
+    groups: list[tuple[ResourceRecipe, list[int]]] = []
     for override in recipe.placement.overrides:
-        asked = ResourceRecipe(**override.model_dump(exclude={"clients"}))
-        found.append((asked, sorted(override.clients)))
-    taken = {client for _, members in found for client in members}
+        request = ResourceRecipe(**override.model_dump(exclude={"clients"}))
+        groups.append((request, sorted(override.clients)))
+    taken = {client for _, members in groups for client in members}
     rest = [client for client in range(recipe.partition.clients) if client not in taken]
-    return [*found, (recipe.placement.client, rest)] if rest else found
+    return [*groups, (recipe.placement.client, rest)] if rest else groups
 
 
 def _plan(
@@ -220,10 +223,10 @@ def _fits(
     """
     free = [FreeResources(node) for node in nodes]
     actors = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
-    wanted = sorted(actors, key=lambda asked: (-asked.num_gpus, -asked.num_cpus))
+    wanted = sorted(actors, key=lambda request: (-request.num_gpus, -request.num_cpus))
     if not any(room.take(server, 0) for room in free if room.node.sees_folder):
         return False
-    return all(any(room.take(asked, HOST_BYTES) for room in free) for asked in wanted)
+    return all(any(room.take(request, HOST_BYTES) for room in free) for request in wanted)
 
 
 def _wanted(kinds: Sequence[ResourceRecipe], counts: Sequence[int]) -> str:
@@ -235,21 +238,21 @@ def _wanted(kinds: Sequence[ResourceRecipe], counts: Sequence[int]) -> str:
 def _lacking(recipe: Recipe, nodes: Sequence[Node]) -> str:
     """Which labels and amounts no machine has, and who asks for them; empty if something else is short."""
     overrides = len(recipe.placement.overrides)
-    asked = {"placement.server": recipe.placement.server}
+    requests = {"placement.server": recipe.placement.server}
     for place, (resources, _) in enumerate(_groups(recipe)):
-        asked[f"placement.overrides.{place}" if place < overrides else "placement.client"] = resources
-    told = []
-    for who, one in asked.items():
+        requests[f"placement.overrides.{place}" if place < overrides else "placement.client"] = resources
+    lines = []
+    for who, one in requests.items():
         for label, wanted in one.label_selector.items():
-            there = {node.labels.get(label) for node in nodes}
-            if not any(selects(wanted, value) for value in there):
-                known = ", ".join(sorted(value for value in there if value is not None)) or "none"
-                told.append(f"{who}.label_selector: {label} {wanted}, there is {known}")
+            values = {node.labels.get(label) for node in nodes}
+            if not any(selects(wanted, value) for value in values):
+                known = ", ".join(sorted(value for value in values if value is not None)) or "none"
+                lines.append(f"{who}.label_selector: {label} {wanted}, there is {known}")
         for name, amount in one.resources.items():
             most = max(node.resources.get(name, 0.0) for node in nodes)
             if most < amount:
-                told.append(f"{who}.resources: {amount:g} {name}, a machine has {most:g} at most")
-    return "".join(f"; {line}" for line in told)
+                lines.append(f"{who}.resources: {amount:g} {name}, a machine has {most:g} at most")
+    return "".join(f"; {line}" for line in lines)
 
 
 def _room(recipe: Recipe, nodes: Sequence[Node]) -> int:

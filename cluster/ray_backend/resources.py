@@ -48,24 +48,26 @@ class Node:
             resources=own,
         )
 
-    def admits(self, asked: ResourceRecipe) -> bool:
+    def admits(self, request: ResourceRecipe) -> bool:
         """Whether the machine's labels match the request's label selector."""
-        return all(selects(wanted, self.labels.get(label)) for label, wanted in asked.label_selector.items())
+        return all(
+            selects(wanted, self.labels.get(label)) for label, wanted in request.label_selector.items()
+        )
 
 
 def amounts(actor: ResourceRecipe) -> dict[str, float]:
     """Ray's name of a resource -> the requested amount; resources with a request of 0 are left out."""
-    asked = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
-    return {name: amount for name, amount in asked.items() if amount > 0}
+    amount_by_name = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}
+    return {name: amount for name, amount in amount_by_name.items() if amount > 0}
 
 
 def total(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The sum of amounts, name by name."""
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for part in parts:
         for name, amount in part.items():
-            found[name] = found.get(name, 0.0) + amount
-    return found
+            sums[name] = sums.get(name, 0.0) + amount
+    return sums
 
 
 def selects(wanted: str, label: str | None) -> bool:
@@ -94,25 +96,25 @@ class FreeResources:
         whole = math.floor(node.gpus)
         self._gpus = [1.0] * whole + ([node.gpus - whole] if node.gpus > whole else [])
 
-    def take(self, asked: ResourceRecipe, memory: float) -> bool:
+    def take(self, request: ResourceRecipe, memory: float) -> bool:
         """Take an actor's request if it fits.
 
         Args:
-            asked: the request.
+            request: the request.
             memory: bytes that the actor needs.
         Returns: whether it fitted; if not, nothing was taken.
         """
         # 1e-9 throughout: sums of fractions such as 0.1 GPU are inexact in floats.
-        devices = math.ceil(asked.num_gpus)
-        share = min(asked.num_gpus, 1.0)
+        devices = math.ceil(request.num_gpus)
+        share = min(request.num_gpus, 1.0)
         having = [place for place, left in enumerate(self._gpus) if left >= share - 1e-9]
-        fits = self._cpus >= asked.num_cpus - 1e-9 and self._memory >= memory and self.node.admits(asked)
-        has = all(self._own.get(name, 0.0) >= amount - 1e-9 for name, amount in asked.resources.items())
+        fits = self._cpus >= request.num_cpus - 1e-9 and self._memory >= memory and self.node.admits(request)
+        has = all(self._own.get(name, 0.0) >= amount - 1e-9 for name, amount in request.resources.items())
         if not fits or not has or len(having) < devices:
             return False
-        for name, amount in asked.resources.items():
+        for name, amount in request.resources.items():
             self._own[name] -= amount
-        self._cpus, self._memory = self._cpus - asked.num_cpus, self._memory - memory
+        self._cpus, self._memory = self._cpus - request.num_cpus, self._memory - memory
         for place in having[:devices]:
             self._gpus[place] -= share
         return True
@@ -125,8 +127,8 @@ def _own(resources: Mapping[str, float]) -> str:
 def shown_request(resources: ResourceRecipe) -> str:
     """What an actor asks for, for people: "1 CPU and 0.5 GPU"."""
     labels = ", ".join(f"{label} {wanted}" for label, wanted in resources.label_selector.items())
-    told = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU{_own(resources.resources)}"
-    return f"{told} where {labels}" if labels else told
+    words = f"{resources.num_cpus:g} CPU and {resources.num_gpus:g} GPU{_own(resources.resources)}"
+    return f"{words} where {labels}" if labels else words
 
 
 def shown_machines(nodes: Sequence[Node]) -> str:

@@ -1,4 +1,4 @@
-"""The launching process's part: it connects to Ray or starts it, creates the actors, and waits for them."""
+"""Ray for the launching process: it connects to a cluster or starts a private one, and ends it."""
 
 from __future__ import annotations
 
@@ -7,46 +7,24 @@ import math
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import psutil
 import ray
-from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from cluster.ray_backend.actors import ClientActor, ServerActor
-from cluster.ray_backend.host_calls import LOST
-from cluster.ray_backend.machines import prepare_machines, ray_nodes
-from cluster.ray_backend.placement import Plan, bundles, plan_hosts, rooms
+from cluster.ray_backend.machines import ray_nodes
+from cluster.ray_backend.placement import rooms
 from cluster.ray_backend.private_ray import private_environment
-from cluster.ray_backend.resources import total
-from rayfed_kd.errors import RayfedError, RecipeError, RunError
-from rayfed_kd.recipe.schema import Recipe, ResourceRecipe
-from rayfed_kd.setting.blueprint import Blueprint
+from rayfed_kd.errors import RecipeError, shortened
+from rayfed_kd.recipe.schema import Recipe
 
-POLL_S = 0.1
-STOP_S = 60.0
-CONNECT_S = 10.0
+CONNECT_S = 10.0  # a machine that drops packets, as behind a firewall, never answers
 TOKEN_HINT = (
     "a cluster with tokens wants RAY_AUTH_MODE=token and its token, in RAY_AUTH_TOKEN, in the file named by "
     "RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
 )
-NOTICE_S, ROOM_S = 10.0, 600.0  # of waiting for room on a busy cluster
-
-Event = Mapping[str, Any]
-
-
-class ServerLostError(RunError):
-    """The server's process or machine was lost. The run itself is sound and can be resumed."""
-
-
-def is_lost(error: BaseException) -> bool:
-    """Whether a process or a machine was lost, so that the run may go on from its checkpoint."""
-    return isinstance(error, (ServerLostError, *LOST))
 
 
 class RaySession:
@@ -108,7 +86,7 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is not None:
-        _probe(address)
+        check_address(address)
         try:
             ray.init(address=address, **quiet)
         except ConnectionError as error:  # a cluster that just ends, or asks for a token: Ray does not say
@@ -121,15 +99,27 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
     cores = psutil.cpu_count() or 1
     cpus = cores + min(runs, cores) * math.ceil(recipe.placement.server.num_cpus)
     with private_environment():
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        try:
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        except Exception as error:  # Ray raises a plain Exception where a node times out
+            raise RecipeError(
+                f"Ray did not start on this machine: {shortened(' '.join(str(error).split()), 300)}; try "
+                "again, or expected --local, which needs no Ray"
+            ) from error
 
 
-def _probe(address: str) -> None:
+def check_address(address: str) -> None:
+    """Check that a Ray answers at an address, as `ray.init` would hang, or wait for minutes, if none does.
+
+    Args:
+        address: HOST:PORT; "auto" and addresses with a scheme are left to Ray.
+    Raises: RecipeError
+    """
     if address == "auto" or "://" in address:
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise RecipeError(f"--address {address}: expected HOST:PORT")
+        raise RecipeError(f"--address {shortened(address)}: expected HOST:PORT")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_S) as line:
             line.settimeout(CONNECT_S)
@@ -139,9 +129,9 @@ def _probe(address: str) -> None:
                     f"--address {address}: a web server answers there, as Ray's dashboard does; expected the "
                     "port of Ray's head, 6379 unless it was started with another"
                 )
-    except OSError as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: of a name that can be no host's
         raise RecipeError(
-            f"--address {address}: no Ray answers there ({error}); expected HOST:PORT"
+            f"--address {shortened(address)}: no Ray answers there ({error}); expected HOST:PORT"
         ) from None
 
 
@@ -173,162 +163,3 @@ def run_together(
     for future in waiting:
         if not future.cancelled():
             future.result()
-
-
-def check_room(recipe: Recipe, share: int = 1) -> None:
-    """Raises RecipeError, with both numbers, if one part in `share` of the cluster cannot hold the run."""
-    plan_hosts(recipe, [node.divided(share) for node in ray_nodes()])
-
-
-def run_on_ray(
-    blueprint: Blueprint,
-    recipe: Recipe,
-    folder: str,
-    on_event: Callable[[Event], None],
-    *,
-    share: int = 1,
-    plan: Plan | None = None,
-    stop: threading.Event | None = None,
-    resume: bool = False,
-    tell: Callable[[str], None] = lambda line: None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Create the actors in a placement group, and run.
-
-    Args:
-        blueprint: the setting to build.
-        recipe: the run's recipe.
-        folder: the run's folder.
-        on_event: called with every round's event.
-        share: this run may use one part in so many of the cluster.
-        plan: the hosts, if the calling actor is in their placement group; None: planned here.
-        stop: if another thread sets it, the run ends as after Ctrl-C.
-        resume: continue from the folder's newest checkpoint.
-        tell: called with each line for the user, as of damaged checkpoints or waiting for room.
-    Returns: the summary, and the last evaluated models as arrays.
-    Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
-    """
-    blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
-    if plan is None:
-        plan = plan_hosts(recipe, [node.divided(share) for node in nodes])
-        placed: AbstractContextManager[Any] = _placed(plan, stop, tell)
-    else:
-        own = ray.util.get_current_placement_group()
-        assert own is not None, "a plan of its own belongs to a trial, which is in a placement group"
-        placed = nullcontext(own)
-    with placed as group:
-        server, _kept = _actors(group, plan, blueprint, folder, resume)
-        return _watched(server, on_event, stop, tell)
-
-
-@contextmanager
-def _placed(plan: Plan, stop: threading.Event | None, tell: Callable[[str], None]) -> Iterator[Any]:
-    """A placement group for the plan, as soon as there is room; None if its actors ask for nothing.
-
-    Raises: RunError if there is none for too long.
-    """
-    found = bundles(plan)
-    if not found.asked:
-        yield None
-        return
-    group = placement_group(
-        found.asked, strategy=plan.strategy.upper(), bundle_label_selector=found.selectors
-    )
-    try:
-        began, told = time.monotonic(), ""
-        while not group.wait(1):
-            waited = time.monotonic() - began
-            if stop is not None and stop.is_set():
-                raise KeyboardInterrupt
-            if waited > NOTICE_S and not told:
-                told = (
-                    f"there is no room for {_summed(found.asked)}: others use the cluster, {_free()} are free"
-                )
-                tell(f"waiting up to {ROOM_S / 60:.0f} minutes: {told}")
-            if waited > ROOM_S:
-                raise RunError(told)
-        yield group
-    finally:
-        remove_placement_group(group)
-
-
-def _free() -> str:
-    there = ray.available_resources()  # type: ignore[no-untyped-call]
-    return ", ".join(f"{there.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU"))
-
-
-def _summed(asked: Sequence[Mapping[str, float]]) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in total(asked).items())
-
-
-def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:
-    """The server, and what the caller must keep while it runs: the blueprint and the handles."""
-    server_options, *host_options = _options(plan, group)
-    shared = ray.put(blueprint)
-    # Restarted for ever: how often a step is tried again is the engine's to count.
-    client_actor = ray.remote(ClientActor)
-    clients = [client_actor.options(max_restarts=-1, **options).remote() for options in host_options]
-    server_actor = ServerActor.options(**server_options)  # type: ignore[attr-defined]
-    return server_actor.remote(shared, [shared], clients, plan, folder, resume), [shared, *clients]
-
-
-def _watched(
-    server: Any,
-    on_event: Callable[[Event], None],
-    stop: threading.Event | None,
-    tell: Callable[[str], None],
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run the server, and pass on its events and lines."""
-    running = server.run.remote()
-    seen = (0, 0)
-    try:
-        while True:
-            done, _ = ray.wait([running], timeout=POLL_S)
-            seen = _tell(server, seen, on_event, tell)
-            if stop is not None and stop.is_set():
-                raise KeyboardInterrupt
-            if done:
-                summary = ray.get(running)
-                return summary, ray.get(server.evaluated.remote())
-    except KeyboardInterrupt:
-        server.stop.remote()
-        ray.wait([running], timeout=STOP_S)
-        _tell(server, seen, on_event, tell)
-        raise
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        raise cause if isinstance(cause, RayfedError) else error from None
-    except ray.exceptions.RayActorError as error:
-        raise ServerLostError(f"the server was lost: {error}") from None
-
-
-def _tell(
-    server: Any, seen: tuple[int, int], on_event: Callable[[Event], None], tell: Callable[[str], None]
-) -> tuple[int, int]:
-    """Hands on the server's lines and events beyond those `seen`; gives how many there are now."""
-    try:
-        lines, events = ray.get([server.told.remote(seen[0]), server.events.remote(seen[1])])
-    except ray.exceptions.RayError:  # the server is gone: `running` says why
-        return seen
-    for line in lines:
-        tell(line)
-    for event in events:
-        on_event(event)
-    return seen[0] + len(lines), seen[1] + len(events)
-
-
-def _options(plan: Plan, group: Any) -> list[dict[str, Any]]:
-    """Ray's options of the server and of host 0, 1, ...: each in its own bundle, if it has one."""
-    options = []
-    for actor, place in zip(plan.actors, bundles(plan).places, strict=True):
-        option: dict[str, Any] = _resources(actor)
-        if place < 0:
-            option["label_selector"] = dict(actor.label_selector)
-        else:
-            option["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, place)
-        options.append(option)
-    return options
-
-
-def _resources(asked: ResourceRecipe) -> dict[str, Any]:
-    own = dict(asked.resources)
-    return {"num_cpus": asked.num_cpus, "num_gpus": asked.num_gpus, "resources": own}

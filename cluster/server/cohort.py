@@ -6,17 +6,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.engine.calls import StepCall, StepFacts
+from cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
 from cluster.server.event_queue import Arrival, Dispatch
 from cluster.server.ledger import travelling
 from cluster.server.observed_clients import ObservedClients, Published
 from cluster.server.questions import EngineQuestions
-from cluster.server.replies import ReceivedParts, received
+from cluster.server.replies import ReceivedParts, ReceivedReply
 from cluster.server.run_state import RunState
 from cluster.server.schedules import check_sample
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Message, Progress, Replies, Reply, Step
+from rayfed_kd.protocol import DispatchFacts, Message, Progress, Replies, Reply, Step
 from rayfed_kd.protocol.message_codec import Direction, PartSize
+from rayfed_kd.protocol.messages import is_finite
 
 # Kinds of parts that are a model's vector: a reply's must be as long as the message's of the same name.
 VECTORS = ("weights", "generator", "discriminator")
@@ -161,8 +162,16 @@ class EngineCohort(ObservedClients):
             if client not in self._clients and not self._schedule.asynchronous:
                 raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
             run.counters.dispatches += 1
-            call = self._call(client, step, message, run.counters.dispatches)
             record = self._records[client]
+            call = StepCall(
+                step=step.__name__,
+                facts=DispatchFacts(client, self._round, record.participations, record.exchange),
+                message=message.handle,
+                metadata=message.metadata,
+                state=record.state,
+                state_version=record.version,
+                number=run.counters.dispatches,
+            )
             self._records.put(client, replace(record, exchange=record.exchange + 1))
             self._count(call, "down", message.sizes, len(message.metadata))
             dispatch = Dispatch(
@@ -178,11 +187,11 @@ class EngineCohort(ObservedClients):
             self._queue.start(*(dispatches[place] for place in places))
         return [dispatch.number for dispatch in dispatches]
 
-    def _collected(self, asked: Sequence[int], ask: Callable[[int], object] | None) -> Replies:
+    def _collected(self, dispatched: Sequence[int], ask: Callable[[int], object] | None) -> Replies:
         """Take arriving replies until the schedule says that the update is complete.
 
         Args:
-            asked: the clients that were dispatched.
+            dispatched: the clients that were dispatched.
             ask: dispatches one more client; None: the schedule cannot replace clients in this exchange.
         """
         schedule, queue = self._schedule, self._queue
@@ -214,6 +223,7 @@ class EngineCohort(ObservedClients):
                 self.traffic.dropped += 1
             else:
                 replies.append(reply)
+        # After the loop, not when the deadline passes: `min_fraction` may still be missing then.
         if schedule.drops_late:
             self.traffic.dropped += queue.give_up()
         if not replies:
@@ -223,7 +233,7 @@ class EngineCohort(ObservedClients):
             replies = self._run.poisoning.replies(replies)
         collected = Replies(replies, self._run.rule)
         # A client without a usable reply takes no part in the round's later exchanges.
-        silent = set(asked) - set(collected.clients)
+        silent = set(dispatched) - set(collected.clients)
         self._clients = sorted({*self._clients, *collected.clients} - silent)
         self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
         return collected
@@ -242,20 +252,23 @@ class EngineCohort(ObservedClients):
             result = self._run.engine.durable(result)
         record = self._records[dispatch.client]
         # `own`: the record outlives the round, and must not keep a whole group's states in the store.
-        self._records.put(dispatch.client, replace(record, state=result.state.own(), version=call.number))
+        # A client without a state gets no reference, so that checkpoints fetch nothing.
+        state = result.state.own() if facts.keeps_state else Held(NO_STATE)
+        self._records.put(dispatch.client, replace(record, state=state, version=call.number))
         self.traffic.facts.append((dispatch.client, facts))
-        reply = received(dispatch.client, result, self._run.up)
-        self._received.append(reply.parts)  # type: ignore[arg-type]
         # A client starts from the decoded message, which a lossy codec makes differ from the one sent.
-        reply.sent = ReceivedParts(call.message, list(dispatch.elements), self._run.down, keeps=False)
-        reply.staleness = staleness
+        sent = ReceivedParts(call.message, list(dispatch.elements), self._run.down, keeps=False)
+        reply = ReceivedReply(dispatch.client, result, self._run.up, sent, staleness)
+        reply.origin = str(call)
+        self._received.append(reply.parts)
         return reply
 
     def _check(self, dispatch: Dispatch, facts: StepFacts) -> None:
-        if facts.non_finite:
-            bad = ", ".join(facts.non_finite)
+        bad = [f"part {name}" for name in facts.non_finite]
+        bad += [f"number {name}" for name, number in facts.metadata.items() if not is_finite(number)]
+        if bad:
             raise BadReplyError(
-                f"{dispatch.call}: reply part {bad} has NaN or infinite values; expected finite ones. "
+                f"{dispatch.call}: reply {', '.join(bad)} has NaN or infinite values; expected finite ones. "
                 f"A lower local.optimizer.lr is the usual cure."
             )
         for name, size in facts.sizes.items():

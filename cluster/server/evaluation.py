@@ -214,10 +214,10 @@ def _metrics(rows: Rows) -> dict[str, Any]:
     empty = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy", "server_loss"))
     if not rows:
         return empty
-    found = client_metrics(
+    metrics = client_metrics(
         np.array([row["correct"] for row in rows]), np.array([row["samples"] for row in rows])
     )
-    return {**empty, "amp": found.amp, "fm": found.fm, "wlp": found.wlp, "ua": found.ua}
+    return {**empty, "amp": metrics.amp, "fm": metrics.fm, "wlp": metrics.wlp, "ua": metrics.ua}
 
 
 def _joined(futures: Sequence[Future[EvaluationResult]]) -> tuple[Array, float]:

@@ -92,6 +92,7 @@ class EventQueue:
     def __init__(self, engine: Engine, clock: Clock | None, up: Declaration, now: float = 0.0) -> None:
         self._engine, self._clock, self._up, self.now = engine, clock, up, now
         self._events: list[_Event] = []
+        # Under a measured clock a resumed run's seconds go on from the checkpoint's.
         self._origin = time.monotonic() - now
         self.waited_s = 0.0
 
@@ -111,6 +112,7 @@ class EventQueue:
     @property
     def under_way(self) -> Sequence[Dispatch]:
         """The dispatches without a reply, by number."""
+        # A resumed run sends them again in this order; the heap's own order changes with each arrival.
         return sorted((event.dispatch for event in self._events), key=lambda dispatch: dispatch.number)
 
     def available(self, clients: Sequence[int]) -> Sequence[int]:
@@ -127,6 +129,7 @@ class EventQueue:
         if self._clock is None:
             return free
         reachable = self._clock.available(free, self.now)
+        # Only with nobody at work: else a reply may come before anybody is available, and is taken first.
         if not reachable and not busy:
             self.now = self._clock.next_available(free, self.now)
             reachable = self._clock.available(free, self.now)
@@ -163,8 +166,10 @@ class EventQueue:
             at = event.at if event.exact else self._arrival_s(self._clock, event, result)
             if at == event.at:  # unchanged, so the event is still the earliest of the heap
                 heapq.heappop(self._events)
+                # By rounding, an arrival may lie a hair before its bound, and so before `now`.
                 self.now = max(self.now, at)
                 return Arrival(event.dispatch, result)
+            # Now that its second is exact, another event may be the earliest.
             heapq.heapreplace(self._events, event._replace(at=at, exact=True))
         if until < math.inf:
             self.now = max(self.now, until)
@@ -201,6 +206,7 @@ class EventQueue:
         self.now = time.monotonic() - self._origin
         if not done:
             return None
+        # Several may be done by now, and which came first is not known: the lowest of the heap's order.
         event = min(event for event in self._events if event.future in done)
         self._events.remove(event)
         heapq.heapify(self._events)

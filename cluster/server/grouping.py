@@ -15,11 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from cluster.engine.calls import StepCall, StepFacts, StepResult
 from cluster.engine.interface import Engine
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import DataError, RecipeError, naming, shortened
 from rayfed_kd.files import atomic_write
+from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.setting.setting import Setting
 
 # What `auto` measures: groups of at most MOST clients, and at most about FEW single clients on each host.
@@ -74,8 +76,7 @@ class Grouping:
         if reason is not None and setting.recipe.local.vectorise != "off":
             tell(f"local.vectorise: each client by itself: {reason}")
         if self._path is not None and self._path.is_file():
-            found = yaml.safe_load(self._path.read_text(encoding="utf8"))
-            self._decided = {step: Decision(**fields) for step, fields in found.items()}
+            self._decided = _read_decisions(self._path)
 
     def groups(self, calls: Sequence[StepCall]) -> list[list[int]]:
         """Divide an exchange's calls into groups.
@@ -84,13 +85,13 @@ class Grouping:
             calls: the exchange's calls, in client order.
         Returns: places in `calls`, group by group; a group of one is a plain step.
         """
-        asked = self._setting.recipe.local.vectorise
-        if asked == "off" or len(calls) < 2 or self._hindered:
+        size = self._setting.recipe.local.vectorise
+        if size == "off" or len(calls) < 2 or self._hindered:
             return [[place] for place in range(len(calls))]
         alike = self._alike(calls)
-        if asked == "auto":
-            asked = self._decision(calls, max(alike.values(), key=len)).together
-        groups = [part for places in alike.values() for part in _parts(places, asked)]
+        if size == "auto":
+            size = self._decision(calls, max(alike.values(), key=len)).together
+        groups = [part for places in alike.values() for part in _parts(places, size)]
         return sorted(groups)
 
     def note(self, facts: Sequence[StepFacts]) -> None:
@@ -104,14 +105,14 @@ class Grouping:
             self._tell(f"local.vectorise: {together} of {len(facts)} steps of this round ran together")
         for line in sorted(lines - self._said):
             self._tell(line)
-        self._said |= lines | {""}  # "" marks that the first line was told
+        self._said |= lines | {""}  # "" marks the first line
 
     def _alike(self, calls: Sequence[StepCall]) -> Mapping[str, list[int]]:
         """Architecture -> places of its clients' calls, in client order."""
-        found: dict[str, list[int]] = {}
+        places_by_model: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
-            found.setdefault(self._setting.model_of(call.facts.client), []).append(place)
-        return found
+            places_by_model.setdefault(self._setting.model_of(call.facts.client), []).append(place)
+        return places_by_model
 
     def _decision(self, calls: Sequence[StepCall], alike: Sequence[int]) -> Decision:
         step = calls[0].step
@@ -141,10 +142,10 @@ class Grouping:
 
     def _least(self, groups: Sequence[Sequence[StepCall]]) -> float:
         """The least of a few measurements, as other load on the machine can only add time."""
-        began, found = self._clock(), [self._run(groups)[0]]
-        while len(found) < TRIES and self._clock() - began < PATIENCE_S:
-            found.append(self._run(groups)[0])
-        return min(found)
+        began, milliseconds = self._clock(), [self._run(groups)[0]]
+        while len(milliseconds) < TRIES and self._clock() - began < PATIENCE_S:
+            milliseconds.append(self._run(groups)[0])
+        return min(milliseconds)
 
     def _run(self, groups: Sequence[Sequence[StepCall]]) -> tuple[float, list[StepResult]]:
         """Milliseconds per client that the server waits for these groups, and their results."""
@@ -155,9 +156,25 @@ class Grouping:
 
     def _write(self) -> None:
         if self._path is not None:
-            found = {step: asdict(decision) for step, decision in self._decided.items()}
+            decisions = {step: asdict(decision) for step, decision in self._decided.items()}
             text = "# What local.vectorise: auto measured and decided; a resumed run goes by it.\n"
-            atomic_write(self._path, text + yaml.safe_dump(found, sort_keys=False))
+            atomic_write(self._path, text + yaml.safe_dump(decisions, sort_keys=False))
+
+
+def _read_decisions(path: Path) -> dict[str, Decision]:
+    """What an earlier process of the run decided; without it a resumed run might give other bits.
+
+    Raises: DataError if the file is damaged.
+    """
+    try:
+        with naming(path):
+            stored = read_yaml(path, FILE)
+            return TypeAdapter(dict[str, Decision]).validate_python(stored)
+    except (RecipeError, ValidationError) as error:
+        raise DataError(
+            f"{path} is damaged, and without it the run cannot go on with the same bits: "
+            f"{shortened(' '.join(str(error).split()), 300)}"
+        ) from None
 
 
 def check_grouping(setting: Setting) -> None:
@@ -165,9 +182,9 @@ def check_grouping(setting: Setting) -> None:
 
     Raises: RecipeError
     """
-    asked, reason = setting.recipe.local.vectorise, _obstacle(setting)
-    if reason is not None and asked not in ("off", "auto"):
-        raise RecipeError(f"local.vectorise = {asked}: {reason}; expected off or auto")
+    size, reason = setting.recipe.local.vectorise, _obstacle(setting)
+    if reason is not None and size not in ("off", "auto"):
+        raise RecipeError(f"local.vectorise = {size}: {reason}; expected off or auto")
 
 
 def _obstacle(setting: Setting) -> str | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cluster.engine.calls import StepCall, StepResult
 from cluster.server.questions import EngineQuestions
-from cluster.server.replies import received
+from cluster.server.replies import ReceivedReply
 from cluster.server.run_state import RunState
 from cluster.server.traffic import Traffic
 from rayfed_kd.protocol import DispatchFacts, Handle, Message, Number, Replies, Reply, Step, to_array
@@ -56,12 +56,12 @@ class ObservedClients:
             (client, self._observe(client, step, published[id(messages[client])])[1])
             for client in sorted(messages)
         ]
-        return Replies([received(client, future.result()) for client, future in started])
+        return Replies([ReceivedReply(client, future.result()) for client, future in started])
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
         """Start one client's step; gives a function that waits for its reply."""
         _, future = self._observe(client, step, self._publish(message))
-        return lambda: received(client, future.result())
+        return lambda: ReceivedReply(client, future.result())
 
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
@@ -79,22 +79,16 @@ class ObservedClients:
         self.traffic.dispatch_s += time.perf_counter() - started
         return Published(handle, message.metadata, sizes)
 
-    def _call(
-        self, client: int, step: Step, message: Published, number: int = 0, *, observing: bool = False
-    ) -> StepCall:
+    def _observe(self, client: int, step: Step, message: Published) -> tuple[StepCall, Future[StepResult]]:
         record = self._run.records[client]
-        return StepCall(
+        call = StepCall(
             step=step.__name__,
             facts=DispatchFacts(client, self._round, record.participations, record.exchange),
             message=message.handle,
             metadata=message.metadata,
             state=record.state,
             state_version=record.version,
-            number=number,
-            observing=observing,
+            observing=True,
         )
-
-    def _observe(self, client: int, step: Step, message: Published) -> tuple[StepCall, Future[StepResult]]:
-        call = self._call(client, step, message, observing=True)
         (future,) = self._run.engine.submit([call])
         return call, future

@@ -7,6 +7,7 @@ the honest reply's bytes. Observations for `Method.shown` get honest replies.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -57,8 +58,10 @@ class Poisoning:
         if part not in self._parts:
             return rows
         sent = dict(zip(clients, rows, strict=True))
-        found = poisoned(self._attack, self._liars, sent, self._seed)
-        return torch.stack([found.get(client, row) for client, row in zip(clients, rows, strict=True)])
+        poisoned_rows = poisoned(self._attack, self._liars, sent, self._seed)
+        return torch.stack(
+            [poisoned_rows.get(client, row) for client, row in zip(clients, rows, strict=True)]
+        )
 
     def _replaced(self, reply: Reply, changed: Mapping[str, Array] | None) -> Reply:
         if changed is None:
@@ -66,9 +69,8 @@ class Poisoning:
         assert reply.handle is not None
         # Published again: a method may pass on the reply by reference, and must pass on the poisoned one.
         parts = ReceivedParts(self._publish({**reply.handle.resolve(), **changed}), list(reply.parts))
-        poisoned_reply: Reply = Reply.of(parts, reply.metadata)
-        poisoned_reply.client, poisoned_reply.handle = reply.client, parts
-        poisoned_reply.sent, poisoned_reply.staleness = reply.sent, reply.staleness
+        poisoned_reply = copy(reply)
+        poisoned_reply.parts = poisoned_reply.handle = parts
         return poisoned_reply
 
 
@@ -80,8 +82,8 @@ class _Sent(Mapping[int, Tensor]):
         self._replies = {reply.client: reply for reply in replies if part in reply.parts}
 
     def __getitem__(self, client: int) -> Tensor:
-        found: Tensor = self._replies[client][self._part]
-        return found
+        part: Tensor = self._replies[client][self._part]
+        return part
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._replies)

@@ -68,15 +68,28 @@ class ReceivedParts(Mapping[str, Tensor]):
         return len(self._names)
 
 
-def received(client: int, result: StepResult, wire: Wire | None = None) -> Reply:
-    """The reply of a step's result, with parts that are fetched on access.
+class ReceivedReply(Reply):
+    """A reply that is at the server: it knows its client, and its parts are fetched on access.
 
     Args:
         client: id of the client that replied.
         result: the step's result.
         wire: decodes the parts; None: they travelled as they are.
+        sent: the message that it answers; None for an observation.
+        staleness: server updates between that message and the reply's use.
     """
-    parts = ReceivedParts(result.parts, list(result.facts.sizes), wire)
-    reply: Reply = Reply.of(parts, result.facts.metadata)
-    reply.client, reply.handle = client, parts
-    return reply
+
+    parts: ReceivedParts
+
+    def __init__(
+        self,
+        client: int,
+        result: StepResult,
+        wire: Wire | None = None,
+        sent: Handle | None = None,
+        staleness: int = 0,
+    ) -> None:
+        # Not through `Package`'s own, which looks at every part and would fetch it.
+        self.client, self.metadata = client, result.facts.metadata
+        self.parts = self.handle = ReceivedParts(result.parts, list(result.facts.sizes), wire)
+        self.sent, self.staleness = sent, staleness

@@ -19,7 +19,6 @@ from rayfed_kd.protocol import (
     ScheduleOptions,
     UpdateRule,
 )
-from rayfed_kd.recipe.schema import Named
 from rayfed_kd.recipe.staleness import Constant, Polynomial, Staleness
 
 ROUNDING = 1e-9  # subtracted before `ceil`: 0.07 * 100 is 7.000000000000001 in floats, and means 7 clients
@@ -73,18 +72,6 @@ class Quorum(Schedule):
     """
 
     options: QuorumOptions
-
-    @classmethod
-    def check_exchanges(cls, schedule: Named, method: str) -> None:
-        """Refuse `late: next_round` for methods whose rounds have several exchanges.
-
-        Raises: RecipeError
-        """
-        if schedule.options.get("late") == "next_round":
-            raise RecipeError(
-                f"schedule.late = 'next_round': {method}'s rounds have several exchanges, a late "
-                "reply fits none of the next one's; expected drop"
-            )
 
     def check(self, least_seconds: Sequence[float]) -> None:
         """Refuse a deadline that no client can meet.
@@ -255,10 +242,10 @@ def check_sample(sampled: Sequence[int], available: Sequence[int], count: int) -
     places = [
         bisect_left(available, client) for client in sampled
     ]  # no set: there may be millions of clients
-    found = [
+    present = [
         place < len(available) and available[place] == c for place, c in zip(places, sampled, strict=True)
     ]
-    if len(sampled) > count or not all(found) or any(one >= other for one, other in pairwise(sampled)):
+    if len(sampled) > count or not all(present) or any(one >= other for one, other in pairwise(sampled)):
         raise RunError(
             f"schedule: it sampled clients {list(sampled)}; expected at most {count} of the {len(available)} "
             "that are available, ascending, each once"

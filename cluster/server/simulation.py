@@ -74,6 +74,7 @@ class Simulation:
         checkpointer: writes checkpoints; None: there are none.
         grouping: which clients' steps run as one batch; None: as the recipe says, its decisions not stored.
         models: after `run`, the models of the last evaluated round.
+        evaluator: evaluates the models of the rounds that are due.
         run_state: after `begin`, the state that all rounds share.
     """
 
@@ -93,7 +94,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self._module_pool = self.setting.module_pool(self.device)
         self._data = self.setting.device_data(self.device)
-        self._evaluator = Evaluator(self.setting, self.engine)
+        self.evaluator = Evaluator(self.setting, self.engine)
         self._started = time.perf_counter()
         # A round is evaluated and recorded while the next one trains; a single thread keeps their order.
         self._writer = ThreadPoolExecutor(1, "round-writer")
@@ -111,6 +112,8 @@ class Simulation:
         """
         start = self.begin(start)
         server, earlier = start.server, start
+        if start.round == self.setting.recipe.rounds:  # it was killed after its last round, before its end
+            self.models = self.setting.method.evaluated(server)
         for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
             # `before.records` is the live mapping, not a copy: `undo` below restores it for the checkpoint.
             before = self.snapshot(round_index - 1, server)
@@ -217,7 +220,7 @@ class Simulation:
         evaluation = None
         if self._due(round_index):
             self.models = method.evaluated(server)
-            evaluation = self._evaluator.start(round_index, self.models, self.run_state.records)
+            evaluation = self.evaluator.start(round_index, self.models, self.run_state.records)
             if self.setting.recipe.evaluation.samples:
                 observed = ObservedClients(cohort.clients, round_index, self.run_state)
                 record.shown = method.shown(server, observed, ctx)
@@ -245,7 +248,9 @@ class Simulation:
                 metrics, clients = evaluation.rows()
                 sim_s = record.tables["rounds"][0]["sim_s"]
                 rows = {"metrics": metrics, "clients": clients}
-                record.tables |= {n: [{**row, "sim_s": sim_s} for row in found] for n, found in rows.items()}
+                record.tables |= {
+                    n: [{**row, "sim_s": sim_s} for row in table_rows] for n, table_rows in rows.items()
+                }
             if not self._given_up:  # else the round will run again, and its rows must not be there twice
                 self.recorder.record(record)
 

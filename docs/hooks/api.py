@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 from collections import defaultdict
 from typing import Any
 
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef)
 PAGE = "reference/protocol.md"
 MARK = "<!-- generated: protocol -->"
 PACKAGE = "rayfed_kd.protocol"
@@ -25,7 +27,9 @@ def names_by_module() -> dict[str, list[str]]:
         names[thing.__module__ if defined_here else ""].append(name)
     for module, defined in names.items():
         if module:
-            defined.sort(key=lambda name: inspect.getsourcelines(getattr(package, name))[1])
+            tree = ast.parse(inspect.getsource(importlib.import_module(module)))
+            lines = {node.name: node.lineno for node in tree.body if isinstance(node, DEFINITIONS)}
+            defined.sort(key=lambda name: lines[name])
     order = [f"{PACKAGE}.{module}" for module in FIRST]
     return dict(
         sorted(names.items(), key=lambda item: (item[0] not in order, not item[0], _place(item[0], order)))

@@ -93,7 +93,7 @@ class GroupTraining:
         running, waited = list(range(len(steps))), set[int]()
         try:
             while running:
-                asked: dict[int, LocalSteps] = {}
+                training: dict[int, LocalSteps] = {}
                 for place in running:
                     turn = turns[place]
                     # A waiting step learns whether the group made its training; if not, `_wait` makes it.
@@ -101,11 +101,11 @@ class GroupTraining:
                     if turn.dead:
                         outcomes[place] = Outcome(came, reasons.get(place, ""))
                     else:
-                        asked[place] = came
+                        training[place] = came
                         waited.add(place)
-                alone = self._train(asked)
+                alone = self._train(training)
                 reasons |= alone
-                running = list(asked)
+                running = list(training)
         finally:
             for (ctx, _), turn in zip(steps, turns, strict=True):
                 ctx.group_runner = None
@@ -117,11 +117,11 @@ class GroupTraining:
                 outcomes[place].alone = OWN_LOOP
         return [outcomes[place] for place in range(len(steps))]
 
-    def _train(self, asked: Mapping[int, LocalSteps]) -> dict[int, str]:
+    def _train(self, training: Mapping[int, LocalSteps]) -> dict[int, str]:
         """Makes the steps that can be made as a group; gives the clients whose cannot, and why."""
         groups: dict[Hashable, list[int]] = {}
         reasons = {}
-        for place, steps in asked.items():
+        for place, steps in training.items():
             try:
                 groups.setdefault(program_of(steps), []).append(place)
             except CannotBatchError as error:
@@ -131,7 +131,7 @@ class GroupTraining:
             if not reason and len(places) == 1:
                 reason = "no other client of its group has the same program"
             if not reason:
-                reason = self._batched(program, [asked[place] for place in places])
+                reason = self._batched(program, [training[place] for place in places])
             if reason:
                 reasons |= dict.fromkeys(places, reason)
         return reasons

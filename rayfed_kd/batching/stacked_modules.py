@@ -103,8 +103,8 @@ class StackedModules:
         finally:
             for layer in self._norms:
                 layer.__dict__.pop("forward", None)
-            for held, name, kept in own:
-                held[name] = kept
+            for held, name, original in own:
+                held[name] = original
 
     def all_equal(self) -> bool:
         """Whether all rows are equal, to the bit."""

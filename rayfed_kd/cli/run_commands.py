@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rayfed_kd.cli.options import ADDRESS, OVERRIDES, RECIPE
+from rayfed_kd.cli.options import ADDRESS, ENGINE, OVERRIDES, RECIPE, UserPath
 
 if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 @RECIPE
 @OVERRIDES
 @click.option("--local", is_flag=True, help="Run in this process, without Ray: for debuggers and small runs.")
+@ENGINE
 @ADDRESS
-def run(recipe: str, overrides: tuple[str, ...], local: bool, address: str | None) -> None:
-    """Run RECIPE, a YAML file.
+def run(
+    recipe: str, overrides: tuple[str, ...], local: bool, engine: str | None, address: str | None
+) -> None:
+    """Run RECIPE: a YAML file, or a name that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes a key of the recipe, as method.gamma=0.5 or rounds=20.
     """
@@ -30,23 +33,44 @@ def run(recipe: str, overrides: tuple[str, ...], local: bool, address: str | Non
 
     def start(console: RunConsole) -> Result:
         return run_recipe(
-            recipe, overrides, local=local, address=address, on_event=console.round, tell=console.message
+            recipe,
+            overrides,
+            engine=engine,
+            local=local,
+            address=address,
+            on_event=console.round,
+            tell=console.message,
         )
 
     _run_on_console(shlex.join((recipe, *overrides)), start)
 
 
 @click.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=UserPath())
 @OVERRIDES
 @click.option("--local", is_flag=True, help="Run in this process, without Ray.")
+@ENGINE
 @ADDRESS
 @click.option(
     "--anyway",
     is_flag=True,
     help="Go on although rayfed-kd, torch or numpy have another version than when the run began.",
 )
-def resume(folder: str, overrides: tuple[str, ...], local: bool, address: str | None, anyway: bool) -> None:
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="If no checkpoint can be used, begin again at round 1, and delete the rounds that are recorded.",
+)
+def resume(
+    folder: str,
+    overrides: tuple[str, ...],
+    local: bool,
+    *,
+    engine: str | None,
+    address: str | None,
+    anyway: bool,
+    restart: bool,
+) -> None:
     """Go on with the run in FOLDER from its last checkpoint.
 
     The result is the same as if the run had never been cut off. rounds=N with a larger N extends the run;
@@ -58,11 +82,13 @@ def resume(folder: str, overrides: tuple[str, ...], local: bool, address: str | 
         return resume_run(
             folder,
             overrides,
+            engine=engine,
             local=local,
             address=address,
             on_event=console.round,
             tell=console.message,
             anyway=anyway,
+            restart=restart,
         )
 
     _run_on_console(shlex.join(("resume", folder, *overrides)), start, resumed=True)
@@ -85,12 +111,12 @@ def _run_on_console(title: str, start: Callable[[RunConsole], Result], *, resume
 
 
 @click.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=UserPath())
 @click.option("--model", required=True, help="The evaluated model to export, as oca.")
 @click.option(
     "--to",
     required=True,
-    type=click.Path(),
+    type=UserPath(),
     help="File name; its suffix is replaced by .safetensors, .pt and .yaml.",
 )
 @click.option(
@@ -114,7 +140,7 @@ def export(folder: str, model: str, to: str, client: int | None) -> None:
 @OVERRIDES
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     default=Path(),
     help="Folder for the pictures. Default: the current one.",
 )

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_kd.data.schemes import Pool
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.files import written_aside
-from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.registry import blaming, load_function, options_model
+from rayfed_kd.recipe.roles import PARTITION_SCHEME
 from rayfed_kd.recipe.validation import validate
 
 __all__ = ["SCHEMES", "Partition", "Pool", "make_partition"]
@@ -181,10 +182,12 @@ def make_partition(
     total = len(pool.labels)
     if clients > total:
         raise RecipeError(f"partition.clients = {clients}: there are {total} training samples")
-    function = load_object(locate(scheme, SCHEMES, "partition.name"), "partition.name")
+    function = load_function(scheme, SCHEMES, PARTITION_SCHEME, "partition.name")
     checked = validate(options_model(function), dict(options), "partition", scheme)
     arguments = {key: getattr(checked, key) for key in type(checked).model_fields}
-    parts = _checked(function(pool, clients, stream, **arguments), clients, total, scheme)
+    with blaming(f"partition.name: {scheme}"):
+        drawn = list(function(pool, clients, stream, **arguments))
+    parts = _checked(drawn, clients, total, scheme)
     origin = {"scheme": scheme, "options": dict(options), "test": test, "samples": total}
     if test == "official":
         return Partition(tuple(parts), tuple(np.zeros(0, dtype=np.int64) for _ in parts), origin)
@@ -247,8 +250,8 @@ def _read(path: Path) -> _Rows:
         client, sample = (_whole(table.column(name)) for name in ("client", "sample"))
         split = table.column("split").cast(pa.string()).to_numpy()
         meta = json.loads((table.schema.metadata or {}).get(b"rayfed_kd", b"{}"))
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except (pa.ArrowException, OSError, KeyError, ValueError, RecursionError) as error:
+        reason = shortened((str(error).splitlines() or [type(error).__name__])[0], 200)
         raise DataError(
             f"partition.file: {path} is no saved partition; expected Parquet with columns client, split, "
             f"sample ({reason})"

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.roles import partition_scheme
 
 Array = np.ndarray[Any, Any]
 Alpha = Annotated[float, Field(gt=0, lt=float("inf"), description="Dirichlet concentration")]
@@ -56,11 +57,13 @@ def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator
     return rows
 
 
+@partition_scheme
 def iid(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array]:
     """Shuffle all samples and deal equal shares: sizes differ by one at most."""
     return [np.sort(part) for part in np.array_split(stream.permutation(len(pool.labels)), clients)]
 
 
+@partition_scheme
 def dirichlet(
     pool: Pool,
     clients: int,
@@ -87,9 +90,10 @@ def dirichlet(
             sizes += counts
         if sizes.min() >= min_size:
             break
-    return _mended(_parts(owner, clients), min_size)
+    return mended(_parts(owner, clients), min_size)
 
 
+@partition_scheme
 def dirichlet_client(pool: Pool, clients: int, stream: np.random.Generator, *, alpha: Alpha) -> list[Array]:
     """Equal sizes n // K; each client's label vector ~ Dir(alpha), drawn without replacement (FedD2S).
 
@@ -114,6 +118,7 @@ def dirichlet_client(pool: Pool, clients: int, stream: np.random.Generator, *, a
     return parts
 
 
+@partition_scheme
 def dirichlet_fedkf(
     pool: Pool, clients: int, stream: np.random.Generator, *, alpha: Alpha, min_size: MinSize = 1
 ) -> list[Array]:
@@ -134,9 +139,10 @@ def dirichlet_fedkf(
         for index, part in enumerate(np.split(members, ends)):
             share = _new_leader(alpha, len(groups[index]), led[index], stream)
             owner[part] = np.repeat(groups[index], apportioned(share, len(part)))
-    return _mended(_parts(owner, clients), min_size)
+    return mended(_parts(owner, clients), min_size)
 
 
+@partition_scheme
 def classes(
     pool: Pool,
     clients: int,
@@ -178,6 +184,7 @@ def classes(
     return _parts(owner, clients)
 
 
+@partition_scheme
 def quantity(
     pool: Pool, clients: int, stream: np.random.Generator, *, alpha: Alpha, min_size: MinSize = 1
 ) -> list[Array]:
@@ -185,9 +192,10 @@ def quantity(
     order = stream.permutation(len(pool.labels))
     counts = apportioned(proportions(alpha, (1, clients), stream)[0], len(order))
     parts = [np.sort(part) for part in np.split(order, np.cumsum(counts)[:-1])]
-    return _mended(parts, min_size)
+    return mended(parts, min_size)
 
 
+@partition_scheme
 def natural(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array]:
     """By the data's own clients, as FEMNIST's writers; a random choice of them if fewer are asked for."""
     if pool.writers is None:
@@ -246,7 +254,7 @@ def _parts(owner: Array, clients: int) -> list[Array]:
     return np.split(order, ends)
 
 
-def _mended(parts: list[Array], min_size: int) -> list[Array]:
+def mended(parts: list[Array], min_size: int) -> list[Array]:
     """Every client has `min_size`: the largest ones give their last samples, lowest client first."""
     import heapq
 

@@ -11,6 +11,8 @@ An engine of your own is one class in one file, named as package.module:Class:
             return MyEngine(setting)       # see cluster.engine.interface.Engine
 
     rayfed_kd.run(recipe, engine="my_engine:Reversed")
+
+or `rayfed-kd run RECIPE --engine my_engine:Reversed`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import Prepared, find_own_modules
 from rayfed_kd.experiment.result import OnEvent, Tell
-from rayfed_kd.recipe.registry import load_object, locate
+from rayfed_kd.recipe.registry import load_class, locate
 from rayfed_kd.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class Launcher(ABC):
         """
         return nullcontext(lambda: None)
 
-    def check(self, recipe: Recipe) -> None:  # noqa: B027 - an engine in this process has room
+    def check(self, prepared: Prepared) -> None:  # noqa: B027 - an engine in this process has room
         """Raises RecipeError if the engine has no room for the recipe; before there is a folder."""
 
     @abstractmethod
@@ -137,25 +139,25 @@ class OnRay(Launcher):
         with RaySession(recipe, self.address) as session:
             yield session.ready
 
-    def check(self, recipe: Recipe) -> None:
+    def check(self, prepared: Prepared) -> None:
         """Check that the recipe's actors fit on the cluster.
 
         Raises: RecipeError if they do not.
         """
-        from cluster.ray_backend.session import check_room
+        from cluster.ray_backend.remote_run import check_room
 
         if self.plan is None:
-            check_room(recipe, self.share)
+            check_room(prepared.setting, self.share)
 
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
         """Run on actors; see `Launcher.launch`."""
-        from cluster.ray_backend.session import run_on_ray
+        from cluster.ray_backend.remote_run import run_on_ray
 
         return run_on_ray(
             prepared.blueprint,
-            prepared.recipe,
+            prepared.setting,
             str(folder),
             on_event,
             share=self.share,
@@ -166,19 +168,23 @@ class OnRay(Launcher):
         )
 
 
-def make_launcher(engine: str, address: str | None = None) -> Launcher:
-    """The engine of that name.
+def make_launcher(engine: str | None, *, local: bool = False, address: str | None = None) -> Launcher:
+    """What runs a recipe.
 
     Args:
-        engine: a registered name or package.module:Class.
-        address: of a Ray cluster.
-    Raises: RecipeError if there is no such engine.
+        engine: a registered name or package.module:Class; None: `ray`, or `local` if that is set.
+        local: short for the engine `local`.
+        address: of a Ray cluster, for `ray` and for subclasses of `OnRay`.
+    Raises: RecipeError if there is no such engine, or the arguments contradict each other.
     """
-    if engine == "ray":
-        return OnRay(address)
-    location = locate(engine, ENGINES, "engine")
+    if local and engine not in (None, "local"):
+        raise RecipeError(f"--local and --engine {engine} name two engines; expected one of them")
+    name = engine or ("local" if local else "ray")
+    location = locate(name, ENGINES, "engine")
     find_own_modules()
-    kind = load_object(location, "engine")
-    if not (isinstance(kind, type) and issubclass(kind, Launcher)):
-        raise RecipeError(f"engine: {location} is no subclass of rayfed_kd.experiment.engines.Launcher")
+    kind: type[Launcher] = load_class(location, {}, Launcher, "engine")  # type: ignore[type-abstract]
+    if issubclass(kind, OnRay):
+        return kind(address)
+    if address is not None:
+        raise RecipeError(f"--address {address}: the engine {name} uses no Ray; expected one of them")
     return kind()

@@ -63,20 +63,20 @@ def make_ready(recipe: Recipe) -> Prepared:
     location = method_location(recipe)
     own = find_own_modules()
     from cluster.server.grouping import check_grouping
-    from rayfed_kd.setting.blueprint import Blueprint, check_names, make_method
+    from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names
     from rayfed_kd.setting.loading import load_data, load_partition
-    from rayfed_kd.setting.timing import check_exchanges, load_devices
+    from rayfed_kd.setting.timing import check_exchanges
 
     method = make_method(location, recipe.method)
     check_exchanges(recipe, method)
-    check_names(recipe)
-    devices = load_devices(recipe)
+    timing, codec = read_names(recipe)
+    devices = timing.load_devices()
     dataset = load_data(recipe)
     partition = load_partition(recipe, dataset)
     blueprint = Blueprint(
         recipe=recipe,
         method=location,
-        pickled_method=pickle.dumps(method),
+        pickled_parts=pickle.dumps((method, timing, codec)),
         dataset_folder=str(dataset.folder),
         partition=partition,
         devices=devices,

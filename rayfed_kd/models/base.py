@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.roles import model_builder
 
 Shape = tuple[int, ...]
 
@@ -121,8 +122,8 @@ def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> S
         )
     names, training = list(classifier.layers)[:-1], classifier.training
     if layer not in names:
-        there = ", ".join(names) or "none: the model has a single one"
-        raise RecipeError(f"{layer!r} is no layer before the model's last; there are {there}", path)
+        known = ", ".join(names) or "none: the model has a single one"
+        raise RecipeError(f"{layer!r} is no layer before the model's last; there are {known}", path)
     images = torch.zeros(1, *shape, device=next(classifier.parameters()).device)
     classifier.eval()
     with torch.no_grad():
@@ -178,6 +179,7 @@ class ConditionalGenerator(nn.Module):
         return samples
 
 
+@model_builder
 def linear(shape: Shape, classes: int) -> nn.Linear:
     """Make a second head beside a classifier's: one linear layer.
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import ConditionalGenerator, Shape, image_shape
+from rayfed_kd.recipe.roles import model_builder
 
 PATH = "method.generator.name"
 Latent = Annotated[int, Field(ge=1, description="length of the noise z")]
@@ -74,6 +75,7 @@ class _Growing(nn.ConvTranspose2d):
         return torch.stack(shifted).sum(0).permute(0, 3, 1, 2)
 
 
+@model_builder
 def fedcg_feature(
     shape: Shape,
     classes: int,
@@ -100,6 +102,7 @@ def fedcg_feature(
     return ConditionalGenerator(_Embedded(classes), nn.Sequential(*layers), latent, standardised=True)
 
 
+@model_builder
 def conditional_image(
     shape: Shape,
     classes: int,
@@ -137,6 +140,7 @@ def conditional_image(
     return ConditionalGenerator(join, body, latent, standardised=True)
 
 
+@model_builder
 def dense_image(
     shape: Shape,
     classes: int,
@@ -165,6 +169,7 @@ def dense_image(
     return ConditionalGenerator(_Projected(latent, classes, maps), body, latent, standardised=True)
 
 
+@model_builder
 def dense_feature(
     shape: Shape,
     classes: int,

@@ -170,7 +170,7 @@ def _class(name: str) -> Any:
 
 def _loaded(name: str) -> Any:
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
+    loaded: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+        loaded = getattr(loaded, part, None)
+    return loaded

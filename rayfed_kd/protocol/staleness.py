@@ -82,9 +82,9 @@ class UpdateRule:
             border = self.borders.get(length, length) if parameters is None else parameters
             candidates = _Candidates(into, vectors, late, border)
         total = weighted_sum(candidates, shares)
-        kept = divisor - sum(shares)  # exactly zero where the rule is a mean
-        if kept:
-            total.add_(into.to(total), alpha=kept)
+        rest = divisor - sum(shares)  # exactly zero where the rule is a mean
+        if rest:
+            total.add_(into.to(total), alpha=rest)
         # Divided once, at the end, as `weighted_mean` does: fresh replies give the same bits.
         return total.div_(divisor).to(into.dtype)
 

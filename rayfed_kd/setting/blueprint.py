@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS
 from rayfed_kd.data.cache import locate_entry
@@ -16,13 +18,17 @@ from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.protocol import Devices, Method
-from rayfed_kd.recipe.registry import find_modules, load_object, locate, options_model
+from rayfed_kd.protocol.message_codec import Codec
+from rayfed_kd.recipe.registry import find_modules, load_class, load_function, options_model
+from rayfed_kd.recipe.roles import DATA_SOURCE, MODEL_BUILDER, PARTITION_SCHEME
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
 from rayfed_kd.setting.codecs import make_codec
 from rayfed_kd.setting.setting import Setting
-from rayfed_kd.setting.timing import clock_options, make_schedule
+from rayfed_kd.setting.timing import Timing, read_timing
+
+Parts = tuple[Method[Any, Any], Timing, Codec | None]  # what a recipe names and every process needs
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,9 @@ class Blueprint:
     Attributes:
         recipe: validated where it was read, and nowhere again.
         method: the method's location, `package.module:Object`.
-        pickled_method: the method with its options, as bytes: its class is a user's own perhaps, which a
-            process can import only after it has found the user's folders, and that is after it was sent this.
+        pickled_parts: method, timing and codec with their options parsed, as bytes: a class is a user's own
+            perhaps, which a process can import only after it has found the user's folders, and that is after
+            it was sent this.
         dataset_folder: the decoded cache entry to map; only its name where every machine has it in its own
             cache folder.
         partition: each client's samples.
@@ -44,7 +51,7 @@ class Blueprint:
 
     recipe: Recipe
     method: str
-    pickled_method: bytes
+    pickled_parts: bytes
     dataset_folder: str
     partition: Partition
     devices: Devices | None = None
@@ -58,12 +65,13 @@ class Blueprint:
         """
         check_identity(self.identity)
         self.find_modules()
-        method = pickle.loads(self.pickled_method)
+        parts: Parts = pickle.loads(self.pickled_parts)
         dataset = open_dataset(locate_entry(Path(self.dataset_folder)))
         if self.recipe.data.pixels == "symmetric":
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)
-        return Setting(self.recipe, method, dataset, self.partition, self.devices)
+        method, timing, codec = parts
+        return Setting(self.recipe, method, timing, codec, dataset, self.partition, self.devices)
 
     def find_modules(self) -> None:
         """Makes a user's own modules importable in this process, if it sees their folders."""
@@ -75,27 +83,31 @@ def make_method(location: str, named: Named) -> Method[Any, Any]:
 
     Raises: RecipeError if it is no method or an option is bad.
     """
-    found = load_object(location, "method.name")
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise RecipeError(f"method.name: {location} is no subclass of rayfed_kd.protocol.method.Method")
-    return found(validate(found.options_model(), named.options, "method", named.name))
+    kind: type[Method[Any, Any]] = load_class(location, {}, Method, "method.name")
+    return kind(validate(kind.options_model(), named.options, "method", named.name))
 
 
-def check_names(recipe: Recipe) -> None:
+def read_names(recipe: Recipe) -> tuple[Timing, Codec | None]:
     """Refuses names and options that can be refused without reading data.
 
+    Returns: the schedule with the clock, and the codec: what a run uses in other processes as it is here.
     Raises: RecipeError
     """
     own = recipe.client_models.models if recipe.client_models else []
-    models = [(f"client_models.models.{place}", model, CLASSIFIERS) for place, model in enumerate(own)]
-    named = (("model", recipe.model, CLASSIFIERS), *models, ("data", recipe.data, SOURCES))
-    for path, what, registered in (*named, ("partition", recipe.partition, SCHEMES)):
-        function = load_object(locate(what.name, registered, f"{path}.name"), f"{path}.name")
-        validate(options_model(function), what.options, path, what.name)
-    make_schedule(recipe)
-    clock_options(recipe)
-    make_codec(recipe)
+    models = {"model": recipe.model}
+    models |= {f"client_models.models.{place}": model for place, model in enumerate(own)}
+    functions = {
+        path: load_function(model.name, CLASSIFIERS, MODEL_BUILDER, f"{path}.name", nn.Module)
+        for path, model in models.items()
+    }
+    functions["data"] = load_function(recipe.data.name, SOURCES, DATA_SOURCE, "data.name")
+    functions["partition"] = load_function(recipe.partition.name, SCHEMES, PARTITION_SCHEME, "partition.name")
+    named: dict[str, Named] = {**models, "data": recipe.data, "partition": recipe.partition}
+    for path, function in functions.items():
+        validate(options_model(function), named[path].options, path, named[path].name)
+    timing, codec = read_timing(recipe), make_codec(recipe)
     if recipe.data.augment not in AUGMENTATIONS:
         known = ", ".join(sorted(AUGMENTATIONS))
         near = nearest(recipe.data.augment, AUGMENTATIONS)
         raise RecipeError(f"data.augment = {recipe.data.augment!r}: expected one of {known}.", hint=near)
+    return timing, codec

@@ -32,15 +32,16 @@ from rayfed_kd.protocol import (
     ServerContext,
     ServerFacts,
 )
-from rayfed_kd.protocol.message_codec import Direction, Wire
-from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.protocol.message_codec import Codec, Direction, Wire
+from rayfed_kd.recipe.registry import blaming, load_function, options_model
+from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import attacked_parts, strength
-from rayfed_kd.setting.codecs import make_codec
+from rayfed_kd.setting.module_checks import check_module_size, checked_module
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
-from rayfed_kd.setting.timing import check_schedule, make_clock, make_schedule
+from rayfed_kd.setting.timing import Timing, check_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
 
 REGISTRIES: Mapping[str, Mapping[str, str]] = {
@@ -57,6 +58,8 @@ class Setting:
     Attributes:
         recipe: the validated recipe.
         method: the method with its options.
+        timing: the schedule and the clock, their options parsed.
+        codec: how parts travel; None: as they are.
         dataset: the decoded, memory-mapped data.
         partition: each client's samples.
         devices: the clients' devices in simulated time; None without it.
@@ -64,6 +67,8 @@ class Setting:
 
     recipe: Recipe
     method: Method[Any, Any]
+    timing: Timing
+    codec: Codec | None
     dataset: Dataset
     partition: Partition
     devices: Devices | None = None
@@ -75,6 +80,11 @@ class Setting:
         Raises: RecipeError if a name or an option is unknown.
         """
         return {name: self._builder(*entry) for name, entry in self._architectures.items()}
+
+    @cached_property
+    def _measured(self) -> set[str]:
+        """Where the recipe names the architectures whose size was checked."""
+        return set()
 
     @cached_property
     def _architectures(self) -> dict[str, tuple[Architecture, str]]:
@@ -98,12 +108,12 @@ class Setting:
     def _own_models(self) -> dict[str, tuple[Architecture, str]]:
         """Clients' own architectures, by a name that says what they are: equal ones are one."""
         listed = self.recipe.client_models
-        found = {}
+        architectures = {}
         for place, model in enumerate(listed.models if listed else []):
             named = Architecture("classifier", model.name, model.options)
-            found[_own_name(model, self.recipe.model)] = (named, f"client_models.models.{place}")
-        found.pop("model", None)  # clients with the recipe's own model share its architecture
-        return found
+            architectures[_own_name(model, self.recipe.model)] = (named, f"client_models.models.{place}")
+        architectures.pop("model", None)  # clients with the recipe's own model share its architecture
+        return architectures
 
     def model_of(self, client: int) -> str:
         """The name of a client's architecture: "model", or one of `client_models`."""
@@ -115,25 +125,25 @@ class Setting:
         """The clients' architectures by name, each once."""
         return tuple(dict.fromkeys(self.model_of(client) for client in range(len(self.partition.train))))
 
-    @cached_property
+    @property
     def schedule(self) -> Schedule:
         """Samples clients, and decides when an update is complete."""
-        return make_schedule(self.recipe)
+        return self.timing.schedule
 
     @cached_property
     def clock(self) -> Clock:
         """How long clients take, and when they are available."""
-        return make_clock(self.recipe, self.devices)
+        return self.timing.make_clock(self.devices)
 
     @cached_property
     def borders(self) -> Mapping[int, int]:
         """Length of an architecture's vector -> how many of its first elements are parameters."""
-        module_pool, found = self.module_pool(), dict[int, int]()
+        module_pool, parameters = self.module_pool(), dict[int, int]()
         for name in self.builders:
             flat = module_pool.lend(name, module_pool.initial_vector(name))
             length = flat.vector().numel()
-            found[length] = min(flat.num_parameters, found.get(length, length))
-        return found
+            parameters[length] = min(flat.num_parameters, parameters.get(length, length))
+        return parameters
 
     def module_pool(self, device: torch.device | str = "cpu") -> ModulePool:
         """A pool of this setting's modules."""
@@ -141,14 +151,14 @@ class Setting:
 
     def device_data(self, device: torch.device | str = "cpu") -> DeviceData:
         """The data on a device, with the public set if the recipe has one."""
-        asked = self.recipe.partition.public
-        share = None if asked is None else PublicShare(self.partition.public, asked.labels)
+        public = self.recipe.partition.public
+        share = None if public is None else PublicShare(self.partition.public, public.labels)
         return DeviceData(self.dataset, device, share)
 
     def wire(self, direction: Direction) -> Wire:
         """How the method's parts travel in that direction."""
         declared = self.method.down if direction == "down" else self.method.up
-        return Wire(declared, direction, make_codec(self.recipe))
+        return Wire(declared, direction, self.codec)
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
@@ -181,14 +191,14 @@ class Setting:
         self.method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
 
     def _check_public(self) -> None:
-        needs, asked, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
-        if needs != "none" and asked is None:
+        needs, public, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
+        if needs != "none" and public is None:
             kind = "labelled public" if needs == "labels" else "public"
             raise RecipeError(
                 f"partition.public is missing: {name} needs {kind} samples, "
                 "as partition.public={fraction: 0.5}"
             )
-        if needs == "labels" and asked is not None and not asked.labels:
+        if needs == "labels" and public is not None and not public.labels:
             raise RecipeError(f"partition.public.labels = false: {name} needs the labels of public samples")
 
     def _check_attack(self) -> None:
@@ -210,8 +220,7 @@ class Setting:
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]
-        location = locate(architecture.name, registered, f"{path}.name")
-        make = load_object(location, f"{path}.name")
+        make = load_function(architecture.name, registered, MODEL_BUILDER, f"{path}.name", nn.Module)
         given, beside = dict(architecture.options), self._keys_of_method(path)
         options = validate(options_model(make), given, path, architecture.name, beside)
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
@@ -220,8 +229,12 @@ class Setting:
 
         def build() -> nn.Module:
             shape = self.spaces[space] if cut is None else self._shape_at(cut)
+            if path not in self._measured:
+                check_module_size(lambda: make(shape, classes, **arguments), path)
+                self._measured.add(path)
             try:
-                return _module(make(shape, classes, **arguments), f"{path}.name")
+                with blaming(f"{path}.name: {architecture.name}"):
+                    return checked_module(make(shape, classes, **arguments), f"{path}.name")
             except RecipeError as error:
                 if cut is not None:
                     whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
@@ -262,22 +275,16 @@ class Setting:
             )
         labels = (torch.zeros(2, dtype=torch.int64),) if conditional else ()
         with torch.no_grad():
-            made = tuple(generator(torch.zeros(2, generator.latent), *labels).shape[1:])
+            shape = tuple(generator(torch.zeros(2, generator.latent), *labels).shape[1:])
         wanted = self.spaces[architecture.space]
         module_pool.take_back()
-        if made != wanted:
+        if shape != wanted:
             whose = "the data's" if architecture.space == "images" else f"{self.recipe.model.name}'s last"
             theirs = f"{whose} {architecture.space} are {shown_sides(wanted)}"
-            raise RecipeError(f"{architecture.name} makes {shown_sides(made)}, {theirs}", path=path)
+            raise RecipeError(f"{architecture.name} makes {shown_sides(shape)}, {theirs}", path=path)
 
 
 def _own_name(model: Named, recipe_model: Named) -> str:
     """The module pool's name of a client's architecture; the recipe's own model is "model"."""
     same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
     return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
-
-
-def _module(made: Any, path: str) -> nn.Module:
-    if not isinstance(made, nn.Module):
-        raise RecipeError(f"{path}: it made a {type(made).__name__}, expected a torch.nn.Module")
-    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rayfed_kd.errors import RecipeError
@@ -38,54 +39,61 @@ def clock_class(recipe: Recipe) -> type[Clock]:
     return load_class(recipe.clock.name, CLOCKS, Clock, "clock.name")  # type: ignore[type-abstract]
 
 
-def make_schedule(recipe: Recipe) -> Schedule:
-    """The recipe's schedule, its options checked by themselves and against the cohort and the clock.
+@dataclass(frozen=True)
+class Timing:
+    """A recipe's schedule and clock, parsed and checked.
+
+    The options are parsed once, where the recipe is prepared; other processes get this object.
+
+    Attributes:
+        schedule: samples clients, and decides when an update is complete.
+        clock_class: the clock's.
+        clock_options: its checked options, of the class's `options_model`.
+    """
+
+    schedule: Schedule
+    clock_class: type[Clock]
+    clock_options: ClockOptions
+
+    def load_devices(self) -> Devices | None:
+        """The clients' devices, read or drawn; None if the clock has none.
+
+        Raises: RecipeError or DataError
+        """
+        facts = self.schedule.facts
+        devices = self.clock_class.make_devices(self.clock_options, facts.clients, facts.seed)
+        if devices is not None and len(devices) != facts.clients:
+            clock = f"{self.clock_class.__module__}:{self.clock_class.__qualname__}"
+            raise RecipeError(f"clock.name: {clock} makes {len(devices)} devices for {facts.clients} clients")
+        return devices
+
+    def make_clock(self, devices: Devices | None) -> Clock:
+        """The clock.
+
+        Args:
+            devices: what `load_devices` gave when the run was prepared.
+
+        Raises: RecipeError if an option does not fit the devices.
+        """
+        facts = self.schedule.facts
+        return self.clock_class(self.clock_options, ClockFacts(facts.clients, facts.seed, devices))
+
+
+def read_timing(recipe: Recipe) -> Timing:
+    """The recipe's schedule and clock, their options checked, and whether they fit each other and the cohort.
 
     Raises: RecipeError
     """
-    kind, named = schedule_class(recipe), recipe.schedule
+    kind, clock, named = schedule_class(recipe), clock_class(recipe), recipe.schedule
     options = validate(kind.options_model(), named.options, "schedule", named.name)
-    clock = clock_class(recipe)
     if kind.needs_clock and not (clock.simulated or clock.measured):
         raise RecipeError(
             f"schedule.name = {named.name!r}: which reply comes first is a question of time; expected a "
             "clock, as clock.name=lognormal"
         )
-    return kind(options, ScheduleFacts(recipe.partition.clients, cohort_size(recipe), recipe.seed))
-
-
-def clock_options(recipe: Recipe) -> ClockOptions:
-    """The checked options of the recipe's clock.
-
-    Raises: RecipeError
-    """
-    return validate(clock_class(recipe).options_model(), recipe.clock.options, "clock", recipe.clock.name)
-
-
-def make_clock(recipe: Recipe, devices: Devices | None) -> Clock:
-    """The recipe's clock.
-
-    Args:
-        devices: what `load_devices` gave when the run was prepared.
-
-    Raises: RecipeError
-    """
-    facts = ClockFacts(recipe.partition.clients, recipe.seed, devices)
-    return clock_class(recipe)(clock_options(recipe), facts)
-
-
-def load_devices(recipe: Recipe) -> Devices | None:
-    """The devices of the recipe's clock, read or drawn; None if it has none.
-
-    Raises: RecipeError or DataError
-    """
-    clients = recipe.partition.clients
-    devices = clock_class(recipe).make_devices(clock_options(recipe), clients, recipe.seed)
-    if devices is not None and len(devices) != clients:
-        raise RecipeError(
-            f"clock.name = {recipe.clock.name!r}: it makes {len(devices)} devices for {clients} clients"
-        )
-    return devices
+    schedule = kind(options, ScheduleFacts(recipe.partition.clients, cohort_size(recipe), recipe.seed))
+    clock_options = validate(clock.options_model(), recipe.clock.options, "clock", recipe.clock.name)
+    return Timing(schedule, clock, clock_options)
 
 
 def check_exchanges(recipe: Recipe, method: Method[Any, Any]) -> None:
@@ -109,8 +117,9 @@ def check_schedule(
     """
     if not schedule.drops_late and not method.asynchronous:
         raise RecipeError(
-            f"schedule.name = {recipe.schedule.name!r}: it keeps late replies, and {recipe.method.name}'s "
-            "rounds have several exchanges; a late reply fits none of the next one's; expected sync or quorum"
+            f"schedule.name = {recipe.schedule.name!r}: with these options it keeps late replies, and "
+            f"{recipe.method.name}'s rounds have several exchanges, a late reply fits none of the next "
+            "one's; expected sync, or quorum with late: drop"
         )
     check_weights(schedule.rule.staleness, recipe.rounds)
     work = [method.least_samples(size, recipe.local) for size in sizes]

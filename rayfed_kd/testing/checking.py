@@ -131,24 +131,24 @@ def _check_on_ray(recipe: Mapping[str, Any], folder: Path) -> None:
 
 def _check_replayed(watched: Setting, where: str, call: StepCall, result: StepResult) -> None:
     """Run a recorded call again on new hosts, which must fetch the state, under other global seeds."""
-    found = []
+    replays = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         np.random.seed(seed)
         random.seed(seed)
         facts, parts, state = Host(watched, keep_states=0).step(call)
-        found.append(_told(facts.metadata, facts.logged, parts, state))
-    recorded = _told(
+        replays.append(_contents(facts.metadata, facts.logged, parts, state))
+    recorded = _contents(
         result.facts.metadata, result.facts.logged, result.parts.resolve(), result.state.resolve()
     )
     for name in recorded:
-        if found[0][name] != found[1][name]:
+        if replays[0][name] != replays[1][name]:
             raise ContractError("replay", where, f"the second time its {name} is another")
-        if found[0][name] != recorded[name]:
+        if replays[0][name] != recorded[name]:
             raise ContractError("complete state", where, f"where the state is fetched, its {name} is another")
 
 
-def _told(metadata: Any, logged: Any, parts: Any, state: Any) -> dict[str, Any]:
+def _contents(metadata: Any, logged: Any, parts: Any, state: Any) -> dict[str, Any]:
     reply = content(dict(parts)), dict(metadata)
     return {"reply": reply, "log": dict(logged), "state": content(state["state"])}
 

@@ -171,10 +171,10 @@ class AdversarialLosses:
         student, images = models["student"], batch["images"]
         features = student.features(images)
         hard = cross_entropy(student.classify(features), batch["labels"])
-        made = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
+        generated = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
         judge = self.options.judge(models)
-        # Detached, because the generator has a phase of its own; it gets `made` with its graph.
-        real, fake = judge.real(images, features), judge.generated(made.detach())
+        # Detached, because the generator has a phase of its own; it gets `generated` with its graph.
+        real, fake = judge.real(images, features), judge.generated(generated.detach())
         adversarial = adversarial_loss(real, fake)
         logged = {
             "ce": hard,
@@ -185,9 +185,9 @@ class AdversarialLosses:
         loss = hard + adversarial
         if self.options.gradient_penalty:
             ends = features.detach() if judge.on_features else images
-            logged["penalty"] = slope_penalty(judge, ends, made.detach(), batch["mix"])
+            logged["penalty"] = slope_penalty(judge, ends, generated.detach(), batch["mix"])
             loss = loss + self.options.gradient_penalty * logged["penalty"]
-        return Loss(loss, logged, handed_on={"made": made})
+        return Loss(loss, logged, handed_on={"made": generated})
 
     def deceive(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """The generator's step: its images are to be taken for real (eq. 3)."""

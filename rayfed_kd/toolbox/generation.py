@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -158,6 +158,21 @@ def class_directions(model: FlatModule, ctx: ClientContext) -> tuple[Tensor, Ten
             sums.index_add_(0, labels, units)
             counts += torch.bincount(labels, minlength=ctx.classes)
     return sums, counts
+
+
+def mean_cosines(sums: Sequence[Tensor], counts: Sequence[Tensor], directions: Tensor) -> Tensor:
+    """The mean cosine of a class's unit vectors and a direction, [C]; NaN for a class without vectors.
+
+    Args:
+        sums: [C, F] of each client, the sum of each class's unit vectors.
+        counts: [C] of each client, their numbers.
+        directions: [C, F], a vector of each class.
+    """
+    numbers = torch.stack(list(counts)).sum(0)
+    means = torch.stack(list(sums)).sum(0) / numbers.clamp(min=1)[:, None]
+    cosines = (means * directions).sum(1)
+    cosines[numbers == 0] = torch.nan
+    return cosines
 
 
 def generated_directions(generator: FlatModule, ctx: Context) -> Tensor:

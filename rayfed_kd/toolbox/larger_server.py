@@ -160,8 +160,8 @@ def learn_public(
             # L_s of a batch is from right after its own step (Algorithm 1), not from the round's last model.
             knowledge[ids] = model.predict(images)
             right += float((judged.argmax(dim=1) == labels).sum())
-    kept = {name: value.cpu() for name, value in optimizer.state().items()}
-    learned = replace(server, model=model.vector().cpu(), moments=kept)
+    moments = {name: value.cpu() for name, value in optimizer.state().items()}
+    learned = replace(server, model=model.vector().cpu(), moments=moments)
     accuracy = right / (options.server_epochs * len(public))
     return paced(learned, accuracy, options.plateau), knowledge.cpu()
 

@@ -149,26 +149,26 @@ def spectral_filter(points: Tensor, bound: float, draw: Callable[[int], Tensor])
     Returns: [samples, classes].
     """
     exact = points.to(torch.float64).transpose(0, 1)
-    kept = torch.ones(exact.shape[:2], dtype=torch.bool, device=points.device)
+    inliers = torch.ones(exact.shape[:2], dtype=torch.bool, device=points.device)
     least = -(-len(points) // 2)
     open_ = torch.arange(len(exact), device=points.device)
     while len(open_):
-        variance, distance = top_direction(exact[open_], kept[open_])
-        cutting = (variance > bound) & (kept[open_].sum(dim=1) > least)
+        variance, distance = top_direction(exact[open_], inliers[open_])
+        cutting = (variance > bound) & (inliers[open_].sum(dim=1) > least)
         open_, distance = open_[cutting], distance[cutting]
         z = draw(len(open_)).to(distance)
         # Strictly inside, and Z is at most 1: the farthest point always goes, so the loop ends.
         inside = distance < z[:, None] * distance.amax(dim=1, keepdim=True)
         # Removed points rank last, so `rank < least` names the nearest of those still kept.
-        distance = distance.masked_fill(~kept[open_], math.inf)
+        distance = distance.masked_fill(~inliers[open_], math.inf)
         rank = distance.sort(dim=1, stable=True).indices.argsort(dim=1)
-        kept[open_] &= inside | (rank < least)
-    weights = kept.to(exact.dtype)
+        inliers[open_] &= inside | (rank < least)
+    weights = inliers.to(exact.dtype)
     mean = torch.einsum("sn,snc->sc", weights, exact) / weights.sum(dim=1, keepdim=True)
     return mean.to(points.dtype)
 
 
-def top_direction(points: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+def top_direction(points: Tensor, inliers: Tensor) -> tuple[Tensor, Tensor]:
     """The largest eigenvalue of the covariance (1 / n) of the kept points, and their distances along it.
 
     Through the points' Gram matrix, which is n x n however many classes there are and has the same
@@ -176,13 +176,13 @@ def top_direction(points: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         points: [samples, n, classes] float64.
-        kept: [samples, n] bool.
+        inliers: [samples, n] bool.
     Returns: [samples], and [samples, n]: |v (x - mean)|, 0 for those not kept.
     """
-    counts = kept.sum(dim=1).to(points.dtype)
-    present = points * kept[..., None]
+    counts = inliers.sum(dim=1).to(points.dtype)
+    present = points * inliers[..., None]
     mean = present.sum(dim=1) / counts[:, None]
-    centred = (points - mean[:, None]) * kept[..., None]
+    centred = (points - mean[:, None]) * inliers[..., None]
     gram = centred @ centred.transpose(1, 2) / counts[:, None, None]
     values, vectors = torch.linalg.eigh(gram)
     # eigh may give a tiny negative number where the variance is 0.

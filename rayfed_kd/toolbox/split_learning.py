@@ -156,8 +156,8 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Clients train and show what they extract, the server learns from it, its logits go back."""
         # The server says whether it has a client's labels, so that clients keep no flag for it.
-        asked = {k: Message(known=int(k in server.told)) for k in cohort.clients}
-        replies = cohort.scatter(self.train, asked)
+        messages = {k: Message(known=int(k in server.told)) for k in cohort.clients}
+        replies = cohort.scatter(self.train, messages)
         server = self.taught(server, replies, ctx)
         model = ctx.frozen_model(server.model, SERVER)
         answers = {r.client: Message(knowledge=self._logits(model, r, ctx)) for r in replies}
@@ -199,8 +199,8 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
             for reply in replies:
                 labels, added = told[reply.client]["labels"], terms[reply.client]
                 self._learn(model, optimizer, reply, labels.to(ctx.device), added, ctx)
-        kept = {name: value.cpu() for name, value in optimizer.state().items()}
-        return ServerState(model.vector().cpu(), kept, told)
+        moments = {name: value.cpu() for name, value in optimizer.state().items()}
+        return ServerState(model.vector().cpu(), moments, told)
 
     def keep(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """The server's logits, kept until the client trains again."""

@@ -151,11 +151,11 @@ def trial_placement(plan: Plan | None) -> Any:
     Returns: a factory of a group whose first bundle is empty, for the function that waits; then a bundle for
         the server and one per host.
     """
-    if plan is None or not (trial_bundles := bundles(plan)).asked:
+    if plan is None or not (trial_bundles := bundles(plan)).requests:
         # Ray Tune refuses a trial without a demand; this is so little that it is always free.
         return tune.PlacementGroupFactory([{"CPU": 0.001}])
     return tune.PlacementGroupFactory(
-        [{}, *trial_bundles.asked],
+        [{}, *trial_bundles.requests],
         strategy=plan.strategy.upper(),
         bundle_label_selector=trial_bundles.selectors,
     )

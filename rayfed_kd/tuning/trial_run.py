@@ -56,12 +56,14 @@ class TrialRun:
         Returns: None if the trial is over, or cannot be placed; `run` then reports the error.
         """
         from cluster.ray_backend.placement import plan_hosts
+        from rayfed_kd.setting.timing import read_timing
 
         record = self.folder.record(number)
         if record is not None and record.over:
             return None
         try:
-            return plan_hosts(self._trial_recipe(number, coefficients), self.nodes)
+            recipe = self._trial_recipe(number, coefficients)
+            return plan_hosts(recipe, read_timing(recipe).schedule.concurrency, self.nodes)
         except RecipeError:
             return None
 
@@ -76,7 +78,7 @@ class TrialRun:
             coefficients: recipe key -> value.
             report: called with (round, value) of every evaluation, in order.
         """
-        from cluster.ray_backend.session import is_lost
+        from cluster.ray_backend.remote_run import is_lost
 
         record = self.folder.record(number)
         assert record is not None  # written when the trial was proposed, before this process began
@@ -118,15 +120,19 @@ class TrialRun:
         self.folder.write_record(replace(record, status="failed", round=last_round, error=message))
 
     def _simulate(self, number: int, coefficients: Coefficients, on_event: Callable[[Event], None]) -> None:
+        from cluster.ray_backend.placement import plan_hosts
+
         os.chdir(self.working_folder)  # Ray Tune changed it
         sys.argv[:] = self.command
         folder = self.folder.trial(number)
         self.folder.wait_for_trial(number)
         if read_summary(folder).get("status") == "finished":
             return  # only its record was not written before the search was cut off
-        recipe = self._trial_recipe(number, coefficients)
-        resumed, plan = (folder / "config.yaml").is_file(), self.plan(number, coefficients)
-        run_prepared_on_ray(make_ready(recipe), on_event, plan=plan, resume=resumed)
+        prepared = make_ready(self._trial_recipe(number, coefficients))
+        # The actors of `plan`, for which Ray Tune has placed this trial.
+        plan = plan_hosts(prepared.recipe, prepared.setting.schedule.concurrency, self.nodes)
+        resumed = (folder / "config.yaml").is_file()
+        run_prepared_on_ray(prepared, on_event, plan=plan, resume=resumed, restart=True)
 
     def _trial_recipe(self, number: int, coefficients: Coefficients) -> Recipe:
         folder = json.dumps(str(self.folder.trial(number)))  # quoted: a path may look like another YAML value

@@ -88,7 +88,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
         RecipeError, DataError: it cannot.
     """
     from cluster.server.grouping import check_grouping
-    from rayfed_kd.setting.blueprint import check_names, make_method
+    from rayfed_kd.setting.blueprint import make_method, read_names
     from rayfed_kd.setting.timing import check_exchanges
     from rayfed_kd.tuning.space import coefficient_overrides
 
@@ -100,8 +100,8 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
         return
     method = make_method(method_location(changed), changed.method)
     check_exchanges(changed, method)
-    check_names(changed)
-    setting = replace(setting, recipe=changed, method=method)
+    timing, codec = read_names(changed)
+    setting = replace(setting, recipe=changed, method=method, timing=timing, codec=codec)
     setting.check()
     check_grouping(setting)
 
@@ -110,6 +110,7 @@ def _search_on_ray(search: Search, concurrent: int | None, address: str | None, 
     from cluster.ray_backend.machines import ray_nodes
     from cluster.ray_backend.placement import plan_hosts, rooms
     from cluster.ray_backend.session import RaySession
+    from rayfed_kd.setting.timing import read_timing
     from rayfed_kd.tuning.ray_tune import TrialLimits, run_trials
     from rayfed_kd.tuning.trial_run import TrialRun
 
@@ -119,7 +120,9 @@ def _search_on_ray(search: Search, concurrent: int | None, address: str | None, 
         nodes = ray_nodes()
         at_a_time = min(search.trials, concurrent or rooms(recipe, nodes))
         nodes_per_trial = tuple(node.divided(at_a_time) for node in nodes)
-        plan_hosts(recipe, nodes_per_trial)  # raises if not even one trial has room
+        plan_hosts(
+            recipe, read_timing(recipe).schedule.concurrency, nodes_per_trial
+        )  # raises if not even one trial has room
         limits = TrialLimits(
             search.trials,
             at_a_time,

@@ -7,7 +7,7 @@ import psutil
 import pytest
 import torch
 from contexts import server_context
-from runs import run_in_process
+from runs import Silent, run_in_process
 
 import rayfed_kd
 from algorithms.kdia import KDIA, Options, known_frequencies
@@ -39,19 +39,6 @@ NOTHING_TAUGHT = ("method.lambda_kd=0", "method.lambda_gen=0")
 def run(*overrides, method=None):
     recipe = SMALL if method is None else {**SMALL, "method": method}
     return run_in_process(recipe, *overrides)
-
-
-class Silent:
-    """Keeps what was recorded."""
-
-    def __init__(self):
-        self.records = []
-
-    def record(self, record):
-        self.records.append(record)
-
-    def close(self, status):
-        return {}
 
 
 def simulation(*overrides):
@@ -209,6 +196,7 @@ def test_generator_is_used_from_the_round_that_says_so():
     assert ["gen" in losses for losses in logged[1]] == [False, False, True]
 
 
+@pytest.mark.pictures
 def test_pictures_of_weights_and_of_feature_similarity_and_their_data(tmp_path):
     import pyarrow.parquet as pq
 
@@ -270,8 +258,8 @@ def test_reference_of_another_model_is_refused_with_both_shapes(tmp_path):
 
 def test_generator_of_images_is_refused_where_the_data_is_grey(tmp_path, monkeypatch):
     (tmp_path / "coloured.py").write_text(
-        "import torch\nfrom torch import nn\nfrom rayfed_kd.models.base import Generator\n\n\n"
-        "def coloured(shape, classes):\n"
+        "import rayfed_kd\nfrom torch import nn\nfrom rayfed_kd.models.base import Generator\n\n\n"
+        "@rayfed_kd.model_builder\ndef coloured(shape, classes):\n"
         "    return Generator(nn.Sequential(nn.Linear(3, 192), nn.Unflatten(1, (3, 8, 8))), 3)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -27,6 +27,7 @@ from rayfed_kd.protocol import DispatchFacts, Message, Replies
 from rayfed_kd.protocol.codec import unpack
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.setting import Setting
+from rayfed_kd.setting.timing import read_timing
 from rayfed_kd.toolbox import local_training as training
 from rayfed_kd.toolbox.layers import Layers, mean_of_shared
 from rayfed_kd.toolbox.personal_layers import PersonalOptions
@@ -85,7 +86,7 @@ def two_weights(method, epochs=1):
             "local": {"epochs": epochs, "batch_size": 4, "optimizer": {"name": "sgd", "lr": 0.1}},
         }
     )
-    setting = Setting(recipe, method, dataset, partition)
+    setting = Setting(recipe, method, read_timing(recipe), None, dataset, partition)
     linear = lambda: Classifier(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False), 1)  # noqa: E731
     setting.__dict__["builders"] = {"model": linear}
     return Simulation(setting, LocalEngine(Host(setting)), Rounds())
@@ -385,7 +386,7 @@ def test_bad_options_are_answered_before_the_first_round(method, message):
 @pytest.mark.parametrize("name", ["fedper", "fedper_plus", "fedrep", "fedrep_plus", "fedd2s"])
 def test_model_without_layers_is_refused(name, tmp_path, monkeypatch):
     (tmp_path / "layerless_model.py").write_text(
-        "from torch import nn\n\n\ndef net(shape, classes):\n"
+        "from torch import nn\nimport rayfed_kd\n\n\n@rayfed_kd.model_builder\ndef net(shape, classes):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
     )
     monkeypatch.chdir(tmp_path)

@@ -77,7 +77,8 @@ class Run:
     def start(self):
         """The command: `run`, and `resume` once there is something to resume."""
         begun = (self.folder / "config.yaml").exists()
-        words = ["resume", self.folder] if begun else ["run", self.path]
+        # Killed before its first checkpoint it begins again, which `resume` does only if it is told to.
+        words = ["resume", self.folder, "--restart"] if begun else ["run", self.path]
         self.resumes += 1
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rayfed_kd", *map(str, words)],

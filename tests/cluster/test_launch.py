@@ -23,7 +23,7 @@ import pytest
 import yaml
 from paths import ROOT
 
-from cluster.ray_backend.session import STOP_S
+from cluster.ray_backend.remote_run import STOP_S
 from rayfed_kd.recipe.loading import load_recipe
 
 LAUNCH = ROOT / "cluster/launch"
@@ -53,6 +53,8 @@ SHIMS = {
     # On a real head `ray stop` follows, here nothing for a long time.
     "ray": 'printf "%s\\n" "$@" >"$SEEN/ray"\ntest -n "$NO_RAY" && exit 0\n'
     'until [[ $1 == -- ]]; do shift; done\nshift\n"$@"\nsleep 100',
+    # The script looks every two seconds whether it is over.
+    "sleep": 'test "$1" = 2 && set -- 0.1\nexec /bin/sleep "$@"',
     "python": 'printf "%s\\n" "$@" >"$SEEN/python"\ntrap "exit 143" TERM\n'
     'test -n "$CODE" && exit $CODE\nwhile true; do sleep 0.1; done',
 }

@@ -1,11 +1,10 @@
 """The recipe reference has every key and option, each with a meaning and an example that a recipe takes."""
 
-import importlib.util
 import re
-import sys
 
 import pytest
 import yaml
+from hooks import hook
 from pages import PAGES, code_blocks
 from paths import ROOT
 
@@ -19,19 +18,10 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
-from rayfed_kd.setting.blueprint import check_names, make_method
+from rayfed_kd.setting.blueprint import make_method, read_names
 
 QUICKSTART = ROOT / "configs/quickstart.yaml"
 CLOCK = "clock.name=lognormal"
-
-
-def hook(name):
-    """A hook of the site, loaded as MkDocs loads it."""
-    spec = importlib.util.spec_from_file_location(f"hook_{name}", ROOT / f"docs/hooks/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 reference = hook("reference")
@@ -109,7 +99,7 @@ def test_examples_are_of_things_that_exist():
 def taken(word, *words):
     """The quickstart's recipe with an example, after all checks that need no data."""
     recipe = load_recipe(QUICKSTART, [*words, word])
-    check_names(recipe)
+    read_names(recipe)
     return recipe
 
 
@@ -171,4 +161,5 @@ def test_every_name_of_the_protocol_has_its_place_on_the_page():
     listed = [name for names in api.names_by_module().values() for name in names]
     assert sorted(listed) == sorted(protocol.__all__)
     assert api.MARK in PAGES[api.PAGE]
-    assert all(f"::: rayfed_kd.protocol.{name}\n" in api.sections() + "\n" for name in listed)
+    sections = api.sections() + "\n"
+    assert all(f"::: rayfed_kd.protocol.{name}\n" in sections for name in listed)

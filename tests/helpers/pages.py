@@ -1,10 +1,8 @@
 """The documentation as text, and what its tests do with it."""
 
-import os
 import re
-import subprocess
-import sys
 
+from command_line import run_command
 from paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf8")
@@ -21,6 +19,4 @@ def code_blocks(text, language):
 
 def run_quickstart(folder, *words):
     """`rayfed-kd run configs/quickstart.yaml WORDS` from a folder."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "rayfed_kd", "run", str(ROOT / "configs/quickstart.yaml"), *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_command("run", ROOT / "configs/quickstart.yaml", *words, folder=folder)

@@ -3,6 +3,7 @@
 They take a tenth of the time of `rayfed_kd.run`, which is for tests of what a run leaves.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -13,8 +14,8 @@ from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import shared_vectors
+from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
-from rayfed_kd.results.tables import SCHEMAS
 
 
 class Silent:
@@ -44,8 +45,10 @@ class Outcome:
     rows: dict = field(default_factory=dict)
     models: dict = field(default_factory=dict)
     told: list = field(default_factory=list)
+    after_round: Callable = lambda record: None
 
     def record(self, record):
+        self.after_round(record)
         for name, rows in record.tables.items():
             self.rows.setdefault(name, []).extend(rows)
 
@@ -64,9 +67,9 @@ class Outcome:
         return summarise(self.tables, "finished")
 
 
-def run_setting(setting, engine):
+def run_setting(setting, engine, after_round=lambda record: None):
     """A setting's rounds on an engine, with the threads that its recipe gives."""
-    outcome = Outcome()
+    outcome = Outcome(after_round=after_round)
     simulation = Simulation(setting, engine, outcome)
     threads = torch.get_num_threads()
     torch.set_num_threads(setting.recipe.placement.threads)

@@ -57,8 +57,11 @@ class Hosts:
     def end(self):
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def run(self, recipe, *overrides):
-        """A run whose clients lie on actors as the recipe's `placement` says on a machine of `CORES`."""
+    def run(self, recipe, *overrides, after_round=lambda record: None):
+        """A run whose clients lie on actors as the recipe's `placement` says on a machine of `CORES`.
+
+        `after_round` is called with the record of each round.
+        """
         import ray
 
         from cluster.ray_backend.engine import RayEngine
@@ -66,7 +69,7 @@ class Hosts:
 
         prepared = prepare(recipe, overrides)
         resolved, setting = prepared.recipe, prepared.setting
-        plan = plan_hosts(resolved, [Node(CORES, 0, 24 * 2**30)])
+        plan = plan_hosts(resolved, setting.schedule.concurrency, [Node(CORES, 0, 24 * 2**30)])
         told = []
         engine = RayEngine(
             self._ready(plan.num_hosts),
@@ -78,7 +81,7 @@ class Hosts:
             max_inflight=resolved.placement.max_inflight,
             tell=told.append,
         )
-        outcome = run_setting(setting, engine)
+        outcome = run_setting(setting, engine, after_round)
         outcome.told = told
         return outcome
 

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, nearest
-from rayfed_kd.recipe.loading import load_yaml
+from rayfed_kd.recipe.yaml_documents import load_yaml
 
 FOLDER = Path(__file__).parent
 _VALUES = ("metric", "mean", "std")
+
+
+@cache
+def _content(path: Path) -> dict[str, Any]:
+    """A paper's file: long enough that a study of many rows would wait for it. Nobody changes the records."""
+    content: dict[str, Any] = load_yaml(path.read_text("utf8"))
+    return content
 
 
 def published_rows(paper: str, table: str, where: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -36,7 +44,7 @@ def published_rows(paper: str, table: str, where: Mapping[str, Any]) -> list[dic
             f"published.paper: {paper!r} is unknown; expected one of {', '.join(papers)}.",
             hint=nearest(paper, papers),
         )
-    content = load_yaml((FOLDER / f"{paper}.yaml").read_text("utf8"))
+    content = _content(FOLDER / f"{paper}.yaml")
     tables = {entry["id"]: entry for entry in content["tables"]}
     if table not in tables:
         raise RecipeError(
@@ -88,7 +96,7 @@ def tables_named(header: str) -> list[tuple[str, str]]:
     if named is None:
         return []
     for path in sorted(FOLDER.glob("*.yaml")):
-        content = load_yaml(path.read_text("utf8"))
+        content = _content(path)
         if "{authors} {year}".format(**content["paper"]) in header:
             return [(path.stem, table["id"]) for table in content["tables"] if table["id"] in named.groups()]
     return []

@@ -71,8 +71,8 @@ def test_two_hosts_give_the_local_engines_bits(method, hosts):
     assert_same_run(hosts.run(recipe, "rounds=2", "placement.clients_per_actor=2"), expected)
 
 
-@pytest.mark.slow  # FedKF's is in test_check_method.py
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow  # one that is not is the last of this file
+@pytest.mark.parametrize("method", EVERYWHERE)
 def test_a_whole_run_on_ray_gives_the_local_engines_bits(method, shared_ray, tmp_path):
     """With a server's process and new client processes, as the command runs it."""
     options = EVERYWHERE.get(method, {})
@@ -85,7 +85,7 @@ def test_placements_of_the_first_test_use_one_two_and_four_hosts():
     recipe = load_recipe(small_recipe(RECIPE, "fedavg"))
     node = [Node(6, 0, 24 * 2**30)]
     hosts = [
-        plan_hosts(load_recipe(recipe.model_dump(), [f"placement.clients_per_actor={n}"]), node).num_hosts
+        plan_hosts(load_recipe(recipe.model_dump(), [f"placement.clients_per_actor={n}"]), 4, node).num_hosts
         for n in (4, 2, 1)
     ]
     assert hosts == [1, 2, 4]
@@ -124,7 +124,7 @@ class Server(FedAvg):
 """
 
 
-@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_state_that_cannot_be_stored_is_refused_at_its_first_step(local, shared_ray, tmp_path, monkeypatch):
     """Not in round 10, at the first checkpoint."""
     monkeypatch.chdir(tmp_path)
@@ -164,10 +164,12 @@ def test_a_reply_is_fetched_once_a_round_however_many_uses_it_has(method, tmp_pa
     assert sorted(Counter(fetched).values()) == [2] * 3
 
 
-def test_nothing_large_passes_through_the_driver(shared_ray, tmp_path):
+def test_whole_run_on_ray_gives_the_local_bits_and_nothing_large_passes_through_the_driver(
+    shared_ray, tmp_path
+):
     """What the driver receives while a run goes are events: numbers by name."""
-    events = []
-    recipe = {**small_recipe(RECIPE, "fedavg"), "results": {"folder": str(tmp_path / "run")}}
-    rayfed_kd.run(recipe, ["placement.clients_per_actor=4"], on_event=events.append)
+    events, placed = [], ["placement.clients_per_actor=4", f"results.folder={tmp_path / 'ray'}"]
+    expected = run("fedkf", tmp_path / "local", local=True)
+    assert_same_run(rayfed_kd.run(recipe_of("fedkf"), placed, on_event=events.append), expected)
     assert [event["round"] for event in events] == [1, 2, 3]
     assert all(len(str(event)) < 5000 for event in events)

@@ -7,6 +7,8 @@ from contextlib import suppress
 import numpy as np
 import psutil
 import pytest
+from runs import run_in_process
+from small_recipes import assert_same_run
 
 import rayfed_kd
 from rayfed_kd.errors import RunError
@@ -80,10 +82,23 @@ def client_hosts():
     return found
 
 
-@pytest.mark.parametrize(
-    ("at_a_time", "vectorise"),
-    [(1, "off"), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, "off"), (1, 2)))],
-)
+def test_killed_host_changes_nothing(hosts):
+    expected, killed, others = run_in_process(RECIPE), [], set(client_hosts())
+
+    def kill(record):
+        """After the first round, a host of this run: the oldest of those that `hosts` has."""
+        if record.round == 1:
+            killed.append(min(others | set(client_hosts())))
+            os.kill(killed[0], signal.SIGKILL)
+
+    result = hosts.run(RECIPE, "placement.clients_per_actor=2", after_round=kill)
+    assert len(killed) == 1
+    assert_same_run(result, expected)
+    assert any("restarted" in line or "lost" in line for line in result.told), result.told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at_a_time", "vectorise"), [(1, "off"), (2, "off"), (1, 2)])
 def test_killed_hosts_change_nothing(at_a_time, vectorise, shared_ray, tmp_path):
     method = "method={name: fedavg}" if vectorise != "off" else "method.name=fedkf"
     grouped = [method, f"local.vectorise={vectorise}"]

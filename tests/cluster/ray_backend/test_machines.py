@@ -11,7 +11,7 @@ import pytest
 from ray.exceptions import AuthenticationError
 
 from cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
-from cluster.ray_backend.session import RaySession, _probe
+from cluster.ray_backend.session import RaySession, check_address
 from rayfed_kd.data.cache import locate_entry, pack_entry, unpack_entry
 from rayfed_kd.data.loading import load_dataset, open_dataset
 from rayfed_kd.errors import DataError, RecipeError, RunError
@@ -120,7 +120,7 @@ def refusing(monkeypatch):
         monkeypatch.setattr("ray.init", refuses)
 
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.setattr("cluster.ray_backend.session._probe", lambda address: None)
+    monkeypatch.setattr("cluster.ray_backend.session.check_address", lambda address: None)
     return refuse_with
 
 
@@ -165,7 +165,7 @@ def test_dashboards_port_is_told_from_the_heads():
         with pytest.raises(
             RecipeError, match=r"a web server answers there, as Ray's dashboard does; expected"
         ):
-            _probe(f"127.0.0.1:{server.server_port}")
+            check_address(f"127.0.0.1:{server.server_port}")
     finally:
         server.shutdown()
 
@@ -173,4 +173,4 @@ def test_dashboards_port_is_told_from_the_heads():
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "host:port"])
 def test_address_of_another_form_is_refused(address):
     with pytest.raises(RecipeError, match=rf"--address {address}: expected HOST:PORT$"):
-        _probe(address)
+        check_address(address)

@@ -8,13 +8,14 @@ from cluster.ray_backend.placement import bundles, plan_hosts, rooms
 from cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.setting.timing import read_timing
 
 GIB = 2**30
 
 
 def plan(nodes, *overrides):
     recipe = load_recipe({"method": {"name": "fedavg"}}, overrides)
-    return plan_hosts(recipe, nodes)
+    return plan_hosts(recipe, read_timing(recipe).schedule.concurrency, nodes)
 
 
 def test_auto_packs_clients_when_cores_are_few():
@@ -197,7 +198,7 @@ def test_bundles_are_the_server_and_every_host_by_hand():
         "placement.server.num_cpus=0",
     ]
     found = bundles(plan([Node(4, 1, 64 * GIB, resources={"big": 9})], *asked))
-    assert found.asked == [{"CPU": 1, "GPU": 0.5, "big": 1}] * 2
+    assert found.requests == [{"CPU": 1, "GPU": 0.5, "big": 1}] * 2
     assert found.places == [-1, 0, 1]  # a server that asks for nothing has no bundle
 
 

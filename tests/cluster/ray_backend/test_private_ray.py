@@ -170,12 +170,30 @@ def call(command, environment=None):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
+def test_every_server_of_the_tests_ray_listens_on_loopback_and_asks_for_a_token(shared_ray):
+    """The session starts it as a command does. The slow tests below look at a run that is under way."""
+    processes = psutil.Process().children(recursive=True)
+    servers = [process for process in processes if process.name() in ("gcs_server", "raylet")]
+    assert len(servers) == 2
+    assert {process.environ()["RAY_AUTH_MODE"] for process in servers} == {"token"}
+    listening = [
+        line.laddr.ip
+        for process in processes
+        for line in process.net_connections("inet")
+        if line.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 5
+    assert not [place for place in listening if not LOOPBACK.match(place)]
+
+
+@pytest.mark.slow
 def test_every_server_of_a_run_listens_on_loopback(run):
     """GCS, raylet, agents and workers: eight at least, and none that another machine reaches."""
     assert len(run.listening) >= 8
     assert not [place for place in run.listening if not LOOPBACK.match(place)]
 
 
+@pytest.mark.slow
 def test_processes_of_a_run_have_the_token_but_the_commands_own_environment_not(run):
     """GCS and raylet, from which the others have theirs; those that rename themselves show none."""
     assert "RAY_AUTH_TOKEN" not in run.processes[0].environ()
@@ -185,6 +203,7 @@ def test_processes_of_a_run_have_the_token_but_the_commands_own_environment_not(
     assert re.fullmatch("[0-9a-f]{64}", token)
 
 
+@pytest.mark.slow
 def test_job_that_anybody_hands_in_is_not_run(run, tmp_path):
     """The agent's port runs what it is posted: it must ask for the token, even on this machine."""
     places = [f"127.0.0.1:{port}" for port in run.ports()]
@@ -197,6 +216,7 @@ def test_job_that_anybody_hands_in_is_not_run(run, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", [None, "0" * 64])
 def test_driver_without_the_token_cannot_join(run, token):
     gcs = run.named("gcs_server")
@@ -213,6 +233,7 @@ def test_driver_without_the_token_cannot_join(run, token):
     assert "Authentication token is missing or incorrect" in done.stderr
 
 
+@pytest.mark.slow
 def test_another_machine_reaches_nothing(run, tmp_path):
     if not run.network.there:
         pytest.skip("no network namespaces here")
@@ -223,6 +244,7 @@ def test_another_machine_reaches_nothing(run, tmp_path):
     assert not [answer for answer in answers.values() if "Connection refused" not in str(answer)]
 
 
+@pytest.mark.slow
 def test_token_is_neither_printed_nor_stored(run):
     """Last: it ends the run."""
     token = run.named("gcs_server").environ()["RAY_AUTH_TOKEN"].encode()
@@ -263,6 +285,6 @@ def test_mode_that_the_user_has_set_stays_with_the_users_token(no_mode, monkeypa
 def test_another_process_has_another_token(no_mode):
     code = "import os\nfrom cluster.ray_backend.private_ray import private_environment\n"
     code += "with private_environment():\n    print(os.environ['RAY_AUTH_TOKEN'])"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    first, second = (call([sys.executable, "-c", code], environment).stdout for _ in range(2))
-    assert len(first) == len(second) == 65 and first != second
+    other = call([sys.executable, "-c", code], os.environ | {"PYTHONPATH": str(ROOT)}).stdout.strip()
+    with private_environment():
+        assert len(other) == 64 and other != os.environ["RAY_AUTH_TOKEN"]

@@ -231,7 +231,7 @@ def served():
 
 def test_busy_cluster_is_waited_for(machines, tmp_path, monkeypatch):
     """Another job has all cores for a while: the run says so, and begins when there is room."""
-    monkeypatch.setattr("cluster.ray_backend.session.NOTICE_S", 1.0)
+    monkeypatch.setattr("cluster.ray_backend.remote_run.NOTICE_S", 1.0)
     group = ray.util.placement_group([{"CPU": 2}] * 3)
     assert group.wait(30)
     told = []

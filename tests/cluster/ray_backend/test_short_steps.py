@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import ray
+from runs import Silent
 from small_recipes import small_recipe
 
 from cluster.engine.calls import Held, StepCall, StepError
@@ -18,8 +19,10 @@ from cluster.ray_backend.actors import ClientActor
 from cluster.ray_backend.engine import MOST_S, RayEngine
 from cluster.ray_backend.handles import Enclosed
 from cluster.ray_backend.placement import Plan
+from cluster.server.cohort import EngineCohort
+from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import DispatchFacts
+from rayfed_kd.protocol import DispatchFacts, Message
 from rayfed_kd.recipe.schema import FaultsRecipe, ResourceRecipe
 
 CLIENTS = 40
@@ -100,8 +103,8 @@ class Paced(Host):
 
     seconds = 0.001
 
-    def _result(self, *given):
-        facts, parts, state = super()._result(*given)
+    def step(self, call, ctx=None):
+        facts, parts, state = super().step(call, ctx)
         return replace(facts, seconds=self.seconds), parts, state
 
 
@@ -112,10 +115,10 @@ class Long(Paced):
 class Ill(Paced):
     """One client's step raises."""
 
-    def _run(self, call, ctx):
-        if ctx.client == 7:
+    def step(self, call, ctx=None):
+        if call.facts.client == 7:
             raise StepError("client 7 has a bug")
-        return super()._run(call, ctx)
+        return super().step(call, ctx)
 
 
 @pytest.fixture
@@ -181,12 +184,15 @@ def test_where_calls_are_counted_or_belong_to_a_host_each_step_goes_alone(option
 
 def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
     """A checkpoint asks for every seen client's state."""
-    made = engine([InProcess(Paced(setting))])
-    calls = asked(setting, made)
-    for call in (*calls, *calls):
-        state = made.submit([call])[0].result(timeout=60).state
-        assert isinstance(state, Held)
-        assert state.resolve() == {"state": None}
+    simulation = Simulation(setting, engine([InProcess(Paced(setting))]), Silent())
+    simulation.begin()
+    vector = setting.module_pool().initial_vector("model")
+    for round_index in (1, 2):
+        cohort = EngineCohort(round_index, simulation.run_state)
+        cohort.broadcast(setting.method.client_update, Message(student=vector))
+    states = [record.state for record in simulation.run_state.records.values()]
+    assert states
+    assert all(isinstance(state, Held) and state.resolve() == {"state": None} for state in states)
 
 
 def test_long_steps_go_alone(setting, engine):

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from paths import ROOT
+from runs import run_in_process
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
@@ -93,7 +94,15 @@ def test_replies_of_an_update_double(tmp_path):
         assert column(found, "cohort") == [first, 2 * first]
 
 
-def test_ray_gives_the_bits_of_the_local_engine(shared_ray, tmp_path):
+def test_ray_gives_the_bits_of_the_local_engine(hosts):
+    """Its actors were started before the file was there."""
+    recipe = small_recipe(RECIPE, "fedkf")
+    assert_same_run(hosts.run(recipe, "placement.clients_per_actor=3"), run_in_process(recipe))
+
+
+@pytest.mark.slow
+def test_a_whole_run_on_ray_gives_the_bits_of_the_local_engine(shared_ray, tmp_path):
+    """With a server's process, which runs the user's schedule and clock."""
     method = small_recipe(RECIPE, "fedkf")["method"]
     local = run(tmp_path / "local", method=method)
     assert_same_run(local, run(tmp_path / "ray", local=False, method=method))

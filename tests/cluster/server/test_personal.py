@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 import rayfed_kd
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
+from cluster.server.evaluation import Evaluator
 from cluster.server.simulation import Simulation
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError, RunError
@@ -168,13 +169,10 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
 
     def forget(simulation):
         count(simulation)
-        start = simulation._evaluator.start
+        simulation.evaluator.start = lambda *evaluated: new_evaluator(simulation).start(*evaluated)
 
-        def afresh(*arguments):
-            simulation._evaluator._own_known.clear()
-            return start(*arguments)
-
-        simulation._evaluator.start = afresh
+    def new_evaluator(simulation):
+        return Evaluator(simulation.setting, simulation.engine)
 
     simulation, cached = simulated(before=count)
     cohorts = [simulation.run_state.schedule.sample(range(5), 2, r) for r in (1, 2, 3, 4)]
@@ -195,7 +193,7 @@ def test_evaluation_changes_no_state():
 
 def test_any_placement_gives_the_local_engines_rows(hosts):
     expected = run_in_process(RECIPE)
-    for actors in (1, 3):
+    for actors in (3, 2):
         result = hosts.run(RECIPE, f"placement.clients_per_actor={actors}")
         assert all(result.tables[name].equals(expected.tables[name]) for name in DECIDED)
         assert np.array_equal(result.models["server"], expected.models["server"])

@@ -50,8 +50,8 @@ def simulation(*overrides):
     return Simulation(setting, LocalEngine(Host(setting)), Silent())
 
 
-def poisoning(attack):
-    recipe = load_recipe(RECIPE, [f"attack={attack}"])
+def poisoning(attack, clients=5):
+    recipe = load_recipe(RECIPE, [f"attack={attack}", f"partition.clients={clients}"])
     return Poisoning(recipe, Sending(), Held)
 
 
@@ -89,9 +89,8 @@ def test_little_is_enough_by_one_and_a_half_deviations():
 
 def test_of_two_attackers_the_first_goes_far_and_the_second_is_the_mean():
     both = [*five(), reply(9, student=[0.0, 0.0])]
-    work = poisoning("{name: ofom, clients: [4, 0], scale: 10.0}")
-    work._liars = (9, 4)  # the worked example has four honest ones
-    found = sent(work.replies(both))
+    # The worked example has four honest ones.
+    found = sent(poisoning("{name: ofom, clients: [9, 4], scale: 10.0}", clients=10).replies(both))
     assert found[5] == pytest.approx([11.025, 12.05])
     assert found[4] == pytest.approx([3.025, 4.05])
 

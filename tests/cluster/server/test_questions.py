@@ -80,6 +80,7 @@ def asked(engine, question="ids", message=None, *, drop=False):
         down=Wire(method.down, "down"),
         up=Wire(method.up, "up"),
     )
+    engine.run = run
     cohort = EngineCohort(2, run)
     found = cohort.questions(method.predict, message or Message(), answer="logits", question=question)
     return cohort, found
@@ -139,9 +140,9 @@ def test_server_works_on_while_answers_are_on_their_way():
 
 def test_clients_stay_as_they_are():
     """Their states are read, not replaced, and the dispatch's next step is still its first."""
-    cohort, _ = asked(engine := Engine())
+    asked(engine := Engine())
     engine.reply(1)
-    record = cohort._run.records[1]
+    record = engine.run.records[1]
     assert (record.version, record.exchange) == (7, 0)
     assert all(call.observing for call in engine.calls)
     assert [call.facts.participation for call in engine.calls] == [4, 4]

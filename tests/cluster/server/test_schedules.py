@@ -11,14 +11,7 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.protocol import Progress, ScheduleFacts
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.timing import cohort_size
-from rayfed_kd.setting.timing import (
-    check_exchanges,
-    check_schedule,
-    clock_options,
-    load_devices,
-    make_clock,
-    make_schedule,
-)
+from rayfed_kd.setting.timing import check_exchanges, check_schedule, read_timing
 
 CLOCK = ["clock.name=constant"]
 
@@ -30,6 +23,10 @@ def recipe(*overrides, clients=20, fraction=0.2):
         "sampling": {"fraction": fraction},
     }
     return load_recipe(whole, overrides)
+
+
+def make_schedule(asked):
+    return read_timing(asked).schedule
 
 
 def sampling(seed=1):
@@ -166,17 +163,16 @@ def test_presets_are_the_published_rules():
 )
 def test_bad_schedules_and_clocks_are_answered(overrides, message):
     with pytest.raises(RecipeError) as caught:
-        asked = recipe(*overrides)
-        make_schedule(asked)
-        clock_options(asked)
+        read_timing(recipe(*overrides))
     assert message in str(caught.value)
 
 
 def checked(method, *overrides):
     asked = recipe(*overrides, "local.epochs=2", clients=4, fraction=1.0)
     check_exchanges(asked, method)
-    schedule, clock = make_schedule(asked), make_clock(asked, load_devices(asked))
-    check_schedule(schedule, clock, method, asked, [100, 200, 300, 400])
+    timing = read_timing(asked)
+    clock = timing.make_clock(timing.load_devices())
+    check_schedule(timing.schedule, clock, method, asked, [100, 200, 300, 400])
 
 
 def test_deadline_that_nobody_can_meet_is_told_at_the_start():

@@ -40,8 +40,3 @@ def tables(tmp_path):
         },
     }
     return write_yaml(tmp_path / "study.yaml", content)
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(blank_pictures):
-    """Tests of comparisons look at no run's pictures: see `blank_pictures`."""

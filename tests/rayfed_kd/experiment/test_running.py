@@ -12,15 +12,20 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from command_line import run_command
+from known_comparison import run_locally
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rayfed_kd
+from cluster.engine.host import Host
 from rayfed_kd.cli.doctor import report_lines
 from rayfed_kd.cli.main import main
+from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.studies import Study, StudyRun
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.experiment.running import _resumable
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.results.tables import SCHEMAS, read_table
+from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.tables import read_table
 
 SMALL = {
     "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
@@ -36,12 +41,6 @@ SMALL = {
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished") / "run"
     return rayfed_kd.run(SMALL, [f"results.folder={folder}"], local=True)
-
-
-def command(*words, **options):
-    environment = {**os.environ, **options.pop("env", {})}
-    words = [sys.executable, "-m", "rayfed_kd", *map(str, words)]
-    return subprocess.run(words, capture_output=True, text=True, env=environment, check=False, **options)
 
 
 def write_recipe(folder, **changes):
@@ -168,7 +167,7 @@ def test_non_finite_reply_stops_the_run_with_client_and_step(tmp_path):
 
 
 def test_command_ends_with_table_folder_and_tensorboard(tmp_path):
-    done = command("run", write_recipe(tmp_path), "--local", "rounds=1")
+    done = run_command("run", write_recipe(tmp_path), "--local", "rounds=1")
     assert done.returncode == 0, done.stderr
     assert "round 1/1  aca amp" in done.stdout
     assert re.search(r"│ oca +│ +\d+\.\d\d %", done.stdout)
@@ -177,7 +176,7 @@ def test_command_ends_with_table_folder_and_tensorboard(tmp_path):
 
 
 def test_bad_recipe_is_exit_code_two_and_one_line(tmp_path):
-    done = command("run", write_recipe(tmp_path), "--local", "method.lamda1=3")
+    done = run_command("run", write_recipe(tmp_path), "--local", "method.lamda1=3")
     assert done.returncode == 2
     recipe = tmp_path / "recipe.yaml"
     assert done.stderr == (
@@ -186,14 +185,16 @@ def test_bad_recipe_is_exit_code_two_and_one_line(tmp_path):
 
 
 def test_failed_run_is_exit_code_one(tmp_path):
-    done = command("run", write_recipe(tmp_path), "--local", "local.optimizer.lr=1e30")
+    done = run_command("run", write_recipe(tmp_path), "--local", "local.optimizer.lr=1e30")
     assert done.returncode == 1
     assert "NaN or infinite" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_unknown_command_is_exit_code_two():
-    assert command("runn").returncode == 2
+    """In a process of its own, whose exit code it is."""
+    words = [sys.executable, "-m", "rayfed_kd", "runn"]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 2
 
 
 @pytest.fixture
@@ -224,7 +225,10 @@ def wait_for_rounds(folder, count, process):
     raise AssertionError(f"no {count} rounds: {process.communicate()}")
 
 
-@pytest.mark.parametrize("words", [["--local"], []], ids=["local", "ray"])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(["--local"], id="local"), pytest.param([], id="ray", marks=pytest.mark.slow)],
+)
 def test_ctrl_c_leaves_readable_tables_and_no_actor(words, start, tmp_path):
     process = start(write_recipe(tmp_path, rounds=100_000), *words)
     wait_for_rounds(tmp_path / "run", 2, process)
@@ -270,16 +274,20 @@ def test_ctrl_c_in_a_search_tells_that_the_search_goes_on(monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("; the same tune command with --resume goes on\n")
 
 
-def test_failed_run_of_a_comparison_tells_that_the_comparison_goes_on(tmp_path):
+def test_failed_run_of_a_comparison_tells_that_the_comparison_goes_on(tmp_path, monkeypatch):
     """Its folder has another name once it is finished."""
-    folder = tmp_path / "A-seed1.running"
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "checkpoints" / "round-000001.json").touch()
-    with (
-        pytest.raises(RunError, match=r"last checkpoint: the same compare command again$"),
-        _resumable(folder),
-    ):
-        raise RunError("lost")
+    step = Host.step
+
+    def failing(self, call):
+        if call.facts.round == 2:
+            raise RunError("lost")
+        return step(self, call)
+
+    monkeypatch.setattr(Host, "step", failing)
+    base = write_recipe(tmp_path, checkpoint={"every": 1})
+    study = Study(base=str(base), folder=str(tmp_path / "study"), runs=[StudyRun(label="A")])
+    with pytest.raises(RunError, match=r"last checkpoint: the same compare command again$"):
+        compare(study, run=run_locally())
 
 
 def test_sigterm_ends_as_cleanly(start, tmp_path):
@@ -302,7 +310,7 @@ def test_killed_run_leaves_readable_tables(start, tmp_path):
 
 
 def test_partition_command_draws_and_saves(tmp_path):
-    done = command("partition", write_recipe(tmp_path), "--out", tmp_path / "out")
+    done = run_command("partition", write_recipe(tmp_path), "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "partition-bubbles.png",
@@ -314,7 +322,7 @@ def test_partition_command_draws_and_saves(tmp_path):
 
 def test_methods_and_models_list_paper_and_options():
     methods, method, models = (
-        command(*words).stdout for words in (["methods"], ["methods", "fedkf"], ["models"])
+        run_command(*words).stdout for words in (["methods"], ["methods", "fedkf"], ["models"])
     )
     assert "fedkf: data-free distillation" in methods
     assert "Zhou et al. 2023, arXiv 2207.11447" in method
@@ -325,12 +333,13 @@ def test_methods_and_models_list_paper_and_options():
 
 def test_address_where_no_ray_answers_is_told_at_once(tmp_path):
     started = time.perf_counter()
-    done = command("run", write_recipe(tmp_path), "--address", "127.0.0.1:1")
+    done = run_command("run", write_recipe(tmp_path), "--address", "127.0.0.1:1")
     assert done.returncode == 2
     assert "--address 127.0.0.1:1: no Ray answers there" in done.stderr
     assert time.perf_counter() - started < 30
 
 
+@pytest.mark.slow
 def test_bad_recipe_does_not_leave_ray_behind(start, tmp_path):
     """Ray starts while the recipe is checked; a fault ends it, too. floor(n_c / 5) of ten classes: 355."""
     process = start(write_recipe(tmp_path), "partition.clients=100000")
@@ -364,6 +373,7 @@ def test_doctor_tells_of_ray_torch_torchvision_and_data(shared_ray, tmp_path, mo
 
 @pytest.mark.slow
 def test_doctor_starts_a_ray_of_its_own(tmp_path):
-    done = command("doctor", env={"RAYFED_KD_DATA": str(tmp_path)})
+    words, environment = [sys.executable, "-m", "rayfed_kd", "doctor"], {"RAYFED_KD_DATA": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | environment, check=False)
     assert done.returncode == 0, done.stderr
     assert_doctor_tells_all(done.stdout)

@@ -137,6 +137,7 @@ def searched(folder):
     return folder
 
 
+@pytest.mark.slow
 @needs_browser
 def test_page_fits_every_width_and_theme_and_asks_nothing_of_the_net(page, tmp_path):
     inks = {}

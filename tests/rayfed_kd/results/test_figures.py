@@ -12,7 +12,9 @@ from rayfed_kd.results.figures import (
     save_figure,
 )
 from rayfed_kd.results.partition_figures import bubble_figure, heat_map_figure
-from rayfed_kd.results.tables import SCHEMAS
+from rayfed_kd.results.schemas import SCHEMAS
+
+pytestmark = pytest.mark.pictures
 
 
 def metrics(rows):

@@ -20,6 +20,8 @@ from rayfed_kd.results.partition_figures import (
 NONE = np.zeros(0, dtype=np.int64)
 DRAW = pytest.mark.parametrize("draw", [bubble_figure, heat_map_figure])
 
+pytestmark = pytest.mark.pictures
+
 
 def names(classes):
     return tuple(f"a long class name {c}" for c in range(classes))

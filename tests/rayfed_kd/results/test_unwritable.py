@@ -1,11 +1,9 @@
 """A run folder that takes no more: a message, and what was written before is there."""
 
-import os
 import resource
-import subprocess
-import sys
 
 import pytest
+from command_line import run_command
 from paths import ROOT
 
 import rayfed_kd
@@ -21,15 +19,13 @@ def run_words(folder, *changes):
 
 
 def limited(words, most_bytes):
-    """The command in a process whose files cannot grow further: to it the disk is full."""
-    return subprocess.run(
-        [sys.executable, "-m", "rayfed_kd", *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """The command while files cannot grow further: to it the disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        return run_command(*words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_disk_that_fills_up_in_mid_run_ends_it_with_what_there_is(tmp_path):

@@ -56,8 +56,8 @@ def test_every_rule_is_broken_by_a_method_above_or_by_an_engine():
     assert {rule for rule, _ in BROKEN.values()} == set(RULES) - {"engines"}
 
 
+@pytest.mark.slow
 def test_a_run_on_ray_gives_the_bits_of_a_run_in_one_process(shared_ray):
-    """The one whole run on Ray, with a server's process, that is not slow: see test_engines.py."""
     check_method("fedkf", options={"generator": {"width": 4, "latent": 8}}, ray=True)
 
 

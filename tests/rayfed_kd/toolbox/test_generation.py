@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.toolbox.generation import LabelPool
+from rayfed_kd.toolbox.generation import LabelPool, mean_cosines, uniform_labels
 from rayfed_kd.toolbox.losses import diversity_loss
 
 
@@ -33,14 +33,29 @@ def test_small_client_has_labels_of_its_own_in_every_epoch():
     pool = LabelPool(20, 64, 5, context())
     epochs = [torch.cat(list(pool.epoch(index))) for index in range(5)]
     assert [len(labels) for labels in epochs] == [20] * 5
-    assert torch.equal(torch.cat(epochs), pool._labels)
+    assert torch.equal(torch.cat(epochs), uniform_labels(100, context()))
     assert not torch.equal(epochs[0], epochs[1])
 
 
 def test_labels_are_uniform():
     """64,000 draws of ten classes: each within five deviations, 5 sqrt(64000 .1 .9) = 380, of 6,400."""
-    counts = torch.bincount(LabelPool(64_000, 64, 1, context())._labels, minlength=10)
+    labels = torch.cat(list(LabelPool(64_000, 64, 1, context()).epoch(0)))
+    counts = torch.bincount(labels, minlength=10)
     assert (counts - 6400).abs().max() < 380
+
+
+def test_cosines_of_classes_by_hand():
+    """Two clients' e1 and (e1 + e2) / sqrt(2) have the mean (1 + 1 / sqrt(2), 1 / sqrt(2)) / 2."""
+    half = 0.5**0.5
+    sums = [
+        torch.tensor([[1.0, 0.0], [0.0, 3.0], [0.0, 0.0]]),
+        torch.tensor([[half, half], [0.0] * 2, [0.0] * 2]),
+    ]
+    counts = [torch.tensor([1.0, 3.0, 0.0]), torch.tensor([1.0, 0.0, 0.0])]
+    directions = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]])
+    cosines = mean_cosines(sums, counts, directions)
+    assert cosines[:2].tolist() == pytest.approx([(1 + half) / 2, 0.8])
+    assert cosines[2].isnan()
 
 
 def test_diversity_by_hand():

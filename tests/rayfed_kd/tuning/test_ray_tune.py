@@ -75,6 +75,7 @@ def failing(tmp_path_factory, session_ray):
     return folder, found, told
 
 
+@pytest.mark.slow
 def test_failing_trial_is_shown_with_its_error_and_ends_nothing(failing):
     _, found, told = failing
     assert [row.status for row in found.rows] == ["finished", "failed", "finished"]
@@ -85,6 +86,7 @@ def test_failing_trial_is_shown_with_its_error_and_ends_nothing(failing):
     assert sum("starts" in said for said in told) == 3
 
 
+@pytest.mark.slow
 def test_every_evaluated_round_of_a_trial_counts(failing):
     _, found, told = failing
     for row in (found.rows[0], found.rows[2]):
@@ -94,6 +96,7 @@ def test_every_evaluated_round_of_a_trial_counts(failing):
         assert row.seconds > 0
 
 
+@pytest.mark.slow
 def test_trial_is_the_run_of_its_recipe_and_best_yaml_the_best_of_them(failing, tmp_path):
     """Bit for bit, in this process without Ray."""
     _, found, _ = failing
@@ -105,6 +108,7 @@ def test_trial_is_the_run_of_its_recipe_and_best_yaml_the_best_of_them(failing, 
     assert command == sys.argv
 
 
+@pytest.mark.slow
 def test_search_that_is_there_is_not_begun_again(failing):
     folder, _, _ = failing
     with pytest.raises(RecipeError, match=r"holds a search already: --resume goes on"):
@@ -125,15 +129,15 @@ def test_trials_placement_group_holds_server_and_hosts():
     """A server of half a core and three hosts of a core each; a host that asks for nothing has no bundle."""
     placement = {"clients_per_actor": 1, "server": {"num_cpus": 0.5}, "client": {"num_cpus": 1}}
     recipe = Recipe.model_validate({**RECIPE, "placement": placement})
-    plan = plan_hosts(recipe, [Node(4, 0, 2**34)])
-    assert bundles(plan).asked == [{"CPU": 0.5}, {"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 1.0}]
+    plan = plan_hosts(recipe, 3, [Node(4, 0, 2**34)])
+    assert bundles(plan).requests == [{"CPU": 0.5}, {"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 1.0}]
     assert bundles(plan).places == [0, 1, 2, 3]
     group = trial_placement(plan)
     assert group.head_bundle_is_empty  # the function that waits
     assert group.required_resources == {"CPU": 3.5}
     recipe = Recipe.model_validate({**RECIPE, "placement": {**placement, "client": {"num_cpus": 0}}})
-    found = bundles(plan_hosts(recipe, [Node(4, 0, 2**34)]))
-    assert (found.asked, found.places) == ([{"CPU": 0.5}], [0, -1, -1, -1])
+    found = bundles(plan_hosts(recipe, 3, [Node(4, 0, 2**34)]))
+    assert (found.requests, found.places) == ([{"CPU": 0.5}], [0, -1, -1, -1])
 
 
 def test_command_refuses_a_bad_space_before_anything_starts(tmp_path):

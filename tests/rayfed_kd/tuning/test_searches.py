@@ -293,6 +293,7 @@ def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
     assert best.model_dump() == load_recipe(RECIPE, changes).model_dump()
 
 
+@pytest.mark.pictures
 def test_pictures_and_hparams_are_written(found):
     paths = {path.name for path in write_search_result(found)}
     assert paths == {"trials.parquet", "best.yaml", "coefficients.png", "parallel.png"}

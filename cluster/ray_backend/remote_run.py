@@ -1,0 +1,201 @@
+"""One run on Ray, seen from the launching process: it creates the actors and waits for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.ray_backend.actors import ClientActor, ServerActor
+from cluster.ray_backend.host_calls import LOST
+from cluster.ray_backend.machines import prepare_machines, ray_nodes
+from cluster.ray_backend.placement import Plan, bundles, plan_hosts
+from cluster.ray_backend.resources import total
+from rayfed_kd.errors import RayfedError, RunError
+from rayfed_kd.recipe.schema import ResourceRecipe
+from rayfed_kd.setting.blueprint import Blueprint
+from rayfed_kd.setting.setting import Setting
+
+POLL_S = 0.1
+STOP_S = 60.0  # for a stopped server to write its checkpoint and its tables
+NOTICE_S, ROOM_S = 10.0, 600.0  # of waiting for room on a busy cluster
+
+Event = Mapping[str, Any]
+
+
+class ServerLostError(RunError):
+    """The server's process or machine was lost. The run itself is sound and can be resumed."""
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a process or a machine was lost, so that the run may go on from its checkpoint."""
+    return isinstance(error, (ServerLostError, *LOST))
+
+
+def check_room(setting: Setting, share: int = 1) -> None:
+    """Raises RecipeError, with both numbers, if one part in `share` of the cluster cannot hold the run."""
+    plan_hosts(setting.recipe, setting.schedule.concurrency, [node.divided(share) for node in ray_nodes()])
+
+
+def run_on_ray(
+    blueprint: Blueprint,
+    setting: Setting,
+    folder: str,
+    on_event: Callable[[Event], None],
+    *,
+    share: int = 1,
+    plan: Plan | None = None,
+    stop: threading.Event | None = None,
+    resume: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Create the actors in a placement group, and run.
+
+    Args:
+        blueprint: what the actors build the setting from.
+        setting: the same in this process.
+        folder: the run's folder.
+        on_event: called with every round's event.
+        share: this run may use one part in so many of the cluster.
+        plan: the hosts, if the calling actor is in their placement group; None: planned here.
+        stop: if another thread sets it, the run ends as after Ctrl-C.
+        resume: continue from the folder's newest checkpoint.
+        tell: called with each line for the user, as of damaged checkpoints or waiting for room.
+    Returns: the summary, and the last evaluated models as arrays.
+    Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
+    """
+    recipe = setting.recipe
+    blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
+    if plan is None:
+        plan = plan_hosts(recipe, setting.schedule.concurrency, [node.divided(share) for node in nodes])
+        placed: AbstractContextManager[Any] = _placed(plan, stop, tell)
+    else:
+        own = ray.util.get_current_placement_group()
+        assert own is not None, "a plan of its own belongs to a trial, which is in a placement group"
+        placed = nullcontext(own)
+    with placed as group:
+        # The handles are held until the run is over: Ray ends an actor whose last handle is gone.
+        server, _handles = _actors(group, plan, blueprint, folder, resume)
+        return _watched(server, on_event, stop, tell)
+
+
+@contextmanager
+def _placed(plan: Plan, stop: threading.Event | None, tell: Callable[[str], None]) -> Iterator[Any]:
+    """A placement group for the plan, as soon as there is room; None if its actors ask for nothing.
+
+    Raises: RunError if there is none for too long.
+    """
+    wanted = bundles(plan)
+    if not wanted.requests:
+        yield None
+        return
+    group = placement_group(
+        wanted.requests, strategy=plan.strategy.upper(), bundle_label_selector=wanted.selectors
+    )
+    try:
+        began, shortage = time.monotonic(), ""
+        # One second at a time, as `stop` comes from another thread and nothing else would wake this one.
+        while not group.wait(1):
+            waited = time.monotonic() - began
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
+            if waited > NOTICE_S and not shortage:
+                shortage = (
+                    f"there is no room for {_summed(wanted.requests)}: others use the cluster, "
+                    f"{_free()} are free"
+                )
+                tell(f"waiting up to {ROOM_S / 60:.0f} minutes: {shortage}")
+            if waited > ROOM_S:
+                raise RunError(shortage)
+        yield group
+    finally:
+        remove_placement_group(group)
+
+
+def _free() -> str:
+    available = ray.available_resources()  # type: ignore[no-untyped-call]
+    return ", ".join(f"{available.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU"))
+
+
+def _summed(requests: Sequence[Mapping[str, float]]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in total(requests).items())
+
+
+def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:
+    """The server, and what the caller must keep while it runs: the blueprint and the handles."""
+    server_options, *host_options = _options(plan, group)
+    shared = ray.put(blueprint)
+    # Restarted for ever: how often a step is tried again is the engine's to count.
+    client_actor = ray.remote(ClientActor)
+    clients = [client_actor.options(max_restarts=-1, **options).remote() for options in host_options]
+    server_actor = ServerActor.options(**server_options)  # type: ignore[attr-defined]
+    return server_actor.remote(shared, [shared], clients, plan, folder, resume), [shared, *clients]
+
+
+def _watched(
+    server: Any,
+    on_event: Callable[[Event], None],
+    stop: threading.Event | None,
+    tell: Callable[[str], None],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the server, and pass on its events and lines."""
+    running = server.run.remote()
+    seen = (0, 0)
+    try:
+        while True:
+            done, _ = ray.wait([running], timeout=POLL_S)
+            seen = _tell(server, seen, on_event, tell)
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
+            if done:
+                summary = ray.get(running)
+                return summary, ray.get(server.evaluated.remote())
+    except KeyboardInterrupt:
+        server.stop.remote()
+        ray.wait([running], timeout=STOP_S)
+        _tell(server, seen, on_event, tell)
+        raise
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        raise cause if isinstance(cause, RayfedError) else error from None
+    except ray.exceptions.RayActorError as error:
+        raise ServerLostError(f"the server was lost: {error}") from None
+
+
+def _tell(
+    server: Any, seen: tuple[int, int], on_event: Callable[[Event], None], tell: Callable[[str], None]
+) -> tuple[int, int]:
+    """Hands on the server's lines and events beyond those `seen`; gives how many there are now."""
+    try:
+        lines, events = ray.get([server.lines.remote(seen[0]), server.events.remote(seen[1])])
+    except ray.exceptions.RayError:  # the server is gone: `running` says why
+        return seen
+    for line in lines:
+        tell(line)
+    for event in events:
+        on_event(event)
+    return seen[0] + len(lines), seen[1] + len(events)
+
+
+def _options(plan: Plan, group: Any) -> list[dict[str, Any]]:
+    """Ray's options of the server and of host 0, 1, ...: each in its own bundle, if it has one."""
+    options = []
+    for actor, place in zip(plan.actors, bundles(plan).places, strict=True):
+        option: dict[str, Any] = _resources(actor)
+        if place < 0:
+            option["label_selector"] = dict(actor.label_selector)
+        else:
+            option["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, place)
+        options.append(option)
+    return options
+
+
+def _resources(request: ResourceRecipe) -> dict[str, Any]:
+    own = dict(request.resources)
+    return {"num_cpus": request.num_cpus, "num_gpus": request.num_gpus, "resources": own}
