@@ -29,15 +29,7 @@ NOBODY = -1
 
 SCHEMES = {
     name: f"rayfed_kd.data.schemes:{name}"
-    for name in (
-        "iid",
-        "dirichlet",
-        "dirichlet_client",
-        "dirichlet_fedkf",
-        "classes",
-        "quantity",
-        "natural",
-    )
+    for name in ("iid", "dirichlet", "dirichlet_client", "dirichlet_fedkf", "classes", "quantity", "natural")
 }
 
 
