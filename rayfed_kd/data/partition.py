@@ -41,7 +41,8 @@ class Partition:
         train: K arrays, what clients train on.
         test: K arrays, each client's own test part; empty where the official test set is used.
         origin: how it was drawn, for people.
-        public: what server and clients all have and no client holds; empty where there is no such.
+        public: what server and clients all have; empty where there is no such. No client holds it, or all of
+            it is from clients' training samples (`sharing`).
     """
 
     train: tuple[Array, ...]
@@ -66,7 +67,7 @@ class Partition:
         return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
     def save(self, path: Path) -> None:
-        """Writes client (-1: nobody's), split, sample; one row a sample."""
+        """Writes client (-1: nobody's), split, sample: one row a sample, two if public and a client's."""
         nobody = np.full(len(self.public), NOBODY)
         rows = _Rows(
             np.concatenate([_owners(self.train), _owners(self.test), nobody]),
@@ -122,6 +123,21 @@ class Partition:
         origin = {**self.origin, "samples": len(public) + len(private), "public": len(public)}
         parts = [tuple(private[part] for part in held) for held in (self.train, self.test)]
         return replace(self, train=parts[0], test=parts[1], origin=origin, public=np.sort(public[:keep]))
+
+    def sharing(self, count: int, keep: int | None, stream: np.random.Generator) -> Partition:
+        """The same partition with a public set of the clients' own training samples.
+
+        Args:
+            count: how many are drawn.
+            keep: how many of these are used; None: all.
+            stream: decides which.
+        Raises: RecipeError if the clients have fewer.
+        """
+        held = np.sort(np.concatenate(self.train))
+        if count > len(held):
+            raise RecipeError(f"partition.public.count = {count}: the clients train on {len(held)} samples")
+        drawn = stream.permutation(held)[:count]
+        return replace(self, public=np.sort(drawn[:keep]), origin={**self.origin, "shared": count})
 
 
 def draw_public(total: int, count: int, stream: np.random.Generator) -> tuple[Array, Array]:
@@ -256,7 +272,11 @@ def _sample_fault(rows: _Rows, num_samples: int) -> str | None:
         return "has no samples"
     if sample.min() < 0 or sample.max() >= num_samples:
         return f"has samples {sample.min()} to {sample.max()}, the data has 0 to {num_samples - 1}"
-    if len(np.unique(sample)) != len(sample):
+    parts = [sample]
+    if "shared" in rows.meta.get("origin", {}):
+        # What `sharing` made: a public sample may be a training sample of a client's as well.
+        parts = [sample[rows.split != TRAIN], sample[rows.split != PUBLIC]]
+    if any(len(np.unique(part)) != len(part) for part in parts):
         return "gives a sample to two clients or parts"
     return None
 
