@@ -4,7 +4,7 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install lint test slow test-all docs benchmark clean
+.PHONY: quickstart install lint fast test slow test-all docs benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -25,8 +25,12 @@ lint: $(VENV)/installed
 	$(BIN)/lint-imports
 
 # Tests on Ray are one group: one Ray, on one of the two workers.
-test: lint
+fast: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+
+# Side by side: while mypy computes, a test waits for a process.
+test: $(VENV)/installed
+	$(MAKE) --jobs 2 lint fast
 
 # One after another: whole runs on Ray fill two cores, and some tests start three machines.
 slow: $(VENV)/installed

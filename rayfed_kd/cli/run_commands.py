@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def run(
     recipe: str, overrides: tuple[str, ...], local: bool, engine: str | None, address: str | None
 ) -> None:
-    """Run RECIPE, a YAML file.
+    """Run RECIPE: a YAML file, or a name that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes a key of the recipe, as method.gamma=0.5 or rounds=20.
     """
@@ -56,13 +56,20 @@ def run(
     is_flag=True,
     help="Go on although rayfed-kd, torch or numpy have another version than when the run began.",
 )
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="If no checkpoint can be used, begin again at round 1, and delete the rounds that are recorded.",
+)
 def resume(
     folder: str,
     overrides: tuple[str, ...],
     local: bool,
+    *,
     engine: str | None,
     address: str | None,
     anyway: bool,
+    restart: bool,
 ) -> None:
     """Go on with the run in FOLDER from its last checkpoint.
 
@@ -81,6 +88,7 @@ def resume(
             on_event=console.round,
             tell=console.message,
             anyway=anyway,
+            restart=restart,
         )
 
     _run_on_console(shlex.join(("resume", folder, *overrides)), start, resumed=True)

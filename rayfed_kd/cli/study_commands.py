@@ -39,7 +39,9 @@ def compare(
     address: str | None,
     **selection: Any,
 ) -> None:
-    """Run a study file, or several recipes, with every seed, and compare the runs in one table.
+    """Run a study, or several recipes, with every seed, and compare the runs in one table.
+
+    Studies and recipes are files, or names that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes every recipe. A study file gives rows options of their own:
     rayfed_kd/comparison/studies.py shows every key. quick=true runs a study's quick version. --table, --only
@@ -91,7 +93,10 @@ def _show_comparison(comparison: Comparison) -> None:
 @RECIPE
 @OVERRIDES
 @click.option(
-    "--space", required=True, type=UserPath(), help="YAML file that says which keys take which values."
+    "--space",
+    required=True,
+    type=UserPath(),
+    help="YAML file that says which keys take which values, or a name of `rayfed-kd recipes`.",
 )
 @click.option("--samples", type=int, help="Number of trials. Default: the space's, else 10.")
 @click.option(

@@ -3,7 +3,7 @@
 Every key, in an example:
 
 title: "CIFAR-10, N 50"
-base: configs/kdia/cifar10.yaml       # beside this file or below the current folder
+base: kdia/cifar10                    # a name of `rayfed-kd recipes`, or a file below the current folder
 overrides: [rounds=50]
 seeds: [1, 2]
 folder: runs/kdia-cifar10
@@ -16,7 +16,7 @@ tables:                               # one table and one folder each; without i
     where: {beta: 0.5}                # which of the paper's records belong to it
 runs:
   - {label: KDIA, overrides: [method.tau=2.0], published: {student: KDIA (S), teacher: KDIA (T)}}
-  - {label: FedAvg, base: configs/fedavg/cifar10.yaml, published: FedAvg}
+  - {label: FedAvg, base: fedavg/cifar10, published: FedAvg}
   - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # relative change
 models: {student: S, teacher: T}      # evaluated models shown, and how they are called
 last: 10                              # evaluated rounds in "mean of the last"
@@ -46,6 +46,7 @@ from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.files import plain_folder
 from rayfed_kd.recipe.loading import overridden
 from rayfed_kd.recipe.schema import PathText
+from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
 
@@ -63,7 +64,7 @@ class StudyRun(_Strict):
 
     Attributes:
         label: the row's name; no other row has it.
-        base: the recipe's file; None: the study's.
+        base: the recipe's file or name; None: the study's.
         overrides: changes to the recipe, as KEY=VALUE.
         against: the label of the row that this one's relative change is measured against.
         published: the paper's name of the system, or evaluated model -> name.
@@ -211,17 +212,17 @@ class Study(_Strict):
         return [run.with_overrides(overrides.get(run.label, [])) for run in self.runs]
 
 
-def read_study(path: Path) -> Study:
+def read_study(path: str | Path) -> Study:
     """Read a study file.
 
     Args:
-        path: a YAML file.
+        path: a YAML file, or the name of a study that comes with the package.
 
     Raises:
         RecipeError: there is no such file, or it has a key or value that no study has.
     """
     with naming(path):
-        study = validate(Study, read_yaml(path, "study file"))
+        study = validate(Study, read_yaml(find_file(path, "study"), "study file"))
     study._source = str(path)
     return study
 

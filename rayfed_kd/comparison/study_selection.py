@@ -10,6 +10,7 @@ from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
 from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.files import plain_folder
+from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.yaml_documents import read_yaml
 
 
@@ -27,7 +28,7 @@ def select_studies(
     """The studies that a command line asks for, one per table.
 
     Args:
-        sources: one study file, or recipes, each of which becomes a row.
+        sources: one study, or recipes, each of which becomes a row: files, or names of `rayfed-kd recipes`.
         overrides, seeds, only, without: as `change_study` takes them; a table without a row is left out.
         folder: where runs and tables go, in place of the study's.
         quick: take the study's quick version.
@@ -39,7 +40,7 @@ def select_studies(
     if not sources:
         raise RecipeError("compare: expected a study file or at least one recipe beside the changes")
     if len(sources) == 1 and _is_study(sources[0]):
-        study = read_study(Path(sources[0]))
+        study = read_study(sources[0])
     else:
         study = _study_of_recipes(sources, seeds or 1)
     with naming(study.source or None):
@@ -75,7 +76,7 @@ def _is_study(source: str) -> bool:
     Raises: RecipeError if it cannot be read.
     """
     with naming(source):
-        content = read_yaml(Path(source), "study or recipe file")
+        content = read_yaml(find_file(source, "study", "recipe"), "study or recipe file")
     return isinstance(content, dict) and "runs" in content
 
 

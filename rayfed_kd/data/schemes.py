@@ -90,7 +90,7 @@ def dirichlet(
             sizes += counts
         if sizes.min() >= min_size:
             break
-    return _mended(_parts(owner, clients), min_size)
+    return mended(_parts(owner, clients), min_size)
 
 
 @partition_scheme
@@ -139,7 +139,7 @@ def dirichlet_fedkf(
         for index, part in enumerate(np.split(members, ends)):
             share = _new_leader(alpha, len(groups[index]), led[index], stream)
             owner[part] = np.repeat(groups[index], apportioned(share, len(part)))
-    return _mended(_parts(owner, clients), min_size)
+    return mended(_parts(owner, clients), min_size)
 
 
 @partition_scheme
@@ -192,7 +192,7 @@ def quantity(
     order = stream.permutation(len(pool.labels))
     counts = apportioned(proportions(alpha, (1, clients), stream)[0], len(order))
     parts = [np.sort(part) for part in np.split(order, np.cumsum(counts)[:-1])]
-    return _mended(parts, min_size)
+    return mended(parts, min_size)
 
 
 @partition_scheme
@@ -254,7 +254,7 @@ def _parts(owner: Array, clients: int) -> list[Array]:
     return np.split(order, ends)
 
 
-def _mended(parts: list[Array], min_size: int) -> list[Array]:
+def mended(parts: list[Array], min_size: int) -> list[Array]:
     """Every client has `min_size`: the largest ones give their last samples, lowest client first."""
     import heapq
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.files import atomic_write, writing, written_aside
+from rayfed_kd.files import atomic_write, remove_unfinished, writing, written_aside
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -66,6 +66,8 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
     recipe = (folder / "config.yaml").read_text(encoding="utf8")
     with writing(Path(to), "--to"):
         paths[0].parent.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            remove_unfinished(path.parent, path.name)
         with written_aside(paths[0]) as aside:
             save_file(state, aside, metadata={"model": model, "round": str(snapshot.round)})
         with written_aside(paths[1]) as aside:

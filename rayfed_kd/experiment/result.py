@@ -54,6 +54,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _tables(folder: Path) -> dict[str, Any]:
-    from rayfed_kd.results.tables import SCHEMAS, read_table
+    from rayfed_kd.results.schemas import SCHEMAS
+    from rayfed_kd.results.tables import read_table
 
     return {name: read_table(folder / "tables", name) for name in SCHEMAS}

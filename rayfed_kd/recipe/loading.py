@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, naming, shortened, shown
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.shipped import find_file, header
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml
 
@@ -22,24 +22,25 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     """Reads a recipe from a YAML file or a mapping, applies overrides, checks its frame.
 
     Args:
-        source: path of a YAML file, or the recipe as nested mappings.
+        source: path of a YAML file, the name of a recipe that comes with the package, or the recipe as nested
+            mappings.
         overrides: `key.path=value` each, the value in YAML; later ones win.
     Raises: RecipeError
     """
     with naming(source):
-        raw = dict(source) if isinstance(source, Mapping) else _read_recipe(Path(source))
+        path: Path | None = None
+        if isinstance(source, Mapping):
+            raw = dict(source)
+        else:
+            path = find_file(source, "recipe")
+            raw = _read_recipe(path)
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
         for override in overrides:
             raw = overridden(raw, override)
         recipe = validate(Recipe, raw)
-    recipe._header = "" if isinstance(source, Mapping) else _top_comment(Path(source))
+    recipe._header = "" if path is None else header(path)
     return recipe
-
-
-def _top_comment(path: Path) -> str:
-    lines = path.read_text(encoding="utf8").splitlines()
-    return "\n".join(takewhile(lambda line: line.startswith("#"), lines))
 
 
 def _read_recipe(path: Path) -> dict[str, Any]:

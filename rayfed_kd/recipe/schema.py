@@ -302,7 +302,11 @@ class FaultsRecipe(_Strict):
     max_retries: int = Field(
         3, ge=0, le=MOST, description="a step whose host was lost is run again, so often"
     )
-    step_timeout_s: float | None = Field(None, gt=0, description="a longer step counts as a lost host")
+    step_timeout_s: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        "auto",
+        description="a longer step counts as a lost host; auto: 20 times the longest such step so far, at "
+        "least ten minutes, and six hours for the first; null: never",
+    )
     bad_replies: Literal["stop", "drop"] = Field(
         "stop",
         description="a reply with NaN or of a wrong size ends the run, or is left out and counted",

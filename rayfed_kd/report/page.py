@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import atomic_write, writing
+from rayfed_kd.files import atomic_write, remove_unfinished, writing
 from rayfed_kd.report.cost_sections import bytes_section, faults_section, hosts_section, time_section
 from rayfed_kd.report.paper_sections import comparison_section, published_section
 from rayfed_kd.report.pictures import DASHES, SERIES
@@ -68,6 +68,7 @@ def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) 
             text = template.render(
                 title=title, sections=sections, dashes=DASHES, colours=len(SERIES), file=to.name
             )
+            remove_unfinished(path.parent, path.name)
             atomic_write(path, text)
     return paths
 

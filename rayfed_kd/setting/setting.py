@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from rayfed_kd.data.batches import DeviceData, PublicShare
-from rayfed_kd.data.dataset import Dataset, check_size
+from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
@@ -39,6 +39,7 @@ from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import attacked_parts, strength
+from rayfed_kd.setting.module_checks import check_module_size, checked_module
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
@@ -48,9 +49,6 @@ REGISTRIES: Mapping[str, Mapping[str, str]] = {
     "generator": GENERATORS,
     "head": HEADS,
 }
-
-
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -232,11 +230,11 @@ class Setting:
         def build() -> nn.Module:
             shape = self.spaces[space] if cut is None else self._shape_at(cut)
             if path not in self._measured:
-                _check_module_size(lambda: make(shape, classes, **arguments), path)
+                check_module_size(lambda: make(shape, classes, **arguments), path)
                 self._measured.add(path)
             try:
                 with blaming(f"{path}.name: {architecture.name}"):
-                    return _module(make(shape, classes, **arguments), f"{path}.name")
+                    return checked_module(make(shape, classes, **arguments), f"{path}.name")
             except RecipeError as error:
                 if cut is not None:
                     whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
@@ -290,24 +288,3 @@ def _own_name(model: Named, recipe_model: Named) -> str:
     """The module pool's name of a client's architecture; the recipe's own model is "model"."""
     same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
     return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
-
-
-def _check_module_size(make: Callable[[], Any], path: str) -> None:
-    """Refuse a module that this machine's memory cannot hold, before memory is taken.
-
-    It is made without memory for that; a module that cannot be made so is not measured.
-    """
-    # Layers draw initial values: the generator must be afterwards as it was.
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        try:
-            made = make()
-        except Exception:
-            return
-    if isinstance(made, nn.Module):
-        check_size(f"{path}: parameters", [sum(p.numel() for p in made.parameters())], FLOAT_BYTES)
-
-
-def _module(made: Any, path: str) -> nn.Module:
-    if not isinstance(made, nn.Module):
-        raise RecipeError(f"{path}: it made a {type(made).__name__}, expected a torch.nn.Module")
-    return made

@@ -38,7 +38,7 @@ SearchName = Literal["random", "optuna", "grid"]
 SchedulerName = Literal["asha", "fifo"]
 Status = Literal["running", "finished", "stopped", "failed"]
 
-SEARCH_FILE = "search.yaml"
+SEARCH_FILE, TRIAL_FILE = "search.yaml", "trial.json"
 # Seconds to wait for a killed trial's process, which may still be writing its last table.
 LOCK_TIMEOUT_S = 60.0
 
@@ -150,7 +150,10 @@ class SearchFolder:
         """
         file = self.path / SEARCH_FILE
         if resume and not file.is_file():
-            raise RecipeError(f"--resume: {self.path} holds no search: there is no {SEARCH_FILE}")
+            raise RecipeError(
+                f"--resume: {self.path} holds no search: there is no {SEARCH_FILE}. The same command without "
+                "--resume begins one"
+            )
         if file.is_file() and not resume:
             raise RecipeError(
                 f"{self.path} holds a search already: --resume goes on, or give another --folder"
@@ -161,10 +164,12 @@ class SearchFolder:
                 raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
         with locked_folder(self.path, "--folder", "searching"):
             try:
-                remove_unfinished(self.path)
+                for folder in (self.path, self.path / "figures"):
+                    remove_unfinished(folder)
                 if not resume:
                     atomic_write(file, yaml.safe_dump(asdict(settings), sort_keys=False))
                 for record in self.records():
+                    remove_unfinished(self.trial(record.number), TRIAL_FILE)
                     if record.status == "failed":
                         self.write_record(replace(record, status="running", error=None))
             except OSError as error:
@@ -209,7 +214,7 @@ class SearchFolder:
         """Write a trial's record, and create the trial's folder if needed."""
         folder = self.trial(record.number)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "trial.json", asdict(record))
+        write_json(folder / TRIAL_FILE, asdict(record))
 
     def record(self, number: int) -> TrialRecord | None:
         """A trial's record; None before the trial began.
@@ -217,7 +222,7 @@ class SearchFolder:
         Raises:
             DataError: the file is damaged.
         """
-        path = self.trial(number) / "trial.json"
+        path = self.trial(number) / TRIAL_FILE
         content = read_json(path)
         if not content:
             return None

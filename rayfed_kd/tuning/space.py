@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rayfed_kd.errors import RecipeError, naming, shown
 from rayfed_kd.recipe.loading import MOST_STEPS
 from rayfed_kd.recipe.schema import EXECUTION
+from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.seeds import numpy_stream
@@ -131,13 +132,13 @@ def read_space(path: str | Path) -> Space:
     """Read a space file. Whether its keys go with a recipe is not known here: see `Space.check`.
 
     Args:
-        path: a YAML file.
+        path: a YAML file, or the name of a space that comes with the package.
 
     Raises:
         RecipeError: there is no such file, or it is no space file; the message names the file.
     """
     with naming(path):
-        return parse_space(read_yaml(Path(path), "space file"), str(path))
+        return parse_space(read_yaml(find_file(path, "space"), "space file"), str(path))
 
 
 def parse_space(content: Any, source: str) -> Space:

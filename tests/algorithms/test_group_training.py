@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from runs import Silent
 from small_recipes import small_recipe
 
 from algorithms import METHODS
@@ -26,14 +27,6 @@ RECIPE = {
     "rounds": 2,
     "sampling": {"fraction": 1.0},
 }
-
-
-class Silent:
-    def record(self, record):
-        pass
-
-    def close(self, status):
-        return {}
 
 
 def exchanges(name):

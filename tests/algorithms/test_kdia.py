@@ -7,7 +7,7 @@ import psutil
 import pytest
 import torch
 from contexts import server_context
-from runs import run_in_process
+from runs import Silent, run_in_process
 
 import rayfed_kd
 from algorithms.kdia import KDIA, Options, known_frequencies
@@ -39,19 +39,6 @@ NOTHING_TAUGHT = ("method.lambda_kd=0", "method.lambda_gen=0")
 def run(*overrides, method=None):
     recipe = SMALL if method is None else {**SMALL, "method": method}
     return run_in_process(recipe, *overrides)
-
-
-class Silent:
-    """Keeps what was recorded."""
-
-    def __init__(self):
-        self.records = []
-
-    def record(self, record):
-        self.records.append(record)
-
-    def close(self, status):
-        return {}
 
 
 def simulation(*overrides):

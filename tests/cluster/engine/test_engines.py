@@ -72,7 +72,7 @@ def test_two_hosts_give_the_local_engines_bits(method, hosts):
 
 
 @pytest.mark.slow  # one that is not is the last of this file
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 def test_a_whole_run_on_ray_gives_the_local_engines_bits(method, shared_ray, tmp_path):
     """With a server's process and new client processes, as the command runs it."""
     options = EVERYWHERE.get(method, {})

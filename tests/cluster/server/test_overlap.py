@@ -50,7 +50,7 @@ class Late(LocalEngine):
         future = Future()
         if self.evaluations < self._never_from:
             self._kept.append((future, result))
-            _end(future, result, 3)  # the last round has none after it
+            _end(future, result, 1)  # the last round has none after it
         else:
             self.endless.append(future)
         return future

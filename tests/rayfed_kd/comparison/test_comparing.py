@@ -169,17 +169,16 @@ ONE_ACTOR = "placement.clients_per_actor=3"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [[1], [1, 2]])
-def test_runs_at_a_time_on_one_ray_give_the_local_results(seeds, study, shared_ray, tmp_path):
+def test_runs_at_a_time_on_one_ray_give_the_local_results(study, shared_ray, tmp_path):
     placed = [run.model_copy(update={"overrides": [*run.overrides, ONE_ACTOR]}) for run in study.runs]
-    study = study.model_copy(update={"seeds": seeds, "runs": placed})
+    study = study.model_copy(update={"runs": placed})
     expected = compare(study, run=run_locally())
     on_ray = study.model_copy(update={"folder": str(tmp_path / "ray")})
     told = []
     found = compare(on_ray, run=partial(run_each, local=False, address=None, jobs=2, tell=told.append))
     assert found.curves == expected.curves
     starts = [line for line in told if "starts" in line]
-    assert len(starts) == 2 * len(seeds)
+    assert len(starts) == 4
     assert told[1] in starts  # the second began before the first was over
 
 
@@ -224,7 +223,7 @@ def test_failed_run_names_itself(study, monkeypatch):
     def fail(*arguments, **options):
         raise RunError("round 3, client 1")
 
-    monkeypatch.setattr(runs, "_run_local", fail)
+    monkeypatch.setattr(runs, "run_prepared_here", fail)
     with pytest.raises(RunError, match="A, seed 1: round 3, client 1"):
         compare(study, run=run_locally())
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfed_kd.data.partition import SCHEMES, make_partition
-from rayfed_kd.data.schemes import Pool, _mended, apportioned, proportions
+from rayfed_kd.data.schemes import Pool, apportioned, mended, proportions
 from rayfed_kd.errors import RecipeError
 
 ALPHAS = st.floats(1e-6, 1e6)
@@ -173,7 +173,7 @@ def test_minimum_size_is_met_by_moving_samples():
 def test_the_largest_give_their_last_samples():
     """Sizes 6, 1, 0 to at least 2: 5 goes to client 1, then 4 and 3 to client 2."""
     parts = [np.arange(6), np.array([6]), np.zeros(0, dtype=np.int64)]
-    assert [part.tolist() for part in _mended(parts, 2)] == [[0, 1, 2], [5, 6], [3, 4]]
+    assert [part.tolist() for part in mended(parts, 2)] == [[0, 1, 2], [5, 6], [3, 4]]
 
 
 def test_minimum_that_cannot_be_met_is_told_with_both_numbers():

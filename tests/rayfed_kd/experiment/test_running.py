@@ -13,15 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from command_line import run_command
+from known_comparison import run_locally
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rayfed_kd
+from cluster.engine.host import Host
 from rayfed_kd.cli.doctor import report_lines
 from rayfed_kd.cli.main import main
+from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.studies import Study, StudyRun
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.experiment.running import _resumable
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.results.tables import SCHEMAS, read_table
+from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.tables import read_table
 
 SMALL = {
     "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
@@ -270,16 +274,20 @@ def test_ctrl_c_in_a_search_tells_that_the_search_goes_on(monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("; the same tune command with --resume goes on\n")
 
 
-def test_failed_run_of_a_comparison_tells_that_the_comparison_goes_on(tmp_path):
+def test_failed_run_of_a_comparison_tells_that_the_comparison_goes_on(tmp_path, monkeypatch):
     """Its folder has another name once it is finished."""
-    folder = tmp_path / "A-seed1.running"
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "checkpoints" / "round-000001.json").touch()
-    with (
-        pytest.raises(RunError, match=r"last checkpoint: the same compare command again$"),
-        _resumable(folder),
-    ):
-        raise RunError("lost")
+    step = Host.step
+
+    def failing(self, call):
+        if call.facts.round == 2:
+            raise RunError("lost")
+        return step(self, call)
+
+    monkeypatch.setattr(Host, "step", failing)
+    base = write_recipe(tmp_path, checkpoint={"every": 1})
+    study = Study(base=str(base), folder=str(tmp_path / "study"), runs=[StudyRun(label="A")])
+    with pytest.raises(RunError, match=r"last checkpoint: the same compare command again$"):
+        compare(study, run=run_locally())
 
 
 def test_sigterm_ends_as_cleanly(start, tmp_path):

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from contexts import client_context, server_context
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import ClientContext, ClientData, DispatchFacts, ServerContext
+from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, paired_batches
 
 RECIPE = {
@@ -18,16 +19,11 @@ RECIPE = {
 
 
 def server(round_index=1):
-    setting = prepare(RECIPE).setting
-    facts = setting.server_facts(round_index)
-    return ServerContext(setting.module_pool(), setting.device_data(), facts, setting.recipe.seed)
+    return server_context(prepare(RECIPE).setting, round_index)
 
 
 def client():
-    setting = prepare(RECIPE).setting
-    share = ClientData(setting.partition.train[1], "none", setting.recipe.local)
-    data = setting.device_data()
-    return ClientContext(setting.module_pool(), data, share, DispatchFacts(1, 3, 2), setting.recipe.seed)
+    return client_context(prepare(RECIPE).setting, DispatchFacts(1, 3, 2))
 
 
 def test_server_and_clients_choose_the_same_samples_from_a_seed():
