@@ -143,8 +143,8 @@ def _table(
             image = _column(file, columns, image_columns, "data.image_column")
             label = _column(file, columns, label_columns, "data.label_column")
             return image, label, stored.read(columns=[image, label])
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: not readable as Parquet ({error})") from None
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is no UTF-8
+        raise DataError(f"{file}: not readable as Parquet ({shortened(str(error), 300)})") from None
 
 
 def _column(file: Path, columns: Sequence[str], expected: Sequence[str], option: str) -> str:
@@ -198,6 +198,9 @@ def _pixels(file: Path, column: pa.ChunkedArray) -> Array:
         encoded = pa.concat_arrays(encoded.chunks)
     if not pa.types.is_struct(encoded.type) or encoded.type.get_field_index("bytes") < 0:
         raise DataError(f"{file}: the image column is {encoded.type}, expected struct(bytes, path)")
+    kind = encoded.type.field("bytes").type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):  # a text would be opened as a path
+        raise DataError(f"{file}: the images' bytes are {kind}, expected binary")
     pictures = decode_images(encoded.field("bytes").to_pylist(), str(file))
     shapes = {picture.shape for picture in pictures}
     if len(shapes) != 1:

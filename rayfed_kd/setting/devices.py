@@ -17,7 +17,7 @@ from rayfed_kd.seeds import numpy_stream
 
 # A pattern of windows is walked through: shorter windows, or a device that needs years, would never end.
 LEAST_WINDOW_S, MOST_SECONDS = 1e-3, 1e9
-LEAST_MBIT_S, MOST_MBIT_S = 1e-6, 1e12
+LEAST_MBIT_S, MOST_MBIT_S = 1e-6, 1e30
 MOST_DIGITS = 100
 
 

@@ -153,7 +153,7 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
             "schedule.staleness={name: own_timing:Negative}",
             "Negative weighs a reply of staleness 2 by -1.0; expected a finite number of at least 0",
         ),
-        ("schedule.staleness.scale=.nan", "InverseSquare weighs a reply of staleness 0 by nan"),
+        ("schedule.staleness.scale=.inf", "InverseSquare weighs a reply of staleness 0 by inf"),
         ("method.name=fedgkt", "several exchanges"),
     ],
 )

@@ -294,6 +294,7 @@ CASES = {
     "an image that is a decompression bomb": lambda place: parquet(place, [bomb()] * 9),
     "an image that is no image": lambda place: parquet(place, [b"PNG"] * 9),
     "an image without bytes": lambda place: parquet(place, [None] * 9),
+    "images that are names of files": lambda place: parquet(place, ["recipe.yaml"] * 9),
     "a label of 10^9": lambda place: parquet(place, [png(images(4, 4))] * 9, label=10**9),
     "a label of 2^62": lambda place: parquet(place, [png(images(4, 4))] * 9, label=2**62),
     "a label beyond 2^63": lambda place: parquet(
@@ -377,11 +378,11 @@ CASES = {
     "export a zero byte": lambda place: ["export", "a\0b", "--model", "aca", "--to", "x"],
 }
 ADDRESSES = {
-    "none": "127.0.0.1:1",
-    "no port": "x",
-    "a port beyond all": "localhost:99999999",
-    "a zero byte": "a\0b:1",
-    "5,000 characters": "x" * 5000 + ":1",
+    "none": ("127.0.0.1:1", "--address 127.0.0.1:1: no Ray answers there"),
+    "no port": ("x", "--address x: expected HOST:PORT"),
+    "a port beyond all": ("localhost:99999999", "no Ray answers there"),
+    "a zero byte": ("a\0b:1", "no Ray answers there"),
+    "5,000 characters": ("x" * 5000 + ":1", "no Ray answers there"),
 }
 
 
@@ -542,7 +543,8 @@ def no_ray_yet(monkeypatch):
 
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_address_where_no_ray_answers_is_refused(name, place, answered, no_ray_yet):
-    assert "--address" in answered(["run", recipe(place), "--address", ADDRESSES[name]])
+    address, message = ADDRESSES[name]
+    assert message in answered(["run", recipe(place), "--address", address])
 
 
 def test_ray_that_does_not_start_is_answered(place, answered, no_ray_yet, monkeypatch):

@@ -331,14 +331,6 @@ def test_methods_and_models_list_paper_and_options():
     assert "width = 64  stem channels" in models
 
 
-def test_address_where_no_ray_answers_is_told_at_once(tmp_path):
-    started = time.perf_counter()
-    done = run_command("run", write_recipe(tmp_path), "--address", "127.0.0.1:1")
-    assert done.returncode == 2
-    assert "--address 127.0.0.1:1: no Ray answers there" in done.stderr
-    assert time.perf_counter() - started < 30
-
-
 @pytest.mark.slow
 def test_bad_recipe_does_not_leave_ray_behind(start, tmp_path):
     """Ray starts while the recipe is checked; a fault ends it, too. floor(n_c / 5) of ten classes: 355."""
