@@ -1,7 +1,9 @@
-"""Data of your own: a folder of images, and a CSV file. A data set is one function that gives a Source.
+"""Data of your own: a folder of images, and a CSV file. A data set is one marked function.
 
-rayfed-kd run quickstart data='{name: own_data:image_folder, folder: /data/birds, side: 32}'
-rayfed-kd run fedavg data='{name: own_data:csv_table, folder: /data, file: iris.csv}' model.name=mlp
+From the folder of this file:
+
+    rayfed-kd run quickstart data='{name: own_data:image_folder, folder: /data/birds, side: 32}'
+    rayfed-kd run fedavg data='{name: own_data:csv_table, folder: /data, file: iris.csv}' model.name=mlp
 """
 
 import csv
@@ -14,6 +16,7 @@ import rayfed_kd
 from rayfed_kd.data.dataset import RawDataset, Source, Split
 
 
+@rayfed_kd.data_source
 def image_folder(folder: Path, *, side: int = 32) -> Source:
     """Pictures of any size; the name of the subfolder that a picture lies in is its class."""
     files = sorted(path for path in folder.glob("*/*") if path.suffix in (".png", ".jpg"))
@@ -28,12 +31,12 @@ def image_folder(folder: Path, *, side: int = 32) -> Source:
     return Source(files, {"side": side}, decode)  # decoded once, and again when a file changes
 
 
+@rayfed_kd.data_source
 def csv_table(folder: Path, *, file: str, label: str = "label") -> Source:
     """A column of labels; all other columns are numbers. No official test set."""
 
     def decode() -> RawDataset:
-        with (folder / file).open(newline="") as lines:
-            rows = list(csv.DictReader(lines))
+        rows = list(csv.DictReader((folder / file).read_text().splitlines()))
         classes = sorted({row[label] for row in rows})
         labels = np.array([classes.index(row.pop(label)) for row in rows])
         features = np.array([[float(value) for value in row.values()] for row in rows], np.float32)
@@ -45,13 +48,11 @@ def csv_table(folder: Path, *, file: str, label: str = "label") -> Source:
 if __name__ == "__main__":
     stream = np.random.default_rng(1)  # made up here: dark and bright pictures, and two heaps of points
     lines = ["x,y,label"]
-    for index in range(200):
-        bright = index % 2
+    for index, bright in enumerate([0, 1] * 100):
         file = Path("pictures", ("dark", "bright")[bright], f"{index}.png")
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(stream.integers(80 * bright, 100 + 80 * bright, (40, 50, 3), np.uint8)).save(file)
-        x, y = stream.normal(bright, 0.5, 2)
-        lines.append(f"{x},{y},{('left', 'right')[bright]}")
+        lines.append("{},{},{}".format(*stream.normal(bright, 0.5, 2), ("left", "right")[bright]))
     Path("points.csv").write_text("\n".join(lines))
     for data in ("image_folder, folder: pictures", "csv_table, folder: ., file: points.csv"):
         overrides = [f"data={{name: own_data:{data}}}", "model.name=mlp", "method={name: fedavg}", "rounds=3"]

@@ -9,7 +9,6 @@ one before it is used. A checkpoint of another format version is refused.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,18 +22,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from cluster.engine.calls import StepCall
+from cluster.server.checkpoint_faults import FORMAT, checkpoint_digest, checkpoint_fault
 from cluster.server.client_records import ClientRecord
 from cluster.server.event_queue import Dispatch
-from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, remove_unfinished, written_aside
 from rayfed_kd.protocol import Array, DispatchFacts, Handle
 from rayfed_kd.protocol.codec import Packed, Publish, pack, unpack
 from rayfed_kd.recipe.schema import CheckpointRecipe
-from rayfed_kd.results.tables import count_rows
 
-# Raised whenever what is stored means something else: 3 has every client's `exchange`, states as `pack` gives
-# them, and today's names of the state classes, which moved into rooms; 4 has the tables' numbers of rows.
-FORMAT = 4
 Tell = Callable[[str], None]
 
 
@@ -112,7 +107,7 @@ class Checkpointer:
                 save_file(arrays.by_name or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
             except SafetensorError as error:  # safetensors wraps the file system's error in its own type
                 raise OSError(f"{path}: {error}") from None
-            size, digest = aside.stat().st_size, _digest(aside)
+            size, digest = aside.stat().st_size, checkpoint_digest(aside)
         facts = {"round": snapshot.round, "bytes": size, "blake2b": digest, "rows": rows}
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.
         atomic_write(path.with_suffix(".json"), json.dumps(facts))
@@ -145,7 +140,7 @@ class Checkpointer:
         faults: list[str] = []
         for note in self._notes():
             path = note.with_suffix(".safetensors")
-            fault = _fault(note, path, tables)
+            fault = checkpoint_fault(note, path, tables)
             if fault is None:
                 for earlier in faults:
                     tell(f"{earlier}; the one before it is used")
@@ -265,49 +260,3 @@ def _dispatch(
         number=stored["number"],
     )
     return Dispatch(**{**stored, "call": step})
-
-
-def _fault(note: Path, path: Path, tables: Path | None) -> str | None:
-    """Why a checkpoint cannot be used; None if it can.
-
-    Raises: RecipeError if it is intact and of another format.
-    """
-    try:
-        facts = json.loads(note.read_text(encoding="utf8"))
-        if path.stat().st_size != facts["bytes"]:
-            return f"is damaged ({path.stat().st_size} bytes for {facts['bytes']})"
-        if _digest(path) != facts["blake2b"]:
-            return "is damaged (its checksum is another)"
-        with safe_open(path, framework="numpy") as file:
-            found = json.loads(file.metadata()["tree"])["format"]
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        return f"is damaged ({type(error).__name__}: {error})"
-    _check_format(path, found)
-    lost = None if tables is None else _lost_rows(facts, tables)
-    return None if lost is None else f"cannot be used ({lost})"
-
-
-def _check_format(path: Path, found: int) -> None:
-    """Refuse an intact checkpoint of another format. Treated as damaged, it would restart the run."""
-    if found != FORMAT:
-        other = "an older" if found < FORMAT else "a newer"
-        raise RecipeError(
-            f"{path} was written by {other} version of rayfed-kd: its format is {found}, this version reads "
-            f"{FORMAT}. Formats hold other facts about clients and other names of state classes, so the run "
-            "would not go on as it began. Resume it with the version that wrote it, or run its config.yaml "
-            "again"
-        )
-
-
-def _lost_rows(facts: Mapping[str, Any], tables: Path) -> str | None:
-    """Which table has fewer rows than when an intact checkpoint was written; None if none has."""
-    on_disk = count_rows(tables, facts["round"])
-    for name, rows in facts["rows"].items():
-        if on_disk[name] < rows:
-            return f"table {name} has {on_disk[name]} of {rows} rows until round {facts['round']}"
-    return None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

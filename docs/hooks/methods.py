@@ -30,6 +30,7 @@ from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.shipped import last_part, purpose, shipped_files
 
 FOLDER = "methods/"
+PUBLISHED = ROOT / "rayfed_kd/comparison/published"
 # The tables in which a paper compares methods by their accuracy.
 MAIN_TABLES = {
     "fedkf": ("V", "VI", "VII"),
@@ -75,10 +76,9 @@ def recipes(name: str, meta: Meta) -> str:
     """The commands that run the method, from the recipes and studies that have it; then a recipe itself."""
     files = shipped_files("recipe")
     of_method = {recipe: path for recipe, path in files.items() if _named(recipe) == name}
-    runs = [(recipe, f"# {purpose(path)}") for recipe, path in of_method.items()]
-    runs += [(meta["command"], "")] if "command" in meta else []
-    width = max(len(words) for words, _ in runs)
-    parts = ["\n".join(f"    rayfed-kd run {words:<{width}}  {what}".rstrip() for words, what in runs)]
+    parts = ["\n".join(f"- `rayfed-kd run {recipe}`: {purpose(path)}" for recipe, path in of_method.items())]
+    if "command" in meta:
+        parts = [f"    rayfed-kd run {meta['command']}"]
     rows = [f"    rayfed-kd compare {last_part(study)} {only}".rstrip() for study, only in _rows(name)]
     if rows:
         parts.append("\n".join(["Rows of comparisons:", "", *rows]))
@@ -90,7 +90,7 @@ def recipes(name: str, meta: Meta) -> str:
 def _rows(name: str) -> Iterator[tuple[str, str]]:
     """Every study with rows of the method, and `--only` for these rows unless they are all that it has."""
     for study_name in shipped_files("study"):
-        study = read_study(study_name)
+        study = _study(study_name)
         labels = [run.label for run in study.runs if _method_of(run, study) == name]
         if labels:
             shown = [f"'{label}'" if re.search(r"[^\w.-]", label) else label for label in labels]
@@ -98,6 +98,11 @@ def _rows(name: str) -> Iterator[tuple[str, str]]:
                 study_name,
                 "" if len(labels) == len(study.runs) else " ".join(f"--only {label}" for label in shown),
             )
+
+
+@cache
+def _study(name: str) -> Study:
+    return read_study(name)
 
 
 def _method_of(run: StudyRun, study: Study) -> str:
@@ -115,7 +120,7 @@ def published(name: str, meta: Meta) -> str:
     """The method's rows in the papers' main tables: a row per setting, a column per system and metric."""
     parts = []
     for paper, ids in meta.get("tables", MAIN_TABLES).items():
-        content = yaml.safe_load((ROOT / f"rayfed_kd/comparison/published/{paper}.yaml").read_text("utf8"))
+        content = paper_tables(paper)
         tables = [table for table in content["tables"] if table["id"] in ids]
         rows = [
             (f"{table['id']}", row)
@@ -131,6 +136,13 @@ def published(name: str, meta: Meta) -> str:
             heading = f"{PAPERS[paper]}, {source}, {about} {', '.join(ids)} ({caption}):"
             parts.append(f"{heading}\n\n{_published_table(rows)}")
     return "\n\n".join(parts)
+
+
+@cache
+def paper_tables(paper: str) -> Mapping[str, Any]:
+    """A paper and its tables, as rayfed_kd/comparison/published has them."""
+    content: Mapping[str, Any] = yaml.safe_load((PUBLISHED / f"{paper}.yaml").read_text("utf8"))
+    return content
 
 
 def _published_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rayfed_kd.recipe.shipped import FOLDERS_BY_KIND, Kind, last_part, purpose, shipped_files
+from rayfed_kd.recipe.shipped import KINDS_BY_FOLDER, Kind, last_part, purpose, shipped_files
 from rayfed_kd.recipe.yaml_documents import load_yaml
 
 TITLES: dict[Kind, str] = {
@@ -25,7 +25,11 @@ def shipped_lines(width: int | None) -> Iterator[str]:
     for kind, title in TITLES.items():
         yield title
         rows = [
-            (last_part(name) if kind in FOLDERS_BY_KIND else name, *_facts(kind, path), purpose(path))
+            (
+                last_part(name) if kind in KINDS_BY_FOLDER.values() else name,
+                *_facts(kind, path),
+                purpose(path),
+            )
             for name, path in shipped_files(kind).items()
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -20,6 +20,7 @@ from rayfed_kd.data.cache_keys import entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.files import atomic_write, folder_written_aside, remove_unfinished
+from rayfed_kd.recipe.registry import blaming
 
 ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 
@@ -49,7 +50,8 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
     entry = folder / f"{name.rpartition(':')[2]}-{key}"
     with FileLock(folder / f".{key}.lock"):
         if not is_whole(entry):
-            raw = _reduced(source.decode(), fraction)
+            with blaming(f"data.name: {name}"):
+                raw = _reduced(source.decode(), fraction)
             _check(name, raw)
             _write(entry, name, raw)
     return open_entry(entry)

@@ -73,12 +73,13 @@ class DataRecipe(Named):
 
 
 class PublicRecipe(_Strict):
-    """Training images set apart before the partition, which server and clients all have."""
+    """Training images that server and clients all have, set apart before the partition or not."""
 
     fraction: float | None = Field(None, gt=0, lt=1, description="share of the training images")
     count: int | None = Field(None, ge=1, description="number of training images")
     keep: int | None = Field(None, ge=1, description="so many of them are used; null: all (FedGEMS Fig. 4)")
     labels: bool = Field(True, description="whether their labels are known")
+    apart: bool = Field(True, description="no client has them; false: of the clients' own training images")
 
     @model_validator(mode="after")
     def _one_of_two(self) -> PublicRecipe:

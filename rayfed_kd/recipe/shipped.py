@@ -18,7 +18,7 @@ from rayfed_kd.errors import RecipeError, nearest
 # In the repository a link to configs/; a wheel has the files themselves.
 FOLDER = Path(__file__).with_name("configs")
 Kind = Literal["recipe", "study", "space"]
-FOLDERS_BY_KIND: Mapping[Kind, str] = {"study": "compare", "space": "tune"}
+KINDS_BY_FOLDER: Mapping[str, Kind] = {"compare": "study", "claims": "study", "tune": "space"}
 
 
 def shipped_files(*kinds: Kind) -> dict[str, Path]:
@@ -27,9 +27,8 @@ def shipped_files(*kinds: Kind) -> dict[str, Path]:
     Args:
         kinds: recipe, study (what `compare` takes), space (what `tune --space` takes).
     """
-    kinds_by_folder = {folder: kind for kind, folder in FOLDERS_BY_KIND.items()}
     files = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in FOLDER.rglob("*.yaml")}
-    chosen = {name for name in files if kinds_by_folder.get(name.split("/")[0], "recipe") in kinds}
+    chosen = {name for name in files if KINDS_BY_FOLDER.get(name.split("/")[0], "recipe") in kinds}
     return {name: files[name] for name in sorted(chosen)}
 
 

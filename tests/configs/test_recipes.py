@@ -15,8 +15,9 @@ from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.setting.blueprint import make_method
 
-RECIPES = sorted(p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name not in ("compare", "tune"))
-STUDIES = sorted(ROOT.glob("configs/compare/*.yaml"))
+NO_RECIPES = ("claims", "compare", "tune")
+RECIPES = sorted(p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name not in NO_RECIPES)
+STUDIES = sorted([*ROOT.glob("configs/compare/*.yaml"), *ROOT.glob("configs/claims/*.yaml")])
 BASELINES = sorted(ROOT.glob("configs/baselines/*.yaml"))
 SHAPES = {
     "mnist": [1, 28, 28],
@@ -62,7 +63,7 @@ def test_recipe_runs_one_shortened_round(path):
     if raw["method"]["name"] == "feddf":
         shortened.append("method.steps=2")
     if raw["method"]["name"] == "fedftg":
-        shortened.append("method.iterations=1")
+        shortened += ["method.iterations=1", "method.batch_size=4"]
     if "blocks" in raw["method"].get("server", {}):
         shortened.append("method.server.blocks=[1, 1, 1]")
     if "server_epochs" in raw["method"]:

@@ -6,7 +6,6 @@ import shlex
 from functools import reduce
 
 import pytest
-import yaml
 from hooks import hook
 from markdown_it import MarkdownIt
 from matplotlib.mathtext import MathTextParser
@@ -79,7 +78,7 @@ def part(name, part):
 
 
 def command_lines(name):
-    return re.findall(r"^ {4}(rayfed-kd .+)$", part(name, "recipes"), re.MULTILINE)
+    return re.findall(r"^(?: {4}|- `)(rayfed-kd [^`\n]+)", part(name, "recipes"), re.MULTILINE)
 
 
 def table_rows(text):
@@ -130,7 +129,7 @@ def test_page_lists_what_travels(name):
 @pages
 def test_commands_on_the_page_are_those_of_the_method(name):
     """A recipe of the method, and rows of studies that are of the method."""
-    commands = [shlex.split(line, comments=True)[1:] for line in command_lines(name)]
+    commands = [shlex.split(line)[1:] for line in command_lines(name)]
     assert commands
     for kind, source, *words in commands:
         if kind == "run":
@@ -147,8 +146,8 @@ def test_published_numbers_on_the_page_are_those_of_the_papers(name):
     assert meta["systems"]
     found = dict.fromkeys(meta["systems"], 0)
     for paper, ids in meta.get("tables", methods.MAIN_TABLES).items():
-        content = yaml.safe_load((methods.ROOT / f"rayfed_kd/comparison/published/{paper}.yaml").read_text())
-        for row in (row for table in content["tables"] if table["id"] in ids for row in table["rows"]):
+        tables = methods.paper_tables(paper)["tables"]
+        for row in (row for table in tables if table["id"] in ids for row in table["rows"]):
             if row.get("method") in found:
                 found[row.get("method")] += 1
                 assert row["mean"] is None or f"{row['mean']:g}" in shown

@@ -114,8 +114,7 @@ class KilledRun:
     def _start(self):
         """The command: `run`, and `resume` once there is something to resume."""
         begun = (self.folder / "config.yaml").exists()
-        # Killed before its first checkpoint it begins again, which `resume` does only if it is told to.
-        words = ["resume", self.folder, "--restart"] if begun else ["run", self.path]
+        words = ["resume", self.folder] if begun else ["run", self.path]
         words += ["--restart"] if self._restart else []
         self.resumes += 1
         local = ["--local"] if self.engine == "local" else []

@@ -33,6 +33,7 @@ import pytest
 from mutations import ROOT, Mutant, mutants
 
 PACKAGES = ("rayfed_kd", "cluster", "algorithms")
+DEFAULTS = "tests/configs/test_defaults.py::"
 TRACED = 1.5  # tests of the map run so many times slower than others
 
 
@@ -63,13 +64,14 @@ class TestMap:
     def tests_of(self, mutant: Mutant, budget_s: float) -> tuple[list[str], float]:
         """Test names for a mutant and their seconds, at most `budget_s`.
 
-        A line that only an import runs has all tests that run any line of its file.
+        A line that only an import runs has all tests that run any line of its file, and those of defaults.
         """
         lines = self._lines.get(mutant.file, {})
         reached = range(mutant.line, mutant.last_line + 1)
         numbers = {test for line in reached for test in lines.get(str(line), [])}
         if not numbers:
             numbers = {test for tests in lines.values() for test in tests}
+            numbers |= {place for place, name in enumerate(self._names) if name.startswith(DEFAULTS)}
         stem = Path(mutant.file).stem
         mirrored = f"tests/{Path(mutant.file).parent}/test_{stem}.py::"
         names = sorted(

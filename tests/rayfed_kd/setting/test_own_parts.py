@@ -54,6 +54,11 @@ def broken(shape, classes):
     return [][classes]
 
 
+@data_source
+def undecodable(folder):
+    return Source((), {}, lambda: {}["images"])
+
+
 def unmarked(*given, **more):
     raise AssertionError("called")
 """
@@ -141,6 +146,12 @@ def test_generator_that_is_not_marked_is_not_called(own):
         RecipeError, match=r"method.generator.name: own_parts:stripes is not a function marked"
     ):
         rayfed_kd.prepare({**RECIPE, "method": {"name": "fedkf", "generator": {"name": "own_parts:stripes"}}})
+
+
+def test_what_own_data_raises_is_one_message_with_its_line(own):
+    message = r"data.name: own_parts:undecodable failed: KeyError: 'images' \(.*own_parts.py, line"
+    with pytest.raises(RecipeError, match=message):
+        rayfed_kd.prepare({**RECIPE, "data": {"name": "own_parts:undecodable"}})
 
 
 def test_what_an_own_model_raises_is_one_message_with_its_line(own):

@@ -1,0 +1,46 @@
+"""Defaults and ranges of all options are those written down in `defaults.yaml`.
+
+A default is part of a result: who changes one changes runs that do not name it. The file says so in the diff,
+and the changelog to users. Papers' values are held by the methods' own tests and by `test_recipes.py`.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from algorithms import METHODS
+from rayfed_kd.cli.listing import option_rows
+from rayfed_kd.data import SOURCES
+from rayfed_kd.data.partition import SCHEMES
+from rayfed_kd.models import CLASSIFIERS, GENERATORS
+from rayfed_kd.recipe.registry import load_object, options_model
+from rayfed_kd.recipe.staleness import STALENESS_RULES
+from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+
+FILE = Path(__file__).with_name("defaults.yaml")
+MODELS = {
+    "methods": (METHODS, lambda entry: entry.options_model()),
+    "models": ({**CLASSIFIERS, **GENERATORS}, options_model),
+    "data": (SOURCES, options_model),
+    "partitions": (SCHEMES, options_model),
+    "schedules": (SCHEDULES, lambda entry: entry.options_model()),
+    "staleness": (STALENESS_RULES, lambda entry: entry),
+    "clocks": (CLOCKS, lambda entry: entry.options_model()),
+}
+WRITTEN = yaml.safe_load(FILE.read_text())
+
+
+def defaults(kind):
+    """name -> option -> its default, and what it takes."""
+    registered, model_of = MODELS[kind]
+    models = {name: model_of(load_object(entry, "")) for name, entry in registered.items()}
+    return {
+        name: {row.option: f"{row.default}; {row.takes}" for row in option_rows(model)}
+        for name, model in models.items()
+    }
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_defaults_and_ranges_are_those_written_down(kind):
+    assert defaults(kind) == WRITTEN[kind]
