@@ -18,11 +18,13 @@ Wang et al., CVPR 2023, "DaFKD: Domain-aware Federated Knowledge Distillation", 
           `protocol: local` (Appendix B) sends no discriminator; a second exchange brings theta^g and a
           seed down, and f and f s on the distillation samples up
 
-Readings: theta^g is the mean (the released code keeps the last client's); generated batches pass the trunk
-with their own statistics and leave its running ones alone, as real images alone are classified; a step of
-the joint loss moves class head, discriminator head and trunk with the recipe's optimiser; teachers are in
-eval mode. In Appendix A (`generated: features`) samples are the trunk's features: the generator, the
-discriminator and the distillation see features, and distillation moves the class head alone.
+Readings: theta^g is the mean (the released code keeps the last client's), and draws the images with batch
+statistics, as at the clients, because averaged running ones do not fit it; generated batches pass the trunk
+with their own statistics and leave its running ones alone, at the clients and in distillation, as real
+images alone are classified; a step of the joint loss moves class head, discriminator head and trunk with
+the recipe's optimiser; teachers are in eval mode. In Appendix A (`generated: features`) samples are the
+trunk's features: the generator, the discriminator and the distillation see features, and distillation
+moves the class head alone.
 """
 
 from __future__ import annotations
@@ -47,10 +49,9 @@ from rayfed_kd.protocol import (
     ServerContext,
     Shown,
 )
-from rayfed_kd.toolbox.adversarial import AdversarialOptions, train_adversarially
+from rayfed_kd.toolbox.adversarial import AdversarialOptions
 from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
 from rayfed_kd.toolbox.generation import class_samples
-from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.mixtures import MixtureOptions, in_chunks, log_importance, members_say, samples_seed
 
 
@@ -135,11 +136,8 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         options, student = self.options, ctx.model(message["student"])
         generator = ctx.model(message["generator"], "generator")
         discriminator = ctx.model(client.discriminator, "discriminator")
-        if options.adversarial:
-            models = {"student": student, "discriminator": discriminator, "generator": generator}
-            train_adversarially(models, options, ctx)  # eq. 2, 3, 9
-        else:
-            train_on_labels(student, ctx)
+        others = {"discriminator": discriminator, "generator": generator}
+        options.train(student, others, ctx)  # eq. 2, 3, 9
         weights = student.vector() if options.protocol == "local" else torch.empty(0)
         parts = {"student": student.vector()}
         if options.adversarial:
@@ -210,7 +208,8 @@ class DaFKD(OneExchange[ServerState, ClientState]):
             shown["importance"] = Distribution({"alpha": server.alpha.flatten()}, quantity)
         if self.options.generated == "images" and self.options.adversarial:
             generator = ctx.frozen_model(server.generator, "generator")
-            shown["samples"] = class_samples(generator, ctx.frozen_model(server.weights), ctx)
+            with self.options.drawing(generator):
+                shown["samples"] = class_samples(generator, ctx.frozen_model(server.weights), ctx)
         return shown
 
     def _means(self, server: ServerState, replies: Replies) -> tuple[Tensor, Tensor]:

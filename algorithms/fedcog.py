@@ -13,7 +13,8 @@ Ye, Du, Ni, Chen, Wang 2024, arXiv 2312.05966.
 A client keeps its last local model. Readings: D = KL(softmax(f(w^t)), softmax(f(w_k))), through both to x~; a
 client without a past has D = 0, one with equal counts generates nothing; images start from Gaussian noise, as
 the model sees images, and are used as they end, with w^t's predictions on them; a step takes a real and a
-generated batch. Generation starts in the first round (released: after 50 of 70). lambda_kd = 0 is FedAvg.
+generated batch. BatchNorm's running statistics are of real images alone (released: of both). Generation
+starts in the first round (released: after 50 of 70). lambda_kd = 0 is FedAvg.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from rayfed_kd.protocol import ClientContext, FlatModule, Message, OptimizerRecipe, Reply, ServerContext
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions, GlobalModel
+from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.local_training import (
     Loss,
     Models,
@@ -56,6 +58,7 @@ class Options(AveragingOptions):
     steps: int = Field(500, ge=0, description="Adam steps on the images")
     lr: float = Field(0.01, gt=0, description="Adam's learning rate on the images")
     generation_from_round: int = Field(1, ge=1, description="first round whose clients generate")
+    batchnorm: BatchNormMode = Field("keep", description=BATCHNORM)
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,9 @@ class FedCOG(Averaging[ClientState | None]):
         """CE on a real batch, distillation on a generated one."""
         student = models["student"]
         hard = cross_entropy(student(batch["images"]), batch["labels"])
-        soft = distillation(batch["taught"], student(batch["generated"]), self.options.temperature)
+        with normalising(student, self.options.batchnorm):
+            logits = student(batch["generated"])
+        soft = distillation(batch["taught"], logits, self.options.temperature)
         return Loss(hard + self.options.lambda_kd * soft, {"ce": hard, "kd": soft})
 
     def _images(

@@ -16,7 +16,8 @@ optimiser is new each round. Readings: the start is weighed by samples (the rele
 logits are averaged (the released default, the mean of the losses, has the gradient of averaged
 probabilities); everyone teaches as much, late replies as well; T^2 multiplies the loss; no validation. With
 `validation` distillation stops as released, on public samples with labels: the best of the models looked
-at is taken, the last step's always among them. J = 0 is FedAvg.
+at is taken, the last step's always among them. BatchNorm's running statistics follow the public images, which
+are real ones, as in any training. J = 0 is FedAvg.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions, GlobalModel, new_model
+from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.losses import target_divergence
@@ -78,6 +80,7 @@ class Options(AveragingOptions):
     schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate")
     clip: float | None = Field(5.0, gt=0, description="largest norm of a gradient; null: any")
     validation: Validation | None = Field(None, description="early stopping; null: all steps")
+    batchnorm: BatchNormMode = Field("update", description=BATCHNORM)
 
     @model_validator(mode="after")
     def _learning(self) -> Options:
@@ -147,7 +150,9 @@ class FedDF(Averaging[None]):
         optimizer, best = Optimizer(options.optimizer, student), Best(options.validation, held_out)
         batches = paired_batches(ids, torch.cat(said), ctx, count(), options.batch_size)
         for step, (images, targets) in enumerate(islice(batches, steps)):
-            loss = target_divergence(targets, student(images), options.temperature)
+            with normalising(student, options.batchnorm):
+                logits = student(images)
+            loss = target_divergence(targets, logits, options.temperature)
             ctx.log(distillation=loss)
             optimizer.minimise(loss, factor=options.factor(step, steps), clip=options.clip)
             if best.enough(step + 1, steps, student, ctx):

@@ -14,14 +14,16 @@ Zhang, Shen, Ding, Tao, Duan 2022, arXiv 2203.09249.
 The generator stays at the server; its Adam is new each round; both rates shrink by 0.998 an update. Readings:
 L_md = KL(softmax(f(w_k)), softmax(f(w))), through both models to G; weights per sample; the labels of all I
 batches are split by p(y) and shuffled; in (1) G steps after each client, as released, or on the sum over
-clients (`generator_update: sum`); whatever does not learn is in eval mode. No gradient is clipped, as the
-released code does at norm 10. L_dis is FedGen's diversity loss. I = 0 is FedAvg.
+clients (`generator_update: sum`); whatever does not learn is in eval mode; w's running statistics of
+BatchNorm stay those of real images; `clip: 10` is the released form of local training, and the server clips
+nothing. L_dis is FedGen's diversity loss. I = 0 is FedAvg.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -33,6 +35,7 @@ from rayfed_kd.protocol import (
     Architecture,
     ClientContext,
     Cohort,
+    FlatModule,
     Message,
     OneExchange,
     OptimizerRecipe,
@@ -42,11 +45,12 @@ from rayfed_kd.protocol import (
     Shown,
 )
 from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import GeneratorOptions, class_samples, generate, noise
 from rayfed_kd.toolbox.label_counts import ClassWeights, class_shares, proportional_labels, weighted_by_class
-from rayfed_kd.toolbox.local_training import train_on_labels
-from rayfed_kd.toolbox.losses import pairwise_diversity_loss, target_divergence
+from rayfed_kd.toolbox.local_training import train_local_epochs, train_on_labels
+from rayfed_kd.toolbox.losses import cross_entropy, pairwise_diversity_loss, target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer, faded
 
 
@@ -79,6 +83,10 @@ class Options(AveragingOptions):
     server_lr: float = Field(0.1, gt=0, description="SGD's learning rate of step (2) before the first update")
     server_weight_decay: float = Field(0.0, ge=0, description="SGD's weight decay of step (2)")
     lr_decay: float = Field(0.998, gt=0, le=1, description="factor of both server rates an update")
+    batchnorm: BatchNormMode = Field("keep", description=BATCHNORM)
+    clip: float | None = Field(
+        None, gt=0, description="largest norm of a client's gradient; null: any. Released: 10"
+    )
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     options: Options
     summary = "the server fine-tunes the average on generated images that are hard for it"
     paper = "Zhang et al. 2022, arXiv 2203.09249"
-    group_training = "all local training"
+    group_training = "all local training, unless gradients are clipped"
     server_keeps = "the global model, the generator, everybody's label counts"
     client_keeps = "whether its label counts were sent"
     down = {"student": "weights"}
@@ -138,7 +146,10 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     ) -> tuple[ClientState, Reply]:
         """Train as in FedAvg; the counts n_k^y, [C], go up with the first reply alone."""
         student = ctx.model(message["student"])
-        train_on_labels(student, ctx)
+        if self.options.clip is None:
+            train_on_labels(student, ctx)
+        else:
+            train_local_epochs(student, partial(label_ce, student, ctx), ctx, clip=self.options.clip)
         parts = {"student": student.vector()}
         if not client.told:
             parts["label_counts"] = ctx.label_counts()
@@ -201,7 +212,9 @@ class FedFTG(OneExchange[ServerState, ClientState]):
                 images = generate(generator, z, labels, ctx)
                 target = torch.einsum("kb,kbc->bc", weights, teachers(images).softmax(2))
             for _ in range(options.student_steps):  # (2)
-                divergence = target_divergence(target, student(images))
+                with normalising(student, options.batchnorm):
+                    logits = student(images)
+                divergence = target_divergence(target, logits)
                 ctx.log(distillation=divergence)
                 learning.minimise(divergence)
         return student.vector().cpu(), generator.vector().cpu()
@@ -222,3 +235,10 @@ class FedFTG(OneExchange[ServerState, ClientState]):
             return (taught - logits).abs().mean(2)
         log_taught, log_global = taught.log_softmax(2), logits.log_softmax(1)
         return (log_taught.exp() * (log_taught - log_global)).sum(2)
+
+
+def label_ce(student: FlatModule, ctx: ClientContext, images: Tensor, labels: Tensor) -> Tensor:
+    """A batch's cross entropy, logged as `ce`."""
+    loss = cross_entropy(student(images), labels)
+    ctx.log(ce=loss)
+    return loss

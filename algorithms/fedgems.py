@@ -4,7 +4,7 @@ Cheng et al. 2021, "FedGEMS: Federated Learning of Larger Server Models via Sele
 arXiv 2110.11027, Algorithm 1. A labelled public set lies at the server and at every client.
 
     once    every client trains on its own data
-    server  for each public batch, from the logits l_s of its training forward:
+    server  for each public batch, from the logits l_s of a forward in eval mode (`branch`):
               S1  l_s right:                 CE, and pool_i <- l_s                              (eq. 1)
               S2  wrong, pool_i is there:    eps CE + (1 - eps) KL(pool_i, l_s)                 (eq. 2)
               S3  wrong, it is not:          eps CE + (1 - eps) KL(sum_j alpha_j l_j, l_s)      (eq. 5)
@@ -19,13 +19,17 @@ FedGEM selects nothing: eps CE + (1 - eps) KL(mean_j l_j, l_s) on every public s
 
 Both sides keep their models and their Adam. Readings: H in nats, at least 1e-8; where no client is right
 the KL term is left out; L_s comes from the model in eval mode, as every teacher's logits do; an ablated
-branch (Table 5) learns as FedGEM does; the plateau's accuracy is the share of public samples in S1.
+branch (Table 5) learns as FedGEM does; the plateau's accuracy is the share of public samples in S1. "Self
+evaluation" (section 3.3.1) is read as eval mode; it differs from the training forward where a model has
+BatchNorm. The server's running statistics are of public images, as all of its training; clients' follow
+public and own ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -44,6 +48,7 @@ from rayfed_kd.protocol import (
     Reply,
     ServerContext,
 )
+from rayfed_kd.toolbox.distillation import normalising
 from rayfed_kd.toolbox.larger_server import (
     ClientState,
     GEMOptions,
@@ -63,6 +68,9 @@ from rayfed_kd.toolbox.public_data import train_on_public_labels
 class Options(GEMOptions):
     """FedGEMS' options: a branch that is off learns as FedGEM does (Table 5)."""
 
+    branch: Literal["eval", "train"] = Field(
+        "eval", description="the server's forward pass that says which samples it is right about"
+    )
     self_training: bool = Field(True, description="S1: labels alone where the server is right")
     self_distillation: bool = Field(True, description="S2: its own logits from when it was right")
     ensemble_distillation: bool = Field(True, description="S3: weighted logits of clients that are right")
@@ -85,6 +93,10 @@ class FedGEM(Method[ServerState, ClientState]):
     def architectures(self) -> Mapping[str, Architecture]:
         """The server's larger classifier, by the name `server`."""
         return {"server": self.options.server.architecture()}
+
+    def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if the images cannot take `public_augment`."""
+        self.options.check_augment(ctx)
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """The server's initial model; nobody has started, and the pool, [N0, C], holds no logits."""
@@ -141,13 +153,16 @@ class FedGEM(Method[ServerState, ClientState]):
             optimizer=optimizer,
             loss=self.public_loss,
             said=message["knowledge"],
+            augmenting=self.options,
         )
         train_on_labels(student, ctx, range(ctx.local.epochs), optimizer)
         return ClientState(student.vector(), optimizer.state()), Reply()
 
     def public_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """eps CE + (1 - eps) KL(L_s, l_c) (eq. 6)."""
-        epsilon, logits = self.options.epsilon, models["student"](batch["images"])
+        epsilon, student = self.options.epsilon, models["student"]
+        with normalising(student, self.options.batchnorm):
+            logits = student(batch["images"])
         loss = epsilon * cross_entropy(logits, batch["labels"])
         if epsilon == 1:
             return Loss(loss)
@@ -177,7 +192,7 @@ class FedGEMS(FedGEM):
         if self.options.epsilon < 1:
             questions = cohort.questions(self.predict, Message(), answer="logits", question="ids")
         fusion = Fusion(self.options, server, questions, ctx)
-        learned, knowledge = learn_public(server, fusion.teach, self.options, ctx)
+        learned, knowledge = learn_public(server, fusion.teach, self.options, ctx, self.options.branch)
         ctx.log(**{name: torch.tensor(count) for name, count in fusion.counts.items()})  # Fig. 3
         return replace(learned, pool=fusion.pool.cpu(), known=fusion.known.cpu()), knowledge
 

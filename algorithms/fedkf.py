@@ -18,7 +18,7 @@ Departures of the authors' code from the paper are options; `released: true` set
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, islice
@@ -53,6 +53,7 @@ from rayfed_kd.toolbox.data_free import (
     generator_loss,
     imagine,
 )
+from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.generation import noise
 from rayfed_kd.toolbox.local_training import (
     Loss,
@@ -60,6 +61,7 @@ from rayfed_kd.toolbox.local_training import (
     OwnBatch,
     Phase,
     Tensors,
+    equal_steps,
     label_loss,
     train_phases,
 )
@@ -91,6 +93,7 @@ class Options(ImitationOptions):
     steps_per_epoch: Literal["equal"] | Annotated[int, Field(ge=1)] | None = Field(
         None, description="null: a pass; equal: floor(total / (K B)) for every client; or a number"
     )
+    batchnorm: BatchNormMode = Field("keep", description=BATCHNORM)
     released: bool = Field(False, description="the released code's form of every option not given")
 
     @model_validator(mode="before")
@@ -196,7 +199,9 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         """L, the student's step; x^ and p^ are from before the generator's."""
         if not self.options.gamma:
             return Loss(batch["hard"])
-        kl = distillation(batch["p"].detach(), models["student"](batch["x"].detach()))
+        with normalising(models["student"], self.options.batchnorm):
+            logits = models["student"](batch["x"].detach())
+        kl = distillation(batch["p"].detach(), logits)
         return Loss(batch["hard"] + self.options.gamma * kl, {"kl": kl})
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
@@ -243,8 +248,3 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         epochs = count() if steps and ctx.num_samples else range(ctx.local.epochs)
         every = chain.from_iterable(map(ctx.batches, epochs))
         return islice(every, steps * ctx.local.epochs) if steps else every
-
-
-def equal_steps(sizes: Sequence[int], batch_size: int) -> int:
-    """The released code's steps per epoch, the same for every client: floor(sum n_k / (K B))."""
-    return sum(sizes) // (len(sizes) * batch_size)

@@ -12,7 +12,8 @@ Algorithm 1.
     down  consensus z~    4 N0 C bytes a client
 
 A client keeps its model and, as the released code does, two optimisers: one for public, one for its own
-data. Readings: `digest: kl` is T^2 KL(s_T(z~), s_T(z_k)); with `consensus: probabilities` (as FedD2S tells
+data. Readings: `digest: kl` is T^2 KL(s_T(z~), s_T(z_k)), and `ce_kl` that plus CE on public labels, as eq. 5
+of FedD2S, whose FedMD this is; with `consensus: probabilities` (as FedD2S tells
 FedMD) softmax outputs are averaged, and z~ is the logarithm of their mean; `public_samples` are drawn anew
 each round from a seed that the server sends, so that no ids travel; without digest nothing travels.
 """
@@ -48,7 +49,9 @@ from rayfed_kd.toolbox.robust import AggregationOptions, aggregate
 class Options(AggregationOptions, PublicOptions):
     """FedMD's options; E of the recipe's `local` are the revisit's epochs."""
 
-    digest: Literal["mae_logits", "mse_logits", "kl"] = Field("mae_logits", description="the digest's loss")
+    digest: Literal["mae_logits", "mse_logits", "kl", "ce_kl"] = Field(
+        "mae_logits", description="the digest's loss; ce_kl: CE on public labels + T^2 KL"
+    )
     temperature: float = Field(1.0, gt=0, description="T of digest: kl; the loss is times T^2")
     consensus: Literal["logits", "probabilities"] = Field("logits", description="what is averaged")
     digest_epochs: int = Field(1, ge=0, description="passes over them")
@@ -58,9 +61,14 @@ class Options(AggregationOptions, PublicOptions):
 
     @model_validator(mode="after")
     def _fitting(self) -> Options:
-        if self.consensus == "probabilities" and self.digest != "kl":
+        if self.consensus == "probabilities" and self.digest not in ("kl", "ce_kl"):
             raise ValueError(f"consensus: probabilities has no logits for digest: {self.digest}")
         return self
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the digest needs public labels (eq. 5 of FedD2S, as its FedMD is described)."""
+        return self.digest == "ce_kl" and self.digest_epochs > 0
 
 
 @dataclass(frozen=True)
@@ -100,15 +108,17 @@ class FedMD(Method[ServerState, ClientState]):
 
     @property
     def public_needed(self) -> Literal["samples", "labels"]:
-        """Labels only if clients pre-train on the public set; digest needs none."""
-        return "labels" if self.options.pretrain_public else "samples"
+        """Labels if clients pre-train on the public set, or digest its labels."""
+        return "labels" if self.options.pretrain_public or self.options.labelled else "samples"
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError without labels for `pretrain_public`, or with too few public samples."""
         if self.public_needed == "labels" and not ctx.public.labelled:
+            needed, instead = "trains on public labels first", "method.pretrain_public = 0"
+            if not self.options.pretrain_public:
+                needed, instead = "digests public labels", "method.digest = kl"
             raise RecipeError(
-                "partition.public.labels = false: fedmd trains on public labels first; "
-                "expected labels, or method.pretrain_public = 0"
+                f"partition.public.labels = false: fedmd {needed}; expected labels, or {instead}"
             )
         self.options.check_public(ctx)
 
@@ -176,14 +186,18 @@ class FedMD(Method[ServerState, ClientState]):
                 epochs=self.options.digest_epochs,
                 batch_size=self._batch_size(ctx),
                 optimizer=public,
+                labelled=self.options.labelled,
             )
         private = Optimizer(ctx.local.optimizer, student, client.private)
         train_on_labels(student, ctx, range(ctx.local.epochs), private)
         return ClientState(student.vector(), public.state(), private.state()), Reply()
 
     def digest_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
-        """Own logits towards z~."""
-        loss = self._digest(batch["said"], models["student"](batch["images"]))
+        """Own logits towards z~, and with `ce_kl` towards the labels."""
+        logits = models["student"](batch["images"])
+        loss = self._digest(batch["said"], logits)
+        if self.options.labelled:
+            loss = loss + cross_entropy(logits, batch["labels"])
         return Loss(loss, {"digest": loss})
 
     def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
@@ -195,7 +209,7 @@ class FedMD(Method[ServerState, ClientState]):
         return client.model
 
     def _digest(self, consensus: Tensor, logits: Tensor) -> Tensor:
-        if self.options.digest == "kl":
+        if self.options.digest in ("kl", "ce_kl"):
             return distillation(consensus, logits, self.options.temperature)
         return logit_error(consensus, logits, squared=self.options.digest == "mse_logits")
 

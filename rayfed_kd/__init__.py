@@ -17,17 +17,31 @@ if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
     from rayfed_kd.experiment.resuming import resume
     from rayfed_kd.experiment.running import run
+    from rayfed_kd.recipe.roles import data_source, model_builder, partition_scheme
     from rayfed_kd.tuning.tune import tune
 
 _MODULES = {
     "Result": "experiment.result",
+    "data_source": "recipe.roles",
     "export": "experiment.exporting",
+    "model_builder": "recipe.roles",
+    "partition_scheme": "recipe.roles",
     "prepare": "experiment.preparation",
     "resume": "experiment.resuming",
     "run": "experiment.running",
     "tune": "tuning.tune",
 }
-__all__ = ["Result", "export", "prepare", "resume", "run", "tune"]
+__all__ = [
+    "Result",
+    "data_source",
+    "export",
+    "model_builder",
+    "partition_scheme",
+    "prepare",
+    "resume",
+    "run",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

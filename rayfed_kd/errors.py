@@ -63,6 +63,19 @@ class RunError(RayfedError):
     """A run that started and could not go on."""
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """A text with its middle cut out if it is longer than `most` characters: messages stay readable."""
+    return text if len(text) <= most else f"{text[: most - most // 3 - 3]}...{text[-(most // 3) :]}"
+
+
+def shown(value: object, most: int = 60) -> str:
+    """What a user wrote, as messages echo it: as Python writes it, shortened."""
+    try:
+        return shortened(repr(value), most)
+    except (ValueError, RecursionError):  # Python writes no number of more than 4,300 digits
+        return f"a {type(value).__name__} too long to show"
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate most like `name`, or None if none is close."""
     import difflib

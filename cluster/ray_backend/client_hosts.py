@@ -14,6 +14,7 @@ from cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
 
 POLL_S, RESTART_S = 0.5, 300.0  # interval of tries to build a host, and sum of their pauses until it is gone
+ANSWER_S, SILENCES = 1200.0, 2  # how long a process may take to be built again, and how often none may do it
 
 
 class ClientHosts:
@@ -73,13 +74,22 @@ class ClientHosts:
             host: the host's number.
             lost: why it was lost, for the message if it never answers.
         """
+        silences = 0
+        # A first build has no limit: a thousand processes that start on one machine take long.
+        limit_s = None if host in self._new else ANSWER_S
         for _ in range(int(RESTART_S / POLL_S)):
             try:
                 built = self.actors[host].build.remote(self._blueprint, host, self._plan)
-                await asyncio.wrap_future(built.future())
+                await asyncio.wait_for(asyncio.wrap_future(built.future()), limit_s)
                 self.building.discard(host)
                 self._new.discard(host)
                 return
+            except TimeoutError:
+                # Taken for lost by its callers, the process may live on, and hang in the call that it had.
+                ray.kill(self.actors[host], no_restart=False)
+                lost, silences = f"gave no answer for {ANSWER_S:g} s", silences + 1
+                if silences == SILENCES:
+                    break
             except ray.exceptions.ActorUnavailableError:  # it is starting, or no machine has room for it now
                 await asyncio.sleep(POLL_S)
             except LOST as error:

@@ -10,7 +10,8 @@ import bisect
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +29,7 @@ from cluster.ray_backend.client_hosts import ClientHosts
 from cluster.ray_backend.handles import Enclosed, RayHandle
 from cluster.ray_backend.host_calls import LOST, call_host, cause_of_loss, explained
 from cluster.ray_backend.jobs import Job, Pace, short_steps
+from cluster.ray_backend.patience import Patience
 from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.errors import RunError
@@ -70,6 +72,7 @@ class RayEngine:
         self._faults, self._tell, self._loop = faults, tell, loop
         self._max_inflight, self._on_load = max_inflight or math.inf, on_load
         self._clients, self._pace = ClientHosts(actors, blueprint, plan), Pace(sizes)
+        self._patience = Patience(faults.step_timeout_s, loop, len(actors))
         self._sizes = sizes
         # Filled by other threads, emptied by the event loop; a deque's append and popleft are thread-safe.
         self._submitted: deque[Job] = deque()
@@ -183,9 +186,7 @@ class RayEngine:
         hosts = self._clients
         if sum(hosts.load) >= self._max_inflight:
             return None
-        # A step's timeout runs from when it is sent, so under a timeout nothing is queued at a host.
-        ahead = self._faults.step_timeout_s is None
-        depth = 2 if ahead and len(self._waiting) > len(hosts) else 1
+        depth = 2 if len(self._waiting) > len(hosts) else 1
         full = set[tuple[int, ...]]()
         for place, job in enumerate(self._waiting):
             allowed = hosts.allowed(job.client)
@@ -198,26 +199,25 @@ class RayEngine:
         return None
 
     async def _run(self, host: int, jobs: Sequence[Job]) -> None:
-        # A group may take the sum of its clients' timeouts; several short steps only that of one.
-        one_s = self._faults.step_timeout_s
-        patience_s = None if one_s is None else one_s * len(jobs[0].calls)
+        turn, answered = self._patience.begin(host, jobs), False
         try:
-            outcomes = await asyncio.wait_for(call_host(self._clients.actors[host], jobs), patience_s)
+            outcomes = await call_host(self._clients.actors[host], jobs)
+            answered = True
             for job, outcome in zip(jobs, outcomes, strict=True):
                 self._end(job, outcome)
-        except TimeoutError:
+        except asyncio.CancelledError:
+            if not turn.limit:  # the event loop ends
+                raise
             # A running step cannot be interrupted, so its process is killed; Ray restarts it.
             ray.kill(self._clients.actors[host], no_restart=False)
-            limit = f"took longer than faults.step_timeout_s = {self._faults.step_timeout_s:g}"
-            if len(jobs[0].calls) > 1:
-                limit += f" for each of {len(jobs[0].calls)} clients"
-            self._again(host, jobs, limit)
+            self._again(host, jobs, turn.limit)
         except (*LOST, NewProcessError) as error:
             self._again(host, jobs, cause_of_loss(error))
         except Exception as error:  # passed on to the thread that waits for the future
             for job in jobs:
                 self._end(job, explained(error))
         finally:
+            self._patience.end(host, turn, answered=answered)
             self._clients.load[host] -= 1
             self._on_load(sum(self._clients.load))
             self._pump()
@@ -227,12 +227,13 @@ class RayEngine:
         if job.step is not None and not isinstance(outcome, Exception):
             self._pace.note(job.step, outcome[0])
         for place, future in enumerate(job.futures):
-            if future.done():  # given up or stopped
-                continue
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome[place])
+            # The server's thread gives steps up at any moment, also between a look at `done` and this. The
+            # error would end the other jobs of this call, whose results are there.
+            with suppress(InvalidStateError):
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome[place])
 
     def _again(self, host: int, jobs: Sequence[Job], lost: str) -> None:
         """Queue a lost host's jobs again. Calls hold all that they need, so any allowed host may run them."""

@@ -17,7 +17,7 @@ import ray
 from cluster.ray_backend.machines import ray_nodes
 from cluster.ray_backend.placement import rooms
 from cluster.ray_backend.private_ray import private_environment
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
 CONNECT_S = 10.0  # a machine that drops packets, as behind a firewall, never answers
@@ -99,7 +99,13 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
     cores = psutil.cpu_count() or 1
     cpus = cores + min(runs, cores) * math.ceil(recipe.placement.server.num_cpus)
     with private_environment():
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        try:
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        except Exception as error:  # Ray raises a plain Exception where a node times out
+            raise RecipeError(
+                f"Ray did not start on this machine: {shortened(' '.join(str(error).split()), 300)}; try "
+                "again, or expected --local, which needs no Ray"
+            ) from error
 
 
 def check_address(address: str) -> None:
@@ -113,7 +119,7 @@ def check_address(address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise RecipeError(f"--address {address}: expected HOST:PORT")
+        raise RecipeError(f"--address {shortened(address)}: expected HOST:PORT")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_S) as line:
             line.settimeout(CONNECT_S)
@@ -123,9 +129,9 @@ def check_address(address: str) -> None:
                     f"--address {address}: a web server answers there, as Ray's dashboard does; expected the "
                     "port of Ray's head, 6379 unless it was started with another"
                 )
-    except OSError as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: of a name that can be no host's
         raise RecipeError(
-            f"--address {address}: no Ray answers there ({error}); expected HOST:PORT"
+            f"--address {shortened(address)}: no Ray answers there ({error}); expected HOST:PORT"
         ) from None
 
 

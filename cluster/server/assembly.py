@@ -70,12 +70,16 @@ def assemble(
     Returns: the run, not yet started.
     Raises: RecipeError if another version of this project wrote the folder's checkpoints.
     """
-    checkpointer = Checkpointer(folder, setting.recipe.checkpoint)
-    start = checkpointer.latest(engine.publish, device, tell) if resume else None
-    # Rounds after the checkpoint run again, so the recorder drops their rows. Without an intact checkpoint
+    checkpoints, start = setting.recipe.checkpoint, None
+    if resume:
+        start = Checkpointer(folder, checkpoints).latest(engine.publish, device, tell, folder / "tables")
+    # Rounds after the checkpoint run again, so the recorder drops their rows. Without a usable checkpoint
     # (0) it drops all rows. None: a new run has no rows.
     after_round = None if not resume else 0 if start is None else start.round
     recorder = RunRecorder(folder, setting, on_event, after_round)
+    checkpointer = Checkpointer(folder, checkpoints, recorder.flush)
+    if after_round is not None:
+        checkpointer.tidy(after_round)
     grouping = Grouping(setting, engine, folder, tell)
     simulation = Simulation(setting, engine, recorder, device, checkpointer, grouping)
     return AssembledRun(simulation, recorder, start)

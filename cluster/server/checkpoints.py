@@ -1,15 +1,14 @@
 """Checkpoints: a run's whole state in one file. Loading it executes no stored code, as a pickle would.
 
 `round-000010.safetensors` holds every array, and in its header the state's structure as JSON.
-`round-000010.json` is written last and holds the file's length and hash. Both are written under a temporary
-name, fsynced and renamed, so a kill at any moment leaves the checkpoint before it intact. A damaged
-checkpoint is recognised and reported, and the one before it is used. A checkpoint of another format version
-is refused.
+`round-000010.json` is written last and holds the file's length and hash, and the tables' numbers of rows.
+Both are written under a temporary name, fsynced and renamed, so a kill at any moment leaves the checkpoint
+before it intact. A damaged checkpoint, or one whose rows the tables lack, is recognised and reported, and the
+one before it is used. A checkpoint of another format version is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,17 +22,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from cluster.engine.calls import StepCall
+from cluster.server.checkpoint_faults import FORMAT, checkpoint_digest, checkpoint_fault
 from cluster.server.client_records import ClientRecord
 from cluster.server.event_queue import Dispatch
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import atomic_write, written_aside
+from rayfed_kd.files import atomic_write, remove_unfinished, written_aside
 from rayfed_kd.protocol import Array, DispatchFacts, Handle
 from rayfed_kd.protocol.codec import Packed, Publish, pack, unpack
 from rayfed_kd.recipe.schema import CheckpointRecipe
 
-# Raised whenever what is stored means something else: 3 has every client's `exchange`, states as `pack` gives
-# them, and today's names of the state classes, which moved into rooms.
-FORMAT = 3
 Tell = Callable[[str], None]
 
 
@@ -67,10 +63,14 @@ class Checkpointer:
     Args:
         folder: the run's folder; checkpoints are in its subfolder `checkpoints`.
         recipe: the interval between checkpoints, and how many are kept.
+        flush: called before a checkpoint is written. It brings to disk all that the run recorded so far, and
+            gives how many rows each table has.
     """
 
-    def __init__(self, folder: Path, recipe: CheckpointRecipe) -> None:
-        self._folder, self._recipe = folder / "checkpoints", recipe
+    def __init__(
+        self, folder: Path, recipe: CheckpointRecipe, flush: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
+        self._folder, self._recipe, self._flush = folder / "checkpoints", recipe, flush
         self._last = time.monotonic()
 
     def due(self, round_index: int) -> bool:
@@ -85,6 +85,7 @@ class Checkpointer:
         Raises: RunError naming the object in the server's state that cannot be stored; OSError if the
             folder cannot be written.
         """
+        rows = dict(self._flush())
         self._folder.mkdir(exist_ok=True)
         arrays = _Arrays()
         tree = {
@@ -106,31 +107,71 @@ class Checkpointer:
                 save_file(arrays.by_name or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
             except SafetensorError as error:  # safetensors wraps the file system's error in its own type
                 raise OSError(f"{path}: {error}") from None
-            facts = {"round": snapshot.round, "bytes": aside.stat().st_size, "blake2b": _digest(aside)}
+            size, digest = aside.stat().st_size, checkpoint_digest(aside)
+        facts = {"round": snapshot.round, "bytes": size, "blake2b": digest, "rows": rows}
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.
         atomic_write(path.with_suffix(".json"), json.dumps(facts))
         self._last = time.monotonic()
-        for old in self._notes()[self._recipe.keep :]:
-            old.unlink()  # the note first: a kill between the two leaves a file that nobody lists
-            old.with_suffix(".safetensors").unlink(missing_ok=True)
+        self._remove_old()
 
-    def latest(self, publish: Publish, device: torch.device | str, tell: Tell) -> Snapshot | None:
-        """Load the newest intact checkpoint; None if there is none.
+    def latest(
+        self, publish: Publish, device: torch.device | str, tell: Tell, tables: Path | None = None
+    ) -> Snapshot | None:
+        """Load the newest usable checkpoint; None if there is none.
 
         Args:
             publish: makes client states and slots readable by the hosts again.
             device: where the server's tensors go that were not on the CPU.
-            tell: called with a line for each damaged checkpoint.
+            tell, tables: as in `newest`.
         Raises: RecipeError if another version of this project wrote it.
         """
+        path = self.newest(tell, tables)
+        return None if path is None else _load(path, publish, device)
+
+    def newest(self, tell: Tell, tables: Path | None = None) -> Path | None:
+        """Find the newest usable checkpoint's file; None if there is none.
+
+        Args:
+            tell: called with a line for each checkpoint that is passed over.
+            tables: the run's folder of tables. A checkpoint is passed over if they lack rows that they had
+                when it was written: the run's rounds would have a gap. None: they are not looked at.
+        Raises: RecipeError if another version of this project wrote it.
+        """
+        faults: list[str] = []
         for note in self._notes():
             path = note.with_suffix(".safetensors")
-            fault = _fault(note, path)
+            fault = checkpoint_fault(note, path, tables)
             if fault is None:
-                _check_format(path)
-                return _load(path, publish, device)
-            tell(f"checkpoint {path.name} is damaged ({fault}); the one before it is used")
+                for earlier in faults:
+                    tell(f"{earlier}; the one before it is used")
+                return path
+            faults.append(f"checkpoint {path.name} {fault}")
+        for fault in faults:
+            tell(fault)
         return None
+
+    def tidy(self, round_index: int) -> None:
+        """Remove unusable checkpoints of later rounds, those beyond `keep`, and what a killed process left.
+
+        A damaged checkpoint of a later round would count among the newest `keep`, and a good one would be
+        deleted instead.
+
+        Args:
+            round_index: the round of the checkpoint that the run continues from; 0: the run begins again.
+        """
+        for note in self._notes():
+            if int(note.stem.removeprefix("round-")) > round_index:
+                note.unlink()
+        for path in self._folder.glob("round-*.safetensors"):
+            if not path.with_suffix(".json").exists():
+                path.unlink()
+        self._remove_old()
+        remove_unfinished(self._folder)
+
+    def _remove_old(self) -> None:
+        for old in self._notes()[self._recipe.keep :]:
+            old.unlink()  # the note first: a kill between the two leaves a file that nobody lists
+            old.with_suffix(".safetensors").unlink(missing_ok=True)
 
     def _notes(self) -> list[Path]:
         """The checkpoints' notes, newest first."""
@@ -219,37 +260,3 @@ def _dispatch(
         number=stored["number"],
     )
     return Dispatch(**{**stored, "call": step})
-
-
-def _fault(note: Path, path: Path) -> str | None:
-    """How a checkpoint is damaged; None if it is intact."""
-    try:
-        facts = json.loads(note.read_text(encoding="utf8"))
-        if path.stat().st_size != facts["bytes"]:
-            return f"{path.stat().st_size} bytes for {facts['bytes']}"
-        if _digest(path) != facts["blake2b"]:
-            return "its checksum is another"
-        with safe_open(path, framework="numpy") as file:
-            json.loads(file.metadata()["tree"])["format"]
-        return None
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def _check_format(path: Path) -> None:
-    """Refuse an intact checkpoint of another format. Treated as damaged, it would restart the run."""
-    with safe_open(path, framework="numpy") as file:
-        found = json.loads(file.metadata()["tree"])["format"]
-    if found != FORMAT:
-        other = "an older" if found < FORMAT else "a newer"
-        raise RecipeError(
-            f"{path} was written by {other} version of rayfed-kd: its format is {found}, this version reads "
-            f"{FORMAT}. Formats hold other facts about clients and other names of state classes, so the run "
-            "would not go on as it began. Resume it with the version that wrote it, or run its config.yaml "
-            "again"
-        )
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -15,7 +15,16 @@ from pydantic import Field
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Clock, ClockFacts, ClockOptions, Devices
-from rayfed_kd.setting.devices import draw_devices, read_trace
+from rayfed_kd.recipe.schema import PathText
+from rayfed_kd.setting.devices import (
+    LEAST_MBIT_S,
+    MOST_MBIT_S,
+    MOST_SECONDS,
+    draw_devices,
+    read_trace,
+)
+
+MOST_SIGMA = 20.0  # of a logarithm: e^20 is half a billion; beyond it speeds overflow
 
 
 class NoClock(Clock):
@@ -78,10 +87,16 @@ class DeviceClock(Clock):
 class ConstantOptions(ClockOptions):
     """All devices alike."""
 
-    seconds_per_sample: float = Field(0.002, ge=0, description="one training sample in one epoch")
-    up_mbit_s: float = Field(10.0, gt=0, description="bandwidth up, 10^6 bits a second")
-    down_mbit_s: float = Field(50.0, gt=0, description="bandwidth down, 10^6 bits a second")
-    latency_s: float = Field(0.05, ge=0, description="of a message, each way, seconds")
+    seconds_per_sample: float = Field(
+        0.002, ge=0, le=MOST_SECONDS, description="one training sample in one epoch"
+    )
+    up_mbit_s: float = Field(
+        10.0, ge=LEAST_MBIT_S, le=MOST_MBIT_S, description="bandwidth up, 10^6 bits a second"
+    )
+    down_mbit_s: float = Field(
+        50.0, ge=LEAST_MBIT_S, le=MOST_MBIT_S, description="bandwidth down, 10^6 bits a second"
+    )
+    latency_s: float = Field(0.05, ge=0, le=MOST_SECONDS, description="of a message, each way, seconds")
 
 
 class ConstantClock(DeviceClock):
@@ -104,8 +119,12 @@ class ConstantClock(DeviceClock):
 class LogNormalOptions(ConstantOptions):
     """Devices drawn once a run: the constants are medians, log-normal around them."""
 
-    compute_sigma: float = Field(0.8, ge=0, description="standard deviation of ln(seconds per sample)")
-    bandwidth_sigma: float = Field(0.8, ge=0, description="standard deviation of ln(bandwidth), up and down")
+    compute_sigma: float = Field(
+        0.8, ge=0, le=MOST_SIGMA, description="standard deviation of ln(seconds per sample)"
+    )
+    bandwidth_sigma: float = Field(
+        0.8, ge=0, le=MOST_SIGMA, description="standard deviation of ln(bandwidth), up and down"
+    )
 
 
 class LogNormalClock(DeviceClock):
@@ -123,9 +142,14 @@ class LogNormalClock(DeviceClock):
 class TraceOptions(ClockOptions):
     """Devices from a file, one row per client and interval of availability."""
 
-    file: str = Field(description=".parquet or .csv: client, seconds_per_sample, up_mbit_s, down_mbit_s, ...")
+    file: PathText = Field(
+        description=".parquet or .csv: client, seconds_per_sample, up_mbit_s, down_mbit_s, ..."
+    )
     period_s: float | None = Field(
-        None, gt=0, description="availability repeats after so many seconds; null: after the last interval"
+        None,
+        gt=0,
+        le=MOST_SECONDS,
+        description="availability repeats after so many seconds; null: after the last interval",
     )
 
 

@@ -17,6 +17,7 @@ from cluster.server.schedules import check_sample
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import DispatchFacts, Message, Progress, Replies, Reply, Step
 from rayfed_kd.protocol.message_codec import Direction, PartSize
+from rayfed_kd.protocol.messages import is_finite
 
 # Kinds of parts that are a model's vector: a reply's must be as long as the message's of the same name.
 VECTORS = ("weights", "generator", "discriminator")
@@ -258,14 +259,16 @@ class EngineCohort(ObservedClients):
         # A client starts from the decoded message, which a lossy codec makes differ from the one sent.
         sent = ReceivedParts(call.message, list(dispatch.elements), self._run.down, keeps=False)
         reply = ReceivedReply(dispatch.client, result, self._run.up, sent, staleness)
+        reply.origin = str(call)
         self._received.append(reply.parts)
         return reply
 
     def _check(self, dispatch: Dispatch, facts: StepFacts) -> None:
-        if facts.non_finite:
-            bad = ", ".join(facts.non_finite)
+        bad = [f"part {name}" for name in facts.non_finite]
+        bad += [f"number {name}" for name, number in facts.metadata.items() if not is_finite(number)]
+        if bad:
             raise BadReplyError(
-                f"{dispatch.call}: reply part {bad} has NaN or infinite values; expected finite ones. "
+                f"{dispatch.call}: reply {', '.join(bad)} has NaN or infinite values; expected finite ones. "
                 f"A lower local.optimizer.lr is the usual cure."
             )
         for name, size in facts.sizes.items():

@@ -15,11 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from cluster.engine.calls import StepCall, StepFacts, StepResult
 from cluster.engine.interface import Engine
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import DataError, RecipeError, naming, shortened
 from rayfed_kd.files import atomic_write
+from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.setting.setting import Setting
 
 # What `auto` measures: groups of at most MOST clients, and at most about FEW single clients on each host.
@@ -74,8 +76,7 @@ class Grouping:
         if reason is not None and setting.recipe.local.vectorise != "off":
             tell(f"local.vectorise: each client by itself: {reason}")
         if self._path is not None and self._path.is_file():
-            stored = yaml.safe_load(self._path.read_text(encoding="utf8"))
-            self._decided = {step: Decision(**fields) for step, fields in stored.items()}
+            self._decided = _read_decisions(self._path)
 
     def groups(self, calls: Sequence[StepCall]) -> list[list[int]]:
         """Divide an exchange's calls into groups.
@@ -158,6 +159,22 @@ class Grouping:
             decisions = {step: asdict(decision) for step, decision in self._decided.items()}
             text = "# What local.vectorise: auto measured and decided; a resumed run goes by it.\n"
             atomic_write(self._path, text + yaml.safe_dump(decisions, sort_keys=False))
+
+
+def _read_decisions(path: Path) -> dict[str, Decision]:
+    """What an earlier process of the run decided; without it a resumed run might give other bits.
+
+    Raises: DataError if the file is damaged.
+    """
+    try:
+        with naming(path):
+            stored = read_yaml(path, FILE)
+            return TypeAdapter(dict[str, Decision]).validate_python(stored)
+    except (RecipeError, ValidationError) as error:
+        raise DataError(
+            f"{path} is damaged, and without it the run cannot go on with the same bits: "
+            f"{shortened(' '.join(str(error).split()), 300)}"
+        ) from None
 
 
 def check_grouping(setting: Setting) -> None:

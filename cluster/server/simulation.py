@@ -112,6 +112,8 @@ class Simulation:
         """
         start = self.begin(start)
         server, earlier = start.server, start
+        if start.round == self.setting.recipe.rounds:  # it was killed after its last round, before its end
+            self.models = self.setting.method.evaluated(server)
         for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
             # `before.records` is the live mapping, not a copy: `undo` below restores it for the checkpoint.
             before = self.snapshot(round_index - 1, server)

@@ -89,9 +89,9 @@ def keys() -> str:
         if head.default:
             told += f" The default is `{head.default}`: none."
         inner = [row for row in rows if row.option.startswith(f"{section}.")]
-        parts += [f"### {section}", told, _table(_key_cells(inner))]
+        parts += [f"### {section}", told, markdown_table(_key_cells(inner))]
     single = [row for row in rows if row.option.split(".")[0] not in sections]
-    parts += ["### Keys without a section", _table(_key_cells(single))]
+    parts += ["### Keys without a section", markdown_table(_key_cells(single))]
     return "\n\n".join(parts)
 
 
@@ -123,7 +123,7 @@ def methods() -> str:
         else:
             example = f"Example: {_code(EXAMPLES['method'][name])}"
         told = f"{method.summary}. {method.paper}" if method.paper else method.summary
-        parts += [f"### {name}", f"{told}.", _options(method.options_model()), example]
+        parts += [f"### {name}", f"{told}.", option_table(method.options_model()), example]
     return "\n\n".join(parts)
 
 
@@ -180,7 +180,7 @@ def _things(kind: str, registered: Mapping[str, str], model_of: Callable[[Any], 
         parts += [
             f"### {name}",
             first_paragraph(thing.__doc__),
-            _options(model_of(thing)),
+            option_table(model_of(thing)),
             f"Example: {_code(EXAMPLES[kind][name])}",
         ]
     return "\n\n".join(parts)
@@ -191,15 +191,15 @@ def first_paragraph(docstring: str | None) -> str:
     return " ".join((docstring or "").strip().split("\n\n")[0].split())
 
 
-def _options(model: type[BaseModel]) -> str:
+def option_table(model: type[BaseModel]) -> str:
     rows = rows_of(model)
     if not rows:
         return "It has no options."
     cells = [(_code(row.option), _code(row.default), row.takes, row.meaning) for row in rows]
-    return _table([("option", "default", "takes", "meaning"), *cells])
+    return markdown_table([("option", "default", "takes", "meaning"), *cells])
 
 
-def _table(rows: Any) -> str:
+def markdown_table(rows: Any) -> str:
     heading, *body = rows
     ruled = [heading, ["---"] * len(heading), *body]
     return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in ruled)

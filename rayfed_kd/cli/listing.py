@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.protocol import Declaration, Method, Simulated
-from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.registry import load_class, load_object, locate, options_model
 from rayfed_kd.recipe.validation import model_in
 
 WIDTH = 100  # columns of files and pipes
@@ -108,7 +108,7 @@ def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
         RecipeError: there is no such method; it names the nearest.
     """
     location = locate(name, methods, "method")
-    method: AnyMethod = load_object(location, "method")
+    method: AnyMethod = load_class(location, {}, Method, "method")
     facts = Table.grid(padding=(0, 2))
     for fact, text in {
         "paper": method.paper,

@@ -1,8 +1,25 @@
-"""Commands that tell what there is: methods, models, doctor."""
+"""Commands that tell what there is: recipes, methods, models, doctor."""
 
 from __future__ import annotations
 
 import click
+
+
+@click.command()
+def recipes() -> None:
+    """List the recipes, studies and search spaces that come with the package.
+
+    Every name stands for a file: `rayfed-kd run quickstart` works in any folder. The folder may be left out
+    of a name that no other file of the kind has, as in `rayfed-kd run fedper`. A file on disk wins over a
+    name.
+    """
+    import shutil
+    import sys
+
+    from rayfed_kd.cli.recipes import shipped_lines
+
+    for line in shipped_lines(shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
+        click.echo(line)
 
 
 @click.command()
@@ -46,4 +63,4 @@ def doctor(address: str | None) -> None:
         click.echo(line)
 
 
-COMMANDS = (methods, models, doctor)
+COMMANDS = (recipes, methods, models, doctor)

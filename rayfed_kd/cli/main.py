@@ -18,7 +18,7 @@ import click
 
 from rayfed_kd.cli import listing_commands, run_commands, study_commands
 from rayfed_kd.cli.interruption import report_interruption
-from rayfed_kd.errors import RayfedError
+from rayfed_kd.errors import RayfedError, RecipeError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,6 +29,21 @@ def commands() -> None:
 for _module in (run_commands, study_commands, listing_commands):
     for _command in _module.COMMANDS:
         commands.add_command(_command)
+
+
+def _is_about_input(error: Exception) -> bool:
+    """Whether an error that nobody turned into a message is about a file or a value from outside.
+
+    By the module's name, as `--help` loads none of these libraries.
+    """
+    library = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or library in (
+        "yaml",
+        "pydantic_core",
+        "pyarrow",
+        "PIL",
+        "safetensors_rust",
+    )
 
 
 def main() -> NoReturn:
@@ -54,4 +69,12 @@ def main() -> NoReturn:
     except RayfedError as error:
         click.echo(f"error: {error}", err=True)
         code = error.exit_code
+    except Exception as error:
+        if not _is_about_input(error):
+            raise
+        from rayfed_kd.recipe.registry import blame
+
+        # The operating system names file and fault; of a library's error the line says what was read.
+        click.echo(f"error: {error if isinstance(error, OSError) else blame(error)}", err=True)
+        code = RecipeError.exit_code
     sys.exit(code if isinstance(code, int) else 0)

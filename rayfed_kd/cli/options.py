@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import click
 
-RECIPE = click.argument("recipe", type=click.Path())
+from rayfed_kd.files import path_fault
+
+
+class UserPath(click.Path):
+    """A path that the operating system can take; what lies there is the command's business."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        """The path, or an error that names the argument or option."""
+        fault = path_fault(str(value))
+        if fault is not None:
+            self.fail(fault, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+RECIPE = click.argument("recipe", type=UserPath())
 OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 ENGINE = click.option(
     "--engine",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rayfed_kd.cli.options import ADDRESS, ENGINE, OVERRIDES, RECIPE
+from rayfed_kd.cli.options import ADDRESS, ENGINE, OVERRIDES, RECIPE, UserPath
 
 if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def run(
     recipe: str, overrides: tuple[str, ...], local: bool, engine: str | None, address: str | None
 ) -> None:
-    """Run RECIPE, a YAML file.
+    """Run RECIPE: a YAML file, or a name that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes a key of the recipe, as method.gamma=0.5 or rounds=20.
     """
@@ -46,7 +46,7 @@ def run(
 
 
 @click.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=UserPath())
 @OVERRIDES
 @click.option("--local", is_flag=True, help="Run in this process, without Ray.")
 @ENGINE
@@ -56,13 +56,20 @@ def run(
     is_flag=True,
     help="Go on although rayfed-kd, torch or numpy have another version than when the run began.",
 )
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="If no checkpoint can be used, begin again at round 1, and delete the rounds that are recorded.",
+)
 def resume(
     folder: str,
     overrides: tuple[str, ...],
     local: bool,
+    *,
     engine: str | None,
     address: str | None,
     anyway: bool,
+    restart: bool,
 ) -> None:
     """Go on with the run in FOLDER from its last checkpoint.
 
@@ -81,6 +88,7 @@ def resume(
             on_event=console.round,
             tell=console.message,
             anyway=anyway,
+            restart=restart,
         )
 
     _run_on_console(shlex.join(("resume", folder, *overrides)), start, resumed=True)
@@ -103,12 +111,12 @@ def _run_on_console(title: str, start: Callable[[RunConsole], Result], *, resume
 
 
 @click.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=UserPath())
 @click.option("--model", required=True, help="The evaluated model to export, as oca.")
 @click.option(
     "--to",
     required=True,
-    type=click.Path(),
+    type=UserPath(),
     help="File name; its suffix is replaced by .safetensors, .pt and .yaml.",
 )
 @click.option(
@@ -132,7 +140,7 @@ def export(folder: str, model: str, to: str, client: int | None) -> None:
 @OVERRIDES
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     default=Path(),
     help="Folder for the pictures. Default: the current one.",
 )

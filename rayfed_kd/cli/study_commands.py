@@ -8,25 +8,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rayfed_kd.cli.interruption import resumed_by
-from rayfed_kd.cli.options import ADDRESS, OVERRIDES, RECIPE
+from rayfed_kd.cli.options import ADDRESS, OVERRIDES, RECIPE, UserPath
 from rayfed_kd.errors import RecipeError
 
 if TYPE_CHECKING:
     from rayfed_kd.comparison.comparison import Comparison
 
 QUICK = "quick=true"
+MOST_SEEDS = 10_000  # each is a run of every row
 
 
 @click.command()
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG [CONFIG|KEY=VALUE]...")
-@click.option("--seeds", type=click.IntRange(1), help="Run the seeds 1 to N. Default: the study's, else 1.")
+@click.option(
+    "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Run the seeds 1 to N. Default: the study's, else 1."
+)
 @click.option(
     "--table", "tables", multiple=True, metavar="NAME", help="Run this table of the study; repeatable."
 )
 @click.option("--only", multiple=True, metavar="LABEL", help="Run this row and no other; repeatable.")
 @click.option("--without", multiple=True, metavar="LABEL", help="Leave this row out; repeatable.")
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray. Default: as many as have room.")
-@click.option("--folder", help="Where runs and tables go. Default: the study's folder.")
+@click.option("--folder", type=UserPath(), help="Where runs and tables go. Default: the study's folder.")
 @click.option("--local", is_flag=True, help="Run in this process, one run after another, without Ray.")
 @ADDRESS
 def compare(
@@ -36,7 +39,9 @@ def compare(
     address: str | None,
     **selection: Any,
 ) -> None:
-    """Run a study file, or several recipes, with every seed, and compare the runs in one table.
+    """Run a study, or several recipes, with every seed, and compare the runs in one table.
+
+    Studies and recipes are files, or names that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes every recipe. A study file gives rows options of their own:
     rayfed_kd/comparison/studies.py shows every key. quick=true runs a study's quick version. --table, --only
@@ -88,7 +93,10 @@ def _show_comparison(comparison: Comparison) -> None:
 @RECIPE
 @OVERRIDES
 @click.option(
-    "--space", required=True, type=click.Path(), help="YAML file that says which keys take which values."
+    "--space",
+    required=True,
+    type=UserPath(),
+    help="YAML file that says which keys take which values, or a name of `rayfed-kd recipes`.",
 )
 @click.option("--samples", type=int, help="Number of trials. Default: the space's, else 10.")
 @click.option(
@@ -107,7 +115,9 @@ def _show_comparison(comparison: Comparison) -> None:
 )
 @click.option("--metric", help="METRIC/MODEL, as amp/oca. Default: the space's, else the recipe's headline.")
 @click.option("--concurrent", type=click.IntRange(1), help="Trials at a time. Default: as many as have room.")
-@click.option("--folder", help="Where trials and tables go. Default: runs/tune- and the recipe's name.")
+@click.option(
+    "--folder", type=UserPath(), help="Where trials and tables go. Default: runs/tune- and the recipe's name."
+)
 @click.option("--resume", is_flag=True, help="Go on with the search in the folder.")
 @ADDRESS
 def tune(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
@@ -136,10 +146,10 @@ def tune(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
 
 
 @click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FOLDER...")
+@click.argument("folders", nargs=-1, required=True, type=UserPath(path_type=Path), metavar="FOLDER...")
 @click.option(
     "--to",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     default="report.html",
     help="File name of the page. Default: report.html.",
 )

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rayfed_kd.comparison.studies import Study, TargetRun, in_words
-from rayfed_kd.recipe.loading import yaml_line
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.yaml_documents import yaml_line
 
 # The sections of a recipe in which rows are expected to be alike; the method tells them apart.
 COMMON_SECTIONS = {"model", "partition", "local", "sampling", "rounds"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import make_ready, prepare
 from rayfed_kd.experiment.result import Event, OnEvent, Result, Tell
-from rayfed_kd.experiment.running import _run_local, run_prepared_on_ray
+from rayfed_kd.experiment.running import run_prepared_here, run_prepared_on_ray
+from rayfed_kd.files import empty_folder, locked_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 
@@ -47,7 +47,7 @@ def run_each(
             prepare(run.source, run.overrides)
     if local:
         for run in planned:
-            _run_planned(run, tell, _run_local)
+            _run_planned(run, tell, run_prepared_here)
         return
     from cluster.ray_backend.session import RaySession, run_together
 
@@ -76,7 +76,7 @@ def _progress_teller(tell: Tell) -> OnEvent:
 
 
 def _run_planned(run: PlannedRun, tell_all: Tell, work: Callable[..., Result]) -> None:
-    """Run one run with `work`, which is `_run_local` or `run_prepared_on_ray`."""
+    """Run one run with `work`, which is `run_prepared_here` or `run_prepared_on_ray`."""
     name = f"{run.label}, seed {run.seed}"
 
     def tell(line: str) -> None:  # several may run at a time: each line names its run
@@ -85,12 +85,14 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Callable[..., Result]) -
     started = time.perf_counter()
     recipe = load_recipe(run.source, [*run.overrides, f"results.folder={run.unfinished_folder}"])
     resumed = _is_resumable(run.unfinished_folder, recipe)
-    if not resumed and run.unfinished_folder.exists():
-        shutil.rmtree(run.unfinished_folder)  # of another recipe, or cut off before its first file
+    if not resumed and run.unfinished_folder.exists():  # of another recipe, or cut off before it began
+        with locked_folder(run.unfinished_folder, name, "running"):
+            empty_folder(run.unfinished_folder)
     tell(f"{'goes on' if resumed else 'starts'} in {run.unfinished_folder}")
     try:
         with run.naming():
-            result = work(make_ready(recipe), _progress_teller(tell), resume=resumed, tell=tell)
+            ready, on_event = make_ready(recipe), _progress_teller(tell)
+            result = work(ready, on_event, resume=resumed, restart=True, tell=tell)
     except RunError as error:
         raise RunError(f"{name}: {error}") from error
     run.unfinished_folder.rename(run.folder)

@@ -3,7 +3,7 @@
 Every key, in an example:
 
 title: "CIFAR-10, N 50"
-base: configs/kdia/cifar10.yaml       # beside this file or below the current folder
+base: kdia/cifar10                    # a name of `rayfed-kd recipes`, or a file below the current folder
 overrides: [rounds=50]
 seeds: [1, 2]
 folder: runs/kdia-cifar10
@@ -16,7 +16,7 @@ tables:                               # one table and one folder each; without i
     where: {beta: 0.5}                # which of the paper's records belong to it
 runs:
   - {label: KDIA, overrides: [method.tau=2.0], published: {student: KDIA (S), teacher: KDIA (T)}}
-  - {label: FedAvg, base: configs/fedavg/cifar10.yaml, published: FedAvg}
+  - {label: FedAvg, base: fedavg/cifar10, published: FedAvg}
   - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # relative change
 models: {student: S, teacher: T}      # evaluated models shown, and how they are called
 last: 10                              # evaluated rounds in "mean of the last"
@@ -40,12 +40,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 from rayfed_kd.errors import RecipeError, naming, nearest
-from rayfed_kd.recipe.loading import load_yaml, overridden
+from rayfed_kd.files import plain_folder
+from rayfed_kd.recipe.loading import overridden
+from rayfed_kd.recipe.schema import PathText
+from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.validation import validate
+from rayfed_kd.recipe.yaml_documents import read_yaml
 
+MOST_CHARACTERS = 150  # of a label: it is a part of its runs' folder names
 Metric = Literal["amp", "fm", "wlp", "ua", "server_accuracy"]
 Statistic = Literal["last", "best", "mean of last"]
 
@@ -59,13 +64,13 @@ class StudyRun(_Strict):
 
     Attributes:
         label: the row's name; no other row has it.
-        base: the recipe's file; None: the study's.
+        base: the recipe's file or name; None: the study's.
         overrides: changes to the recipe, as KEY=VALUE.
         against: the label of the row that this one's relative change is measured against.
         published: the paper's name of the system, or evaluated model -> name.
     """
 
-    label: str
+    label: str = Field(min_length=1, max_length=MOST_CHARACTERS)
     base: str | None = None
     overrides: list[str] = []
     against: str | None = None
@@ -171,8 +176,8 @@ class Study(_Strict):
     title: str = ""
     base: str | None = None
     overrides: list[str] = []
-    seeds: list[int] = Field([1], min_length=1)
-    folder: str
+    seeds: list[Annotated[int, Field(ge=0)]] = Field([1], min_length=1)
+    folder: Annotated[PathText, AfterValidator(plain_folder)]
     tables: dict[str, StudyTable] = {}
     runs: list[StudyRun] = Field(min_length=1)
     models: dict[str, str] = {}
@@ -207,19 +212,17 @@ class Study(_Strict):
         return [run.with_overrides(overrides.get(run.label, [])) for run in self.runs]
 
 
-def read_study(path: Path) -> Study:
+def read_study(path: str | Path) -> Study:
     """Read a study file.
 
     Args:
-        path: a YAML file.
+        path: a YAML file, or the name of a study that comes with the package.
 
     Raises:
         RecipeError: there is no such file, or it has a key or value that no study has.
     """
-    if not path.is_file():
-        raise RecipeError(f"{path}: no such study file")
     with naming(path):
-        study = validate(Study, load_yaml(path.read_text(encoding="utf8")))
+        study = validate(Study, read_yaml(find_file(path, "study"), "study file"))
     study._source = str(path)
     return study
 

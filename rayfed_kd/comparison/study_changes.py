@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from rayfed_kd.comparison.studies import Study, StudyRun, TargetRun, in_words, joined
 from rayfed_kd.comparison.study_tables import without_rows
 from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.recipe.loading import yaml_line
+from rayfed_kd.recipe.yaml_documents import yaml_line
 
 
 def change_study(

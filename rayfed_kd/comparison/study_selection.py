@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rayfed_kd.comparison.studies import Study, check_names, read_study
 from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
 from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.recipe.loading import load_yaml
+from rayfed_kd.files import plain_folder
+from rayfed_kd.recipe.shipped import find_file
+from rayfed_kd.recipe.yaml_documents import read_yaml
 
 
 def select_studies(
@@ -27,7 +28,7 @@ def select_studies(
     """The studies that a command line asks for, one per table.
 
     Args:
-        sources: one study file, or recipes, each of which becomes a row.
+        sources: one study, or recipes, each of which becomes a row: files, or names of `rayfed-kd recipes`.
         overrides, seeds, only, without: as `change_study` takes them; a table without a row is left out.
         folder: where runs and tables go, in place of the study's.
         quick: take the study's quick version.
@@ -36,8 +37,10 @@ def select_studies(
     Raises:
         RecipeError: there is no such file, row, table or quick version, or no row is left.
     """
-    if len(sources) == 1 and "runs" in (_read_yaml(sources[0]) or {}):
-        study = read_study(Path(sources[0]))
+    if not sources:
+        raise RecipeError("compare: expected a study file or at least one recipe beside the changes")
+    if len(sources) == 1 and _is_study(sources[0]):
+        study = read_study(sources[0])
     else:
         study = _study_of_recipes(sources, seeds or 1)
     with naming(study.source or None):
@@ -45,7 +48,7 @@ def select_studies(
             split_into_tables(study)  # a name that is wrong in a table which is left out is wrong, too
             study = quick_version(study)
         if folder is not None:
-            study = study.model_copy(update={"folder": folder})
+            study = study.model_copy(update={"folder": plain_folder(folder)})
         check_names("--only", only, study.labels)
         check_names("--without", without, study.labels)
         selected = [
@@ -67,11 +70,14 @@ def _study_of_recipes(sources: Sequence[str], seeds: int) -> Study:
     return Study.model_validate(content)
 
 
-def _read_yaml(source: str) -> Any:
-    path = Path(source)
-    if not path.is_file():
-        raise RecipeError(f"{source}: no such file")
-    return load_yaml(path.read_text(encoding="utf8"))
+def _is_study(source: str) -> bool:
+    """Whether a file has rows; a recipe has none.
+
+    Raises: RecipeError if it cannot be read.
+    """
+    with naming(source):
+        content = read_yaml(find_file(source, "study", "recipe"), "study or recipe file")
+    return isinstance(content, dict) and "runs" in content
 
 
 def _label(source: str, sources: Sequence[str]) -> str:

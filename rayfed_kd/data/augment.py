@@ -27,12 +27,13 @@ def augment(images: Tensor, name: str, stream: torch.Generator) -> Tensor:
     return AUGMENTATIONS[name](images, stream)
 
 
-def check_augmentation(name: str, shape: Sequence[int]) -> None:
+def check_augmentation(name: str, shape: Sequence[int], path: str = "data.augment") -> None:
     """Refuses an augmentation that samples of `shape` cannot take, before the first batch.
 
     Args:
         name: of AUGMENTATIONS.
         shape: of one sample, (c, h, w) of images.
+        path: where in the recipe it stands.
     Raises: RecipeError
     """
     if name == "none":
@@ -40,13 +41,13 @@ def check_augmentation(name: str, shape: Sequence[int]) -> None:
     if len(shape) != 3:
         raise RecipeError(
             f"{name} moves pixels, but samples are {tuple(shape)}; expected images (c, h, w), or none",
-            path="data.augment",
+            path=path,
         )
     if name == "reflect_crop_flip" and min(shape[1:]) <= PAD:
         raise RecipeError(
             f"{name} mirrors {PAD} pixels at each edge; expected images of at least {PAD + 1}x{PAD + 1}, "
             f"not {shape[1]}x{shape[2]}",
-            path="data.augment",
+            path=path,
             hint="crop_flip",
         )
 

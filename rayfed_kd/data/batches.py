@@ -137,9 +137,10 @@ class Public:
         """Whether labels are known."""
         return self._share.labelled
 
-    def images(self, ids: Tensor) -> Tensor:
-        """[n] ids -> [n, ...] float32, normalised."""
-        return self._data.normalise(self._data.gather(self._places[ids]).images)
+    def images(self, ids: Tensor, augmented: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """[n] ids -> [n, ...] float32, normalised; `augmented` changes the stored ones before that."""
+        stored = self._data.gather(self._places[ids]).images
+        return self._data.normalise(stored if augmented is None else augmented(stored))
 
     def labels(self, ids: Tensor) -> Tensor:
         """[n] ids -> [n] int64.

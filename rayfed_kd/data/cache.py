@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,8 @@ from filelock import FileLock
 from rayfed_kd.data.cache_keys import entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.files import atomic_write, folder_written_aside, remove_unfinished
+from rayfed_kd.recipe.registry import blaming
 
 ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 
@@ -49,7 +50,8 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
     entry = folder / f"{name.rpartition(':')[2]}-{key}"
     with FileLock(folder / f".{key}.lock"):
         if not is_whole(entry):
-            raw = _reduced(source.decode(), fraction)
+            with blaming(f"data.name: {name}"):
+                raw = _reduced(source.decode(), fraction)
             _check(name, raw)
             _write(entry, name, raw)
     return open_entry(entry)
@@ -155,7 +157,7 @@ def _write(entry: Path, name: str, raw: RawDataset) -> None:
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
         meta = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std, "files": sizes}
-        (aside / "meta.json").write_text(json.dumps(meta), encoding="utf8")
+        atomic_write(aside / "meta.json", json.dumps(meta))
 
 
 @contextmanager
@@ -164,17 +166,12 @@ def _new_entry(entry: Path) -> Iterator[Path]:
 
     Raises: DataError if the disk does not take it.
     """
-    aside = entry.with_name(f".making-{entry.name}")
-    shutil.rmtree(aside, ignore_errors=True)  # a process killed in mid-writing left it
     try:
-        aside.mkdir()
-        yield aside
-        shutil.rmtree(entry, ignore_errors=True)
-        aside.rename(entry)
+        remove_unfinished(entry.parent, entry.name)  # of a process that was killed in mid-writing
+        with folder_written_aside(entry) as aside:
+            yield aside
     except OSError as error:
         raise DataError(f"cache entry {entry} cannot be written ({error}); {ELSEWHERE}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _reduced(raw: RawDataset, fraction: float) -> RawDataset:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
+from rayfed_kd.errors import DataError
 from rayfed_kd.seeds import numpy_stream
 
 Array = np.ndarray[Any, Any]
+GIGABYTE = 2**30
+MOST_CLASSES = (
+    100_000  # ImageNet has 21,841; a larger label is a slip, and counts by class would fill the memory
+)
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,23 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample: (channels, height, width) of images."""
         return tuple(self.train.images.shape[1:])
+
+
+def check_size(what: str, shape: Sequence[int], itemsize: int) -> None:
+    """Refuse an array that this machine's memory cannot hold, before it is made.
+
+    Args:
+        what: what the array holds, for the message.
+        shape: of the array.
+        itemsize: bytes of an element.
+    Raises: DataError with both sizes.
+    """
+    needed, there = math.prod(shape) * itemsize, psutil.virtual_memory().total
+    if needed > there:
+        sides = " x ".join(map(str, shape))
+        raise DataError(
+            f"{what}: {sides} take {needed / GIGABYTE:.3g} GiB, this machine has {there / GIGABYTE:.3g} GiB"
+        )
 
 
 def class_fraction(labels: Array, fraction: float) -> Array:

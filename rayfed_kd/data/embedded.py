@@ -8,13 +8,15 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from rayfed_kd.data.dataset import RawDataset, Source, Split
+from rayfed_kd.data.dataset import MOST_CLASSES, RawDataset, Source, Split, check_size
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.seeds import numpy_stream
 
 DIGITS = Path(__file__).with_name("digits.npz")
 
 
+@data_source
 def digits(folder: Path) -> Source:
     """1,797 handwritten digits, 1x8x8; no official test set.
 
@@ -30,6 +32,7 @@ def digits(folder: Path) -> Source:
     return Source((DIGITS,), {}, decode)
 
 
+@data_source
 def synthetic(
     folder: Path,
     *,
@@ -49,6 +52,10 @@ def synthetic(
 
     Raises: RecipeError if `shape` has two sides.
     """
+    for name, count in (("samples", samples), ("test_samples", test_samples), ("classes", classes)):
+        check_size(f"data.{name} = {count}", (count, *shape), np.dtype(np.float32).itemsize)
+    if classes > MOST_CLASSES:
+        raise RecipeError(f"{classes} classes; expected at most {MOST_CLASSES}", path="data.classes")
     if len(shape) == 2:
         raise RecipeError(f"{shape} is neither (c, h, w) of images nor (d,) of features", path="data.shape")
 

@@ -18,6 +18,7 @@ from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
 from rayfed_kd.data.parquet import IMAGE_COLUMNS, decode_files, decode_images
 from rayfed_kd.data.torchvision_import import import_torchvision
 from rayfed_kd.errors import DataError
+from rayfed_kd.recipe.roles import data_source
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 # What torchvision raises on files that are missing, cut off or not what their name says.
@@ -187,6 +188,7 @@ CIFAR10_STATISTICS: Statistics = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2
 CINIC_STATISTICS: Statistics = ((0.47890, 0.47228, 0.43047), (0.24206, 0.23828, 0.25875))
 
 
+@data_source
 def mnist(folder: Path) -> Source:
     """MNIST, 1x28x28, 10 digits (LeCun et al. 1998)."""
     statistics: Statistics = ((0.1307,), (0.3081,))
@@ -194,6 +196,7 @@ def mnist(folder: Path) -> Source:
     return ImageSet("mnist", ("MNIST/raw/*",), read, GREY28, DIGITS, statistics).source(folder)
 
 
+@data_source
 def fashion_mnist(folder: Path) -> Source:
     """Fashion-MNIST, 1x28x28, 10 kinds of clothing (Xiao et al. 2017)."""
     statistics: Statistics = ((0.2860,), (0.3530,))
@@ -202,6 +205,7 @@ def fashion_mnist(folder: Path) -> Source:
     return kinds.source(folder)
 
 
+@data_source
 def emnist_letters(folder: Path) -> Source:
     """EMNIST letters, 1x28x28, upright, 26 classes (Cohen et al. 2017).
 
@@ -214,6 +218,7 @@ def emnist_letters(folder: Path) -> Source:
     return letters.source(folder)
 
 
+@data_source
 def svhn(folder: Path) -> Source:
     """SVHN, 3x32x32, 10 digits (Netzer et al. 2011); its .mat files need scipy."""
     statistics: Statistics = ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
@@ -221,6 +226,7 @@ def svhn(folder: Path) -> Source:
     return ImageSet("svhn", patterns, _read_svhn, COLOUR32, DIGITS, statistics).source(folder)
 
 
+@data_source
 def cifar10(folder: Path) -> Source:
     """CIFAR-10, 3x32x32 (Krizhevsky 2009)."""
     patterns = ("cifar-10-batches-py/*",)
@@ -228,6 +234,7 @@ def cifar10(folder: Path) -> Source:
     return set10.source(folder)
 
 
+@data_source
 def cifar100(folder: Path) -> Source:
     """CIFAR-100, 3x32x32, fine labels (Krizhevsky 2009)."""
     statistics: Statistics = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
@@ -236,6 +243,7 @@ def cifar100(folder: Path) -> Source:
     return set100.source(folder)
 
 
+@data_source
 def cinic10(folder: Path) -> Source:
     """CINIC-10, 3x32x32, from its folders train, valid and test with one folder a class (Darlow et al. 2018).
 

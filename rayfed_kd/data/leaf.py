@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
-from rayfed_kd.errors import DataError
+from rayfed_kd.errors import DataError, shown
+from rayfed_kd.recipe.roles import data_source
 
 CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 
 
+@data_source
 def femnist(folder: Path) -> Source:
     """FEMNIST, 1x28x28, 62 classes, with its writers (Caldas et al. 2018, arXiv 1812.01097).
 
@@ -53,8 +55,8 @@ def _read(files: Sequence[Path]) -> tuple[Split, Array]:
                 pixels.append(_pixels(samples["x"]))
                 labels.append(np.asarray(samples["y"], dtype=np.int64).reshape(len(pixels[-1])))
                 names.extend([user] * len(pixels[-1]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{file}: not LEAF's layout (users, user_data: x, y): {error!r}") from None
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise DataError(f"{file}: not LEAF's layout (users, user_data: x, y): {shown(error)}") from None
     if not names:
         raise DataError(f"{files[0]}: no samples in this file nor in the {len(files) - 1} beside it")
     writers = np.unique(np.array(names), return_inverse=True)[1].astype(np.int64)

@@ -12,7 +12,9 @@ from typing import Any
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.cache import load_cached, open_entry
 from rayfed_kd.data.dataset import Dataset, Source
-from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.registry import blaming, load_function, options_model
+from rayfed_kd.recipe.roles import DATA_SOURCE
 from rayfed_kd.recipe.validation import validate
 
 
@@ -23,11 +25,14 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
         folder: where to look; None: $RAYFED_KD_DATA, else ./data.
     Raises: RecipeError for unknown names or options, DataError if files are missing.
     """
-    function = load_object(locate(name, SOURCES, "data.name"), "data.name")
+    function = load_function(name, SOURCES, DATA_SOURCE, "data.name")
     checked = validate(options_model(function), dict(options), "data", name)
     arguments = {key: getattr(checked, key) for key in type(checked).model_fields}
     where = Path(os.environ.get("RAYFED_KD_DATA", "data")) if folder is None else folder
-    source: Source = function(where, **arguments)
+    with blaming(f"data.name: {name}"):
+        source = function(where, **arguments)
+    if not isinstance(source, Source):
+        raise RecipeError(f"data.name: {name} made a {type(source).__name__}, expected a Source")
     if name in SOURCES:
         return source
     own = Path(inspect.getfile(function))  # a user's code may change what it makes of the same files

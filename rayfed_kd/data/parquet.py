@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +16,10 @@ import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 from pydantic import Field
 
-from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
-from rayfed_kd.errors import DataError, nearest
+from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Source, Split
+from rayfed_kd.errors import DataError, nearest, shortened, shown
+from rayfed_kd.files import path_fault
+from rayfed_kd.recipe.roles import data_source
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -24,8 +27,12 @@ TEST = "test-*.parquet"
 GREY = ("1", "L", "LA")
 DEEP = ("I", "F")  # more than eight bits: no pixels of 0 to 255
 STRETCH = 1000
+# Of broken files: Pillow tells of a PNG with a SyntaxError, of others with what their decoders stumble over.
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+MOST_PIXELS = 1 << 26  # of one image; the largest of the named sets have 2^10
 
 
+@data_source
 def parquet(
     folder: Path,
     *,
@@ -71,14 +78,19 @@ def files_of(folder: Path, pattern: str, option: str) -> list[Path]:
     Returns: at least one file, ascending.
     Raises: DataError if there is none.
     """
+    if fault := path_fault(pattern):
+        raise DataError(f"{option}: {fault}")
     path = folder / pattern  # an absolute pattern stands for itself
     if path.is_file():
         return [path]
     base = Path(path.anchor) if Path(pattern).is_absolute() else folder
-    files = sorted(file for file in base.glob(str(path.relative_to(base))) if file.is_file())
+    try:
+        files = sorted(file for file in base.glob(str(path.relative_to(base))) if file.is_file())
+    except ValueError as error:  # of `a**`, for example
+        raise DataError(f"{option} = {shown(pattern)}: {error}") from None
     if not files:
         raise DataError(
-            f"{option} = {pattern!r} names no file in {folder.resolve()}; expected the path or glob of "
+            f"{option} = {shown(pattern)} names no file in {folder.resolve()}; expected the path or glob of "
             f"Parquet files below data.folder, or an absolute one"
         )
     return files
@@ -106,7 +118,7 @@ def _read(
     names = None
     for file in files:
         image_column, label_column, table = _table(file, image_columns, label_columns)
-        names = names or _class_names(table.schema, label_column)
+        names = names or _class_names(file, table.schema, label_column)
         if table.num_rows == 0:
             continue
         images.append(_pixels(file, table.column(image_column)))
@@ -147,13 +159,21 @@ def _column(file: Path, columns: Sequence[str], expected: Sequence[str], option:
     )
 
 
-def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
+def _class_names(file: Path, schema: pa.Schema, column: str) -> tuple[str, ...] | None:
     """From the metadata that Hugging Face writes beside the schema."""
     raw = (schema.metadata or {}).get(b"huggingface")
     if raw is None:
         return None
-    feature = json.loads(raw).get("info", {}).get("features", {}).get(column, {})
-    names = feature.get("names")
+    try:
+        names = json.loads(raw)["info"]["features"][column].get("names")
+    except (KeyError, TypeError):  # another form, without names
+        return None
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise DataError(f"{file}: its metadata `huggingface` is damaged ({shortened(str(error))})") from None
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise DataError(
+            f"{file}: its metadata `huggingface` is damaged: names of classes are no list of texts"
+        )
     return tuple(names) if names else None
 
 
@@ -162,7 +182,13 @@ def _labels(file: Path, name: str, column: pa.ChunkedArray) -> Array:
         raise DataError(f"{file}: column {name} is {column.type}, expected integer labels from 0")
     if column.null_count:
         raise DataError(f"{file}: {column.null_count} of {len(column)} rows have no {name}")
-    labels: Array = column.to_numpy().astype(np.int64)
+    values = column.to_numpy()
+    if len(values) and not (values.min() >= 0 and values.max() < MOST_CLASSES):
+        raise DataError(
+            f"{file}: column {name} has labels from {values.min()} to {values.max()}, expected 0 to "
+            f"{MOST_CLASSES - 1} at most"
+        )
+    labels: Array = values.astype(np.int64)
     return labels
 
 
@@ -215,10 +241,14 @@ def decode_image(encoded: bytes | Path | None, where: str) -> Array:
         with Image.open(source) as picture:
             if picture.mode.startswith(DEEP):
                 raise DataError(f"{where}: pixels of mode {picture.mode}, expected eight bits a channel")
+            if picture.width * picture.height > MOST_PIXELS:
+                raise DataError(
+                    f"{where}: {picture.width} x {picture.height} pixels; expected {MOST_PIXELS:,} at most"
+                )
             grey = picture.mode in GREY
             pixels = np.asarray(picture.convert("L" if grey else "RGB"))
     except UnidentifiedImageError:
         raise DataError(f"{where}: no image format that Pillow knows") from None
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow tells a broken PNG as a SyntaxError
+    except BROKEN as error:
         raise DataError(f"{where}: no readable image ({error})") from None
     return pixels[None] if grey else np.moveaxis(pixels, 2, 0)

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from rayfed_kd.data.partition_file import NOBODY, PUBLIC, TEST, TRAIN, PartitionRows, read_rows
 from rayfed_kd.data.schemes import Pool
 from rayfed_kd.errors import DataError, RecipeError
-from rayfed_kd.files import written_aside
-from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.registry import blaming, load_function, options_model
+from rayfed_kd.recipe.roles import PARTITION_SCHEME
 from rayfed_kd.recipe.validation import validate
 
 __all__ = ["SCHEMES", "Partition", "Pool", "make_partition"]
 
 Array = np.ndarray[Any, Any]
-SPLITS = ("train", "test", "public")
-TRAIN, TEST, PUBLIC = range(3)
-NOBODY = -1
 
 SCHEMES = {
     name: f"rayfed_kd.data.schemes:{name}"
-    for name in (
-        "iid",
-        "dirichlet",
-        "dirichlet_client",
-        "dirichlet_fedkf",
-        "classes",
-        "quantity",
-        "natural",
-    )
+    for name in ("iid", "dirichlet", "dirichlet_client", "dirichlet_fedkf", "classes", "quantity", "natural")
 }
 
 
@@ -48,7 +34,8 @@ class Partition:
         train: K arrays, what clients train on.
         test: K arrays, each client's own test part; empty where the official test set is used.
         origin: how it was drawn, for people.
-        public: what server and clients all have and no client holds; empty where there is no such.
+        public: what server and clients all have; empty where there is no such. No client holds it, or all of
+            it is from clients' training samples (`sharing`).
     """
 
     train: tuple[Array, ...]
@@ -73,21 +60,15 @@ class Partition:
         return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
     def save(self, path: Path) -> None:
-        """Writes client (-1: nobody's), split, sample; one row a sample."""
+        """Writes client (-1: nobody's), split, sample: one row a sample, two if public and a client's."""
         nobody = np.full(len(self.public), NOBODY)
-        rows = _Rows(
+        rows = PartitionRows(
             np.concatenate([_owners(self.train), _owners(self.test), nobody]),
             np.repeat([TRAIN, TEST, PUBLIC], [_total(self.train), _total(self.test), len(self.public)]),
             np.concatenate([*self.train, *self.test, self.public]).astype(np.int64),
             {"clients": len(self.train), "origin": dict(self.origin)},
         )
-        split = pa.DictionaryArray.from_arrays(rows.split.astype(np.int8), list(SPLITS))
-        table = pa.table(
-            {"client": rows.client.astype(np.int32), "split": split, "sample": rows.sample},
-            metadata={"rayfed_kd": json.dumps({**rows.meta, "digest": rows.digest()})},
-        )
-        with written_aside(path) as aside:
-            pq.write_table(table, aside)
+        rows.write(path)
 
     @classmethod
     def load(cls, path: Path, num_samples: int) -> Partition:
@@ -102,11 +83,7 @@ class Partition:
         """
         if not path.is_file():
             raise DataError(f"partition.file: {path} does not exist")
-        rows = _read(path)
-        fault = _sample_fault(rows, num_samples) or _client_fault(rows, num_samples)
-        fault = fault or _meta_fault(rows, num_samples)
-        if fault:
-            raise DataError(f"partition.file: {path} {fault}")
+        rows = read_rows(path, num_samples)
 
         def parts(chosen: Array) -> tuple[Array, ...]:
             owners, samples = rows.client[chosen], rows.sample[chosen]
@@ -129,6 +106,21 @@ class Partition:
         origin = {**self.origin, "samples": len(public) + len(private), "public": len(public)}
         parts = [tuple(private[part] for part in held) for held in (self.train, self.test)]
         return replace(self, train=parts[0], test=parts[1], origin=origin, public=np.sort(public[:keep]))
+
+    def sharing(self, count: int, keep: int | None, stream: np.random.Generator) -> Partition:
+        """The same partition with a public set of the clients' own training samples.
+
+        Args:
+            count: how many are drawn.
+            keep: how many of these are used; None: all.
+            stream: decides which.
+        Raises: RecipeError if the clients have fewer.
+        """
+        held = np.sort(np.concatenate(self.train))
+        if count > len(held):
+            raise RecipeError(f"partition.public.count = {count}: the clients train on {len(held)} samples")
+        drawn = stream.permutation(held)[:count]
+        return replace(self, public=np.sort(drawn[:keep]), origin={**self.origin, "shared": count})
 
 
 def draw_public(total: int, count: int, stream: np.random.Generator) -> tuple[Array, Array]:
@@ -165,10 +157,12 @@ def make_partition(
     total = len(pool.labels)
     if clients > total:
         raise RecipeError(f"partition.clients = {clients}: there are {total} training samples")
-    function = load_object(locate(scheme, SCHEMES, "partition.name"), "partition.name")
+    function = load_function(scheme, SCHEMES, PARTITION_SCHEME, "partition.name")
     checked = validate(options_model(function), dict(options), "partition", scheme)
     arguments = {key: getattr(checked, key) for key in type(checked).model_fields}
-    parts = _checked(function(pool, clients, stream, **arguments), clients, total, scheme)
+    with blaming(f"partition.name: {scheme}"):
+        drawn = list(function(pool, clients, stream, **arguments))
+    parts = _checked(drawn, clients, total, scheme)
     origin = {"scheme": scheme, "options": dict(options), "test": test, "samples": total}
     if test == "official":
         return Partition(tuple(parts), tuple(np.zeros(0, dtype=np.int64) for _ in parts), origin)
@@ -200,95 +194,6 @@ def _checked(drawn: Any, clients: int, total: int, scheme: str) -> list[Array]:
             f"partition.name = {scheme!r}: sample {held.argmax()} is given {held.max()} times, expected once"
         )
     return [part.astype(np.int64) for part in parts]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A partition's file: client, split, sample, each [rows]; `meta` is empty if it is not `save`'s."""
-
-    client: Array
-    split: Array
-    sample: Array
-    meta: Mapping[str, Any]
-
-    @property
-    def clients(self) -> Any:
-        """K; unchecked as long as `_client_fault` has not seen it."""
-        return self.meta.get("clients", int(self.client.max(initial=-1)) + 1)
-
-    def digest(self) -> str:
-        """Of all that `load` builds on."""
-        facts = json.dumps([self.clients, self.meta.get("origin")], sort_keys=True)
-        digest = hashlib.blake2b(facts.encode(), digest_size=16)
-        for column in (self.client, self.split, self.sample):
-            digest.update(column.astype(np.int64).tobytes())
-        return digest.hexdigest()
-
-
-def _read(path: Path) -> _Rows:
-    try:
-        table = pq.read_table(path)
-        client, sample = (_whole(table.column(name)) for name in ("client", "sample"))
-        split = table.column("split").cast(pa.string()).to_numpy()
-        meta = json.loads((table.schema.metadata or {}).get(b"rayfed_kd", b"{}"))
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(
-            f"partition.file: {path} is no saved partition; expected Parquet with columns client, split, "
-            f"sample ({reason})"
-        ) from None
-    if unknown := set(split) - set(SPLITS):
-        raise DataError(
-            f"partition.file: {path} has split {min(map(repr, unknown))}, "
-            "expected 'train', 'test' or 'public'"
-        )
-    if not (isinstance(meta, dict) and isinstance(meta.get("origin", {}), dict)):
-        raise DataError(f"partition.file: {path} is no saved partition; its metadata is no mapping")
-    codes = np.select([split == name for name in SPLITS], range(len(SPLITS)))
-    return _Rows(client, codes, sample, meta)
-
-
-def _whole(column: pa.ChunkedArray) -> Array:
-    if column.null_count:
-        raise ValueError(f"{column.null_count} rows are empty")
-    whole: Array = column.cast(pa.int64()).to_numpy()
-    return whole
-
-
-def _sample_fault(rows: _Rows, num_samples: int) -> str | None:
-    sample = rows.sample
-    if not len(sample):
-        return "has no samples"
-    if sample.min() < 0 or sample.max() >= num_samples:
-        return f"has samples {sample.min()} to {sample.max()}, the data has 0 to {num_samples - 1}"
-    if len(np.unique(sample)) != len(sample):
-        return "gives a sample to two clients or parts"
-    return None
-
-
-def _client_fault(rows: _Rows, num_samples: int) -> str | None:
-    client, clients = rows.client[rows.split != PUBLIC], rows.clients
-    # No more clients than samples are ever drawn: a damaged count must not become memory.
-    if not isinstance(clients, int) or not 1 <= clients <= num_samples:
-        return f"names {clients} clients, expected 1 to {num_samples}, the number of samples"
-    if (rows.client[rows.split == PUBLIC] != NOBODY).any():
-        return f"gives public samples to clients, expected {NOBODY}"
-    if not len(client):
-        return "has public samples alone"
-    if client.min() < 0 or client.max() >= clients:
-        return f"has clients {client.min()} to {client.max()}, expected 0 to {clients - 1}"
-    if not rows.meta and len(missing := np.setdiff1d(np.arange(clients), client)):
-        return f"has clients 0 to {clients - 1}, but client {missing[0]} has no samples"
-    return None
-
-
-def _meta_fault(rows: _Rows, num_samples: int) -> str | None:
-    if rows.meta.get("digest", rows.digest()) != rows.digest():
-        return "is damaged: it is not what was saved"
-    drawn_over = rows.meta.get("origin", {}).get("samples", num_samples)
-    if drawn_over != num_samples:
-        return f"was drawn over {drawn_over} samples, the data has {num_samples}"
-    return None
 
 
 def _owners(parts: Sequence[Array]) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.roles import partition_scheme
 
 Array = np.ndarray[Any, Any]
 Alpha = Annotated[float, Field(gt=0, lt=float("inf"), description="Dirichlet concentration")]
@@ -56,11 +57,13 @@ def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator
     return rows
 
 
+@partition_scheme
 def iid(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array]:
     """Shuffle all samples and deal equal shares: sizes differ by one at most."""
     return [np.sort(part) for part in np.array_split(stream.permutation(len(pool.labels)), clients)]
 
 
+@partition_scheme
 def dirichlet(
     pool: Pool,
     clients: int,
@@ -90,6 +93,7 @@ def dirichlet(
     return mended(_parts(owner, clients), min_size)
 
 
+@partition_scheme
 def dirichlet_client(pool: Pool, clients: int, stream: np.random.Generator, *, alpha: Alpha) -> list[Array]:
     """Equal sizes n // K; each client's label vector ~ Dir(alpha), drawn without replacement (FedD2S).
 
@@ -114,6 +118,7 @@ def dirichlet_client(pool: Pool, clients: int, stream: np.random.Generator, *, a
     return parts
 
 
+@partition_scheme
 def dirichlet_fedkf(
     pool: Pool, clients: int, stream: np.random.Generator, *, alpha: Alpha, min_size: MinSize = 1
 ) -> list[Array]:
@@ -137,6 +142,7 @@ def dirichlet_fedkf(
     return mended(_parts(owner, clients), min_size)
 
 
+@partition_scheme
 def classes(
     pool: Pool,
     clients: int,
@@ -178,6 +184,7 @@ def classes(
     return _parts(owner, clients)
 
 
+@partition_scheme
 def quantity(
     pool: Pool, clients: int, stream: np.random.Generator, *, alpha: Alpha, min_size: MinSize = 1
 ) -> list[Array]:
@@ -188,6 +195,7 @@ def quantity(
     return mended(parts, min_size)
 
 
+@partition_scheme
 def natural(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array]:
     """By the data's own clients, as FEMNIST's writers; a random choice of them if fewer are asked for."""
     if pool.writers is None:

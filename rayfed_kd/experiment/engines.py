@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import Prepared, find_own_modules
 from rayfed_kd.experiment.result import OnEvent, Tell
-from rayfed_kd.recipe.registry import load_object, locate
+from rayfed_kd.recipe.registry import load_class, locate
 from rayfed_kd.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -182,9 +182,7 @@ def make_launcher(engine: str | None, *, local: bool = False, address: str | Non
     name = engine or ("local" if local else "ray")
     location = locate(name, ENGINES, "engine")
     find_own_modules()
-    kind = load_object(location, "engine")
-    if not (isinstance(kind, type) and issubclass(kind, Launcher)):
-        raise RecipeError(f"engine: {location} is no subclass of rayfed_kd.experiment.engines.Launcher")
+    kind: type[Launcher] = load_class(location, {}, Launcher, "engine")  # type: ignore[type-abstract]
     if issubclass(kind, OnRay):
         return kind(address)
     if address is not None:

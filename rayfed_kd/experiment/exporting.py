@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.files import atomic_write, remove_unfinished, writing, written_aside
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -58,15 +59,20 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
     module = setting.module_pool().lend(found.architecture, found.vector).module
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
     paths = [Path(to).with_suffix(ending) for ending in (".safetensors", ".pt", ".yaml")]
-    paths[0].parent.mkdir(parents=True, exist_ok=True)
-    save_file(state, paths[0], metadata={"model": model, "round": str(snapshot.round)})
-    torch.save(state, paths[1])
     whom = model if client is None else f"{model}, client {client}"
     kind, options = setting.described(found.architecture)
     told = {"weights": f"{whom}, round {snapshot.round}", "architecture": {"name": kind, **options}}
     header = "".join(f"# {line}\n" for line in yaml.safe_dump(told, sort_keys=False).splitlines())
     recipe = (folder / "config.yaml").read_text(encoding="utf8")
-    paths[2].write_text(f"{header}# of the run with this recipe:\n{recipe}", encoding="utf8")
+    with writing(Path(to), "--to"):
+        paths[0].parent.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            remove_unfinished(path.parent, path.name)
+        with written_aside(paths[0]) as aside:
+            save_file(state, aside, metadata={"model": model, "round": str(snapshot.round)})
+        with written_aside(paths[1]) as aside:
+            torch.save(state, aside)
+        atomic_write(paths[2], f"{header}# of the run with this recipe:\n{recipe}")
     return paths
 
 

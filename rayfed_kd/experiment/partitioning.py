@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import naming
 from rayfed_kd.experiment.preparation import find_own_modules
+from rayfed_kd.files import remove_unfinished, writing
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 
 if TYPE_CHECKING:
@@ -31,8 +32,12 @@ def draw_partition(source: RecipeSource, overrides: Sequence[str], out: Path) ->
         read_names(recipe)
         dataset = load_data(recipe)
         partition = load_partition(recipe, dataset)
-    out.mkdir(parents=True, exist_ok=True)
-    partition.save(out / "partition.parquet")
     labels = np.asarray(dataset.train.labels)
-    pictures = partition_pictures(partition, labels, dataset.class_names, out)
-    return partition_table(partition, labels, dataset.classes), [*pictures, out / "partition.parquet"]
+    with writing(out, "--out"):
+        out.mkdir(parents=True, exist_ok=True)
+        partition.save(out / "partition.parquet")
+        pictures = partition_pictures(partition, labels, dataset.class_names, out)
+        paths = [*pictures, out / "partition.parquet"]
+        for path in paths:
+            remove_unfinished(path.parent, path.name)
+    return partition_table(partition, labels, dataset.classes), paths

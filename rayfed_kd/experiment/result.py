@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rayfed_kd.errors import DataError
+from rayfed_kd.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,13 +42,19 @@ def _silent(event: Event) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """The content of a run folder's summary.json; empty if there is none, as of a run that was killed."""
+    """The content of a run folder's summary.json; empty if there is none, as of a run that was killed.
+
+    Raises: DataError if the file is damaged.
+    """
     path = folder / "summary.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
-    return found
+    summary = read_json(path)
+    if summary and not (isinstance(summary.get("rounds"), int) and isinstance(summary.get("status"), str)):
+        raise DataError(f"{path} is damaged: expected the keys status and rounds")
+    return summary
 
 
 def _tables(folder: Path) -> dict[str, Any]:
-    from rayfed_kd.results.tables import SCHEMAS, read_table
+    from rayfed_kd.results.schemas import SCHEMAS
+    from rayfed_kd.results.tables import read_table
 
     return {name: read_table(folder / "tables", name) for name in SCHEMAS}

@@ -6,6 +6,7 @@ result.tables["metrics"].to_pandas()
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -62,15 +63,17 @@ def run(
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """A failed run's message says how to go on, if it can."""
+    """A failed run's message says how to go on, if it can. An interrupted run always can."""
     try:
         yield
     except (RunError, KeyboardInterrupt) as error:
-        if list((folder / "checkpoints").glob("round-*.json")):
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if interrupted or list((folder / "checkpoints").glob("round-*.json")):
             of_comparison = folder.suffix == UNFINISHED
-            way_on = "the same compare command again" if of_comparison else f"`rayfed-kd resume {folder}`"
+            command = f"`rayfed-kd resume {shlex.quote(str(folder))}`"
+            way_on = "the same compare command again" if of_comparison else command
             said = f"{error}\nTo go on from the last checkpoint: {way_on}"
-            error.args = (said,) if isinstance(error, RunError) else (way_on,)
+            error.args = (way_on,) if interrupted else (said,)
         raise
 
 
@@ -80,6 +83,7 @@ def run_prepared(
     on_event: OnEvent,
     *,
     resume: bool = False,
+    restart: bool = False,
     tell: Tell = lambda line: None,
 ) -> Result:
     """Run a prepared recipe in its folder, on an engine that is ready.
@@ -89,21 +93,37 @@ def run_prepared(
         launcher: runs it on its engine.
         on_event, tell: as in `run`.
         resume: go on from the newest checkpoint in the folder.
-    """
-    from rayfed_kd.results.folder import run_folder
+        restart: on resuming without a usable checkpoint begin again, and delete the recorded rounds.
 
+    Raises:
+        RecipeError: the folder holds another run, or one that cannot go on; it is untouched.
+    """
+    from rayfed_kd.experiment.resumability import check_resumable
+    from rayfed_kd.results.folder import begin_run, continue_run, run_folder
+
+    recipe, setting = prepared.recipe, prepared.setting
     launcher.check(prepared)
-    named_folder = run_folder(prepared.recipe, prepared.setting, launcher.name, resume=resume)
-    with named_folder as folder, _resumable(folder):
-        summary, models = launcher.launch(prepared, folder, on_event, tell, resume=resume)
+    with run_folder(recipe) as folder:
+        if resume:
+            check_resumable(folder, setting, restart=restart, tell=tell)
+            continue_run(folder, recipe, setting, launcher.name)
+        else:
+            begin_run(folder, recipe, setting, launcher.name)
+        with _resumable(folder):
+            summary, models = launcher.launch(prepared, folder, on_event, tell, resume=resume)
     return Result(folder, summary, _tables(folder), models)
 
 
-def _run_local(
-    prepared: Prepared, on_event: OnEvent, *, resume: bool = False, tell: Tell = lambda line: None
+def run_prepared_here(
+    prepared: Prepared,
+    on_event: OnEvent,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+    tell: Tell = lambda line: None,
 ) -> Result:
     """A comparison's run in this process."""
-    return run_prepared(prepared, InProcess(), on_event, resume=resume, tell=tell)
+    return run_prepared(prepared, InProcess(), on_event, resume=resume, restart=restart, tell=tell)
 
 
 def run_prepared_on_ray(
@@ -114,6 +134,7 @@ def run_prepared_on_ray(
     *,
     plan: Plan | None = None,
     resume: bool = False,
+    restart: bool = False,
     tell: Tell = lambda line: None,
 ) -> Result:
     """Run for a comparison or a search, on a connected Ray that other runs share.
@@ -124,12 +145,11 @@ def run_prepared_on_ray(
         share: this run may use one part in so many of the cluster.
         stop: if another thread sets it, the run ends as after Ctrl-C.
         plan: the actors, if they are placed already; None: as the recipe's placement says.
-        resume: continue from the newest checkpoint in the folder.
+        resume, restart: as in `run_prepared`.
         tell: called with each line that the user should read.
     """
-    return run_prepared(
-        prepared, OnRay(share=share, stop=stop, plan=plan), on_event, resume=resume, tell=tell
-    )
+    launcher = OnRay(share=share, stop=stop, plan=plan)
+    return run_prepared(prepared, launcher, on_event, resume=resume, restart=restart, tell=tell)
 
 
 def ray_machines(address: str | None = None) -> list[Surveyed]:

@@ -15,6 +15,7 @@ CLASSIFIERS = {
 GENERATORS = {
     "dafl_image": "rayfed_kd.models.generators:dafl_image",
     "conditional_image": "rayfed_kd.models.conditional:conditional_image",
+    "dense_image": "rayfed_kd.models.conditional:dense_image",
     "fedcg_feature": "rayfed_kd.models.conditional:fedcg_feature",
     "dense_feature": "rayfed_kd.models.conditional:dense_feature",
 }

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.roles import model_builder
 
 Shape = tuple[int, ...]
 
@@ -178,6 +179,7 @@ class ConditionalGenerator(nn.Module):
         return samples
 
 
+@model_builder
 def linear(shape: Shape, classes: int) -> nn.Linear:
     """Make a second head beside a classifier's: one linear layer.
 

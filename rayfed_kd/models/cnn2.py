@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
+from rayfed_kd.recipe.roles import model_builder
 
 
+@model_builder
 def cnn2(shape: Shape, classes: int) -> Classifier:
     """Two 5x5 convolutions (32, 64; padding 2) with ReLU and 2x2 max pooling, fully connected 512.
 

@@ -180,15 +180,34 @@ class FlatModule:
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
         """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
-        tracking = [part for part in self.submodules if isinstance(part, _BatchNorm)]
-        tracking = [part for part in tracking if part.track_running_stats]
+        with self._batchnorm(track_running_stats=False):
+            yield
+
+    @contextmanager
+    def using_batch_statistics(self) -> Iterator[None]:
+        """Within, BatchNorm normalises by a batch's own statistics, in eval mode too; running ones stay."""
+        with self._batchnorm(training=True, track_running_stats=False):
+            yield
+
+    @contextmanager
+    def using_running_statistics(self) -> Iterator[None]:
+        """Within, BatchNorm normalises by its running statistics, in train mode too; they stay."""
+        with self._batchnorm(training=False):
+            yield
+
+    @contextmanager
+    def _batchnorm(self, **attributes: bool) -> Iterator[None]:
+        """Within, the BatchNorm layers that have running statistics have these attributes."""
+        layers = [part for part in self.submodules if isinstance(part, _BatchNorm)]
+        layers = [part for part in layers if part.track_running_stats]
+        before = [{name: getattr(part, name) for name in attributes} for part in layers]
         try:
-            for part in tracking:
-                part.track_running_stats = False
+            for part in layers:
+                vars(part).update(attributes)
             yield
         finally:
-            for part in tracking:
-                part.track_running_stats = True
+            for part, values in zip(layers, before, strict=True):
+                vars(part).update(values)
 
     def vector(self) -> Tensor:
         """A copy of the module as a vector, [num_elements] float32, on its device."""

@@ -9,8 +9,10 @@ from torch import nn
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import Generator, Shape, image_shape
+from rayfed_kd.recipe.roles import model_builder
 
 
+@model_builder
 def dafl_image(
     shape: Shape,
     classes: int,

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from torch import nn
 
 from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
+from rayfed_kd.recipe.roles import model_builder
 
 
+@model_builder
 def m1(shape: Shape, classes: int) -> Classifier:
     """C1(8), C2(16), C3(32), F1(32), F2(16), F3(classes).
 
@@ -17,6 +19,7 @@ def m1(shape: Shape, classes: int) -> Classifier:
     return _layered(shape, classes, (8, 16, 32), (32, 16), "m1")
 
 
+@model_builder
 def m2(shape: Shape, classes: int) -> Classifier:
     """C1(16), C2(64), C3(128), F1(128), F2(32), F3(classes), as `m1`.
 

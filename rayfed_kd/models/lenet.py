@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import nn
 
 from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
+from rayfed_kd.recipe.roles import model_builder
 
 # Below this, 28x28 and digits' 8x8 among them, the first convolution pads by 2 and keeps the size.
 UNPADDED = 32
 
 
+@model_builder
 def lenet5(shape: Shape, classes: int) -> Classifier:
     """Two 5x5 convolutions (6, 16) with ReLU and 2x2 max pooling, fully connected 120, 84, classes.
 

@@ -9,8 +9,10 @@ from pydantic import Field
 from torch import nn
 
 from rayfed_kd.models.base import Classifier, Shape
+from rayfed_kd.recipe.roles import model_builder
 
 
+@model_builder
 def mlp(
     shape: Shape, classes: int, *, hidden: Annotated[int, Field(ge=1, description="hidden units")] = 64
 ) -> Classifier:
@@ -19,6 +21,7 @@ def mlp(
     return Classifier(body, nn.Linear(hidden, classes), hidden)
 
 
+@model_builder
 def dense(
     shape: Shape,
     classes: int,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_kd.models.base import Classifier, Shape, Shortcut, image_shape
+from rayfed_kd.recipe.roles import model_builder
 
 
 class BasicBlock(nn.Module):
@@ -34,6 +35,7 @@ class BasicBlock(nn.Module):
         return F.relu(self.norm2(self.conv2(inner)) + self.shortcut(images))
 
 
+@model_builder
 def resnet8(
     shape: Shape, classes: int, *, width: Annotated[int, Field(ge=1, description="stem channels")] = 64
 ) -> Classifier:
@@ -87,6 +89,7 @@ class Bottleneck(nn.Module):
         return F.relu(self.body(images) + self.shortcut(images))
 
 
+@model_builder
 def bottleneck_resnet(
     shape: Shape,
     classes: int,

@@ -8,8 +8,10 @@ from pydantic import Field
 from torch import nn
 
 from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
+from rayfed_kd.recipe.roles import model_builder
 
 
+@model_builder
 def simple_cnn(
     shape: Shape,
     classes: int,

@@ -19,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rayfed_kd.files import written_aside
+
 Array = np.ndarray[Any, Any]
 BITS_OF_A_MBIT = 1e6
 SPEEDS = ("seconds_per_sample", "up_mbit_s", "down_mbit_s")
@@ -140,7 +142,8 @@ class Devices:
 
     def save(self, path: Path) -> None:
         """Writes the table: it is a trace."""
-        pq.write_table(self.table(), path)
+        with written_aside(path) as aside:
+            pq.write_table(self.table(), aside)
 
 
 def _plain(value: Any) -> float | None:

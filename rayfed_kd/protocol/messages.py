@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.staleness import Lateness, UpdateRule
 
 Kind = Literal[
@@ -101,12 +103,23 @@ class Reply(Package):
         handle: the reference behind its parts; None where the reply is made.
         sent: the reference behind the message that it answers; None where the reply is made.
         staleness: server updates between that message and the reply's use.
+        origin: round, client and step that it comes from, for messages; "" where the reply is made.
     """
 
     client: int = -1
+    origin: str = ""
     handle: Handle | None = None
     sent: Handle | None = None
     staleness: int = 0
+
+    def __getitem__(self, name: str) -> Any:
+        if self.origin and name not in self:
+            there = ", ".join(sorted([*self.parts, *self.metadata]))
+            raise RunError(
+                f"{self.origin}: the reply has no {name!r}, which the server's part of the method reads; "
+                f"there are {there}"
+            )
+        return super().__getitem__(name)
 
     def ref(self, name: str) -> PartRef:
         """The part `name` by reference, unresolved."""
@@ -184,6 +197,14 @@ class _LazyVectors(Sequence[Tensor]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._replies[index][self._name]
+
+
+def is_finite(number: Number) -> bool:
+    """Whether a number of a reply's metadata is neither NaN nor infinite, nor beyond what a float holds."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
 
 
 def to_array(tensor: Tensor) -> Array:

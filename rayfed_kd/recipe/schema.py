@@ -9,7 +9,17 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
+
+from rayfed_kd.files import path_fault
 
 # The sections that say where, how safely and into which folder a run runs; what it finds is the same.
 EXECUTION = ("placement", "checkpoint", "faults", "results")
@@ -17,8 +27,23 @@ _LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
 SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
 
 
+# More than any data set, machine or person has: beyond them a number is a slip, and would take all memory.
+MOST_CLIENTS = MOST_ROUNDS = 10_000_000
+MOST_THREADS = 4096
+MOST = 1_000_000_000
+
+
+def _possible_path(text: str) -> str:
+    if fault := path_fault(text):
+        raise ValueError(fault)
+    return text
+
+
+PathText = Annotated[str, AfterValidator(_possible_path)]
+
+
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Named(BaseModel):
@@ -37,7 +62,9 @@ class DataRecipe(Named):
     """Which images."""
 
     name: str = Field("digits", description="a registered source or package.module:Object")
-    folder: str | None = Field(None, description="where the files lie; null: $RAYFED_KD_DATA, else ./data")
+    folder: PathText | None = Field(
+        None, description="where the files lie; null: $RAYFED_KD_DATA, else ./data"
+    )
     fraction: float = Field(1.0, gt=0, le=1, description="share of each class's training images that is kept")
     augment: str = Field("none", description="augmentation of training batches")
     pixels: Literal["standard", "symmetric"] = Field(
@@ -46,12 +73,13 @@ class DataRecipe(Named):
 
 
 class PublicRecipe(_Strict):
-    """Training images set apart before the partition, which server and clients all have."""
+    """Training images that server and clients all have, set apart before the partition or not."""
 
     fraction: float | None = Field(None, gt=0, lt=1, description="share of the training images")
     count: int | None = Field(None, ge=1, description="number of training images")
     keep: int | None = Field(None, ge=1, description="so many of them are used; null: all (FedGEMS Fig. 4)")
     labels: bool = Field(True, description="whether their labels are known")
+    apart: bool = Field(True, description="no client has them; false: of the clients' own training images")
 
     @model_validator(mode="after")
     def _one_of_two(self) -> PublicRecipe:
@@ -64,12 +92,12 @@ class PartitionRecipe(Named):
     """Which client holds which images."""
 
     name: str = Field("dirichlet", description="a registered scheme or package.module:Object")
-    clients: int = Field(20, ge=1, description="number of clients, K")
+    clients: int = Field(20, ge=1, le=MOST_CLIENTS, description="number of clients, K")
     test: Literal["local", "official"] = Field(
         "local", description="evaluate on each client's own test part, or on the official test set"
     )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="share of a client's images kept for its test")
-    file: str | None = Field(None, description="a saved partition.parquet to use instead of drawing one")
+    file: PathText | None = Field(None, description="a saved partition.parquet to use instead of drawing one")
     public: PublicRecipe | None = Field(None, description="a public set; clients share what is left")
 
 
@@ -117,10 +145,10 @@ class OptimizerRecipe(_Strict):
 class LocalRecipe(_Strict):
     """A client's local training."""
 
-    epochs: int = Field(10, ge=0, description="local epochs, E")
-    batch_size: int = Field(64, ge=1, description="batch size, B")
+    epochs: int = Field(10, ge=0, le=MOST, description="local epochs, E")
+    batch_size: int = Field(64, ge=1, le=MOST, description="batch size, B")
     optimizer: OptimizerRecipe = OptimizerRecipe()
-    vectorise: Literal["auto", "off"] | Annotated[int, Field(ge=2)] = Field(
+    vectorise: Literal["auto", "off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
         "off",
         description="how many clients of one architecture train together as one batched program, at most; "
         "auto: as a short measurement decides; part of what makes bits equal",
@@ -148,8 +176,8 @@ class SamplingRecipe(_Strict):
 class ResourceRecipe(_Strict):
     """What Ray reserves for one actor."""
 
-    num_cpus: float = Field(1.0, ge=0, description="CPU cores, also a fraction")
-    num_gpus: float = Field(0.0, ge=0, description="GPUs; a fraction below 1, or a whole number")
+    num_cpus: float = Field(1.0, ge=0, le=MOST, description="CPU cores, also a fraction")
+    num_gpus: float = Field(0.0, ge=0, le=MOST, description="GPUs; a fraction below 1, or a whole number")
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
         {}, description="the cluster's own resources, by name"
     )
@@ -225,7 +253,7 @@ class AttackRecipe(_Strict):
 class PlacementRecipe(_Strict):
     """How clients lie on actors."""
 
-    clients_per_actor: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+    clients_per_actor: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST)] = Field(
         "auto", description="1: each client is an actor; n: n share one; auto: as many actors as fit"
     )
     client: ResourceRecipe = ResourceRecipe()
@@ -235,36 +263,51 @@ class PlacementRecipe(_Strict):
         "pack", description="actors on as few machines as possible, or over as many"
     )
     max_inflight: int | None = Field(
-        None, ge=1, description="calls at a time that client actors have; null: two each while more wait"
+        None,
+        ge=1,
+        le=MOST,
+        description="calls at a time that client actors have; null: two each while more wait",
     )
     data: Literal["auto", "shared", "ship"] = Field(
         "auto",
         description="how machines get the decoded data: from the path where it was decoded (shared), through "
         "Ray's object store into their own caches (ship), or that where some do not see the path (auto)",
     )
-    threads: int = Field(1, ge=1, description="torch threads per actor; part of what makes bits equal")
+    threads: int = Field(
+        1, ge=1, le=MOST_THREADS, description="torch threads per actor; part of what makes bits equal"
+    )
 
 
 class EvaluationRecipe(_Strict):
     """When and what is evaluated."""
 
-    every: int = Field(1, ge=1, description="rounds between evaluations; the last is always evaluated")
+    every: int = Field(
+        1, ge=1, le=MOST, description="rounds between evaluations; the last is always evaluated"
+    )
     samples: bool = Field(True, description="draw generated samples in evaluated rounds")
 
 
 class CheckpointRecipe(_Strict):
     """When a run's whole state is written down; Ctrl-C and SIGTERM always do."""
 
-    every: int | None = Field(10, ge=1, description="rounds between checkpoints; null: none by rounds")
+    every: int | None = Field(
+        10, ge=1, le=MOST, description="rounds between checkpoints; null: none by rounds"
+    )
     minutes: float | None = Field(None, gt=0, description="minutes between checkpoints; null: none by time")
-    keep: int = Field(2, ge=1, description="how many are kept")
+    keep: int = Field(2, ge=1, le=MOST, description="how many are kept")
 
 
 class FaultsRecipe(_Strict):
     """What is done about what goes wrong on the way."""
 
-    max_retries: int = Field(3, ge=0, description="a step whose host was lost is run again, so often")
-    step_timeout_s: float | None = Field(None, gt=0, description="a longer step counts as a lost host")
+    max_retries: int = Field(
+        3, ge=0, le=MOST, description="a step whose host was lost is run again, so often"
+    )
+    step_timeout_s: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        "auto",
+        description="a longer step counts as a lost host; auto: 20 times the longest such step so far, at "
+        "least ten minutes, and six hours for the first; null: never",
+    )
     bad_replies: Literal["stop", "drop"] = Field(
         "stop",
         description="a reply with NaN or of a wrong size ends the run, or is left out and counted",
@@ -277,7 +320,7 @@ class FaultsRecipe(_Strict):
 class ResultsRecipe(_Strict):
     """Where a run leaves what it found."""
 
-    folder: str | None = Field(None, description="the run's own folder; null: runs/NAME-DATE-TIME")
+    folder: PathText | None = Field(None, description="the run's own folder; null: runs/NAME-DATE-TIME")
 
 
 class Recipe(_Strict):
@@ -289,7 +332,7 @@ class Recipe(_Strict):
     data: DataRecipe = DataRecipe()
     partition: PartitionRecipe = PartitionRecipe()
     local: LocalRecipe = LocalRecipe()
-    rounds: int = Field(100, ge=1, description="rounds, T")
+    rounds: int = Field(100, ge=1, le=MOST_ROUNDS, description="rounds, T")
     sampling: SamplingRecipe = SamplingRecipe(fraction=0.2)
     schedule: Named = Named(name="sync")
     clock: Named = Named(name="none")
@@ -301,7 +344,7 @@ class Recipe(_Strict):
     attack: AttackRecipe | None = None
     results: ResultsRecipe = ResultsRecipe()
     deterministic: bool = Field(True, description="on GPU: only kernels that repeat bit for bit")
-    seed: int = Field(1, ge=0, description="the run's seed")
+    seed: int = Field(1, ge=0, lt=2**63, description="the run's seed")
     _header: str = PrivateAttr("")
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.errors import RecipeError, nearest, shortened, shown
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -36,7 +36,7 @@ class _Where:
     beside: tuple[str, ...]
 
     def path(self, steps: Sequence[str]) -> str:
-        return ".".join(filter(None, [self.prefix, *steps]))
+        return ".".join(filter(None, [self.prefix, *map(shortened, steps)]))
 
 
 def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: _Where) -> RecipeError:
@@ -53,7 +53,7 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
     description = _description(model, steps)
     meaning = f" ({description})" if description else ""
     expected = " or ".join(_expected(f) for f in faults if _steps(raw, f) == steps)
-    return RecipeError(f"{path} = {_shown(fault['input'])}: expected {expected}{meaning}.")
+    return RecipeError(f"{path} = {shown(fault['input'])}: expected {expected}{meaning}.")
 
 
 def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) -> RecipeError:
@@ -80,11 +80,6 @@ def _steps(raw: Any, fault: Mapping[str, Any]) -> list[str]:
     if fault["type"] == "missing":
         steps.append(str(fault["loc"][-1]))
     return steps
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _expected(fault: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import atomic_write
+from rayfed_kd.files import atomic_write, remove_unfinished, writing
 from rayfed_kd.report.cost_sections import bytes_section, faults_section, hosts_section, time_section
 from rayfed_kd.report.paper_sections import comparison_section, published_section
 from rayfed_kd.report.pictures import DASHES, SERIES
@@ -50,7 +50,8 @@ def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) 
     Returns: both paths.
 
     Raises:
-        RecipeError: a folder holds no run that this version can read, or `to` does not end in .html.
+        RecipeError: a folder holds no run that this version can read, or `to` does not end in .html or
+            cannot be written.
     """
     if to.suffix != ".html":
         raise RecipeError(
@@ -59,14 +60,16 @@ def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) 
     sources = read_sources(folders)
     sections = report_sections(sources, methods)
     title = _title(sources)
-    to.parent.mkdir(parents=True, exist_ok=True)
     paths = [to, to.with_suffix(".md")]
-    for path in paths:
-        template = _templates().get_template(f"page{path.suffix}")
-        text = template.render(
-            title=title, sections=sections, dashes=DASHES, colours=len(SERIES), file=to.name
-        )
-        atomic_write(path, text)
+    with writing(to, "--to"):
+        to.parent.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            template = _templates().get_template(f"page{path.suffix}")
+            text = template.render(
+                title=title, sections=sections, dashes=DASHES, colours=len(SERIES), file=to.name
+            )
+            remove_unfinished(path.parent, path.name)
+            atomic_write(path, text)
     return paths
 
 

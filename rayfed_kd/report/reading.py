@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.experiment.result import read_summary
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.folder import read_environment
+from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
-from rayfed_kd.results.tables import SCHEMAS, read_table
+from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
 from rayfed_kd.tuning.search_result import SearchResult, read_search_result
 
@@ -107,14 +109,15 @@ def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path,
     if not members:
         raise RecipeError(f"{folder} holds no run: there is no config.yaml, and none one or two levels below")
     written = folder / "comparison.md"
-    comparisons[folder] = written.read_text(encoding="utf8") if written.is_file() else ""
+    text = written.read_text(encoding="utf8", errors="replace") if written.is_file() else ""
+    comparisons[folder] = text
     for member in members:
         yield member, SEED.sub("", member.name)
 
 
 def _read_run(folder: Path, row: str) -> Run:
     # The tables count, and not summary.json: it is of the last time that the run ended.
-    environment, noted = _read_json(folder / "environment.json"), _read_json(folder / "summary.json")
+    environment, noted = read_environment(folder), read_summary(folder)
     begun = environment.get("packages", {}).get("rayfed-kd", "an unknown version")
     versions = f"it was begun with rayfed-kd {begun}, which wrote another form than this version reads"
     try:
@@ -123,7 +126,8 @@ def _read_run(folder: Path, row: str) -> Run:
         raise RecipeError(f"{error} ({versions})") from None
     tables = {name: _read_current_table(folder, name, versions) for name in SCHEMAS}
     log = folder / "log.txt"
-    text = log.read_text(encoding="utf8") if log.is_file() else ""
+    # A kill may leave half a character behind; what else the log says still counts.
+    text = log.read_text(encoding="utf8", errors="replace") if log.is_file() else ""
     return Run(
         label=folder.resolve().name,
         group=row,
@@ -142,9 +146,8 @@ def _read_current_table(folder: Path, name: str, versions: str) -> pa.Table:
     """A table with every column of this version."""
     try:
         table = read_table(folder / "tables", name)
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).partition("\n")[0].rstrip(": ")
-        raise RecipeError(f"{folder}: table {name} cannot be read: {reason}") from None
+    except DataError as error:
+        raise RecipeError(f"{folder}: table {name} cannot be read: {error}") from None
     missing = [column for column in SCHEMAS[name].names if column not in table.column_names]
     if missing:
         raise RecipeError(f"{folder}: table {name} has no column {', '.join(missing)}; {versions}")
@@ -159,14 +162,6 @@ def _status(noted: Mapping[str, Any], recipe: Recipe, rounds: int) -> str:
     if noted["rounds"] != rounds or (noted["status"] == "finished" and rounds < recipe.rounds):
         return f"gone on with and not ended, {done}: it still runs, or was killed"
     return "finished" if noted["status"] == "finished" else f"{noted['status']}, {done}"
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
-    except json.JSONDecodeError as error:
-        raise RecipeError(f"{path}: no JSON: {error}") from None
-    return content
 
 
 def _with_distinct_labels(runs: Sequence[Run]) -> list[Run]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from rayfed_kd.comparison.comparison import HEADLINES
 from rayfed_kd.comparison.table_text import TITLES
+from rayfed_kd.errors import DataError
+from rayfed_kd.files import read_parquet
 from rayfed_kd.report.pictures import (
     Line,
     Picture,
@@ -169,10 +170,13 @@ def _splits(runs: Sequence[Run]) -> list[tuple[Path, list[str]]]:
 
 
 def _class_counts(path: Path) -> tuple[Any, list[str]]:
-    table = pq.read_table(path)
-    clients = table["client"].to_numpy().max() + 1
-    counts = table["samples"].to_numpy().reshape(clients, -1)
-    return counts, table["class"].to_pylist()[: counts.shape[1]]
+    table = read_parquet(path)
+    try:
+        client, samples = table["client"].to_numpy(), table["samples"].to_numpy()
+        counts = samples.reshape(int(client.max()) + 1, -1)
+        return counts, table["class"].to_pylist()[: counts.shape[1]]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{path} is damaged: {error}") from None
 
 
 def logged_section(runs: Sequence[Run]) -> Section | None:

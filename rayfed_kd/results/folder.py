@@ -1,17 +1,18 @@
 """A run's own folder: create it, lock it, and describe in it what runs.
 
-The engines enter `run_folder` before the first round; a resumed run enters the same folder again. Tables,
-pictures and the summary come later, from `rayfed_kd.results.recorder`.
+A run begins in a locked folder with `begin_run`, and goes on there with `continue_run`. Tables, pictures and
+the summary come later, from `rayfed_kd.results.recorder`.
 """
 
 from __future__ import annotations
 
-import json
 import platform
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.files import (
     atomic_write,
     locked_folder,
+    read_json,
     remove_unfinished,
     unwritable_folder,
     write_json,
@@ -38,61 +40,117 @@ if TYPE_CHECKING:
 
 # Packages of which another version can change a result's last bits: a resumed run must have the same ones.
 DECISIVE = ("rayfed-kd", "torch", "numpy")
+CONFIG = "config.yaml"
+# What describes a run beside its recipe. A run without a clock has no devices.
+DESCRIPTION = ("environment.json", "options.yaml", "partition.parquet", "classes.parquet", "devices.parquet")
 PACKAGES = ("rayfed-kd", "torch", "torchvision", "ray", "numpy", "pyarrow", "pydantic", "tensorboard")
 
 
 @contextmanager
-def run_folder(recipe: Recipe, setting: Setting, engine: str, *, resume: bool = False) -> Iterator[Path]:
-    """Create and lock the run's folder while the block runs.
-
-    A new folder gets config.yaml, environment.json, options.yaml, partition.parquet, classes.parquet and, if
-    the clock has devices, devices.parquet. Two runs are never mixed in one folder.
+def run_folder(recipe: Recipe) -> Iterator[Path]:
+    """Create the run's folder if needed, and lock it while the block runs.
 
     Args:
         recipe: the run's recipe; `results.folder` names the folder, else its name is made of method, data
             and time.
-        setting: what the recipe was made into.
-        engine: `local` or `ray`, noted in environment.json.
-        resume: go on in the folder as it is. Only config.yaml is written, as rounds and placement may change.
 
     Yields: the folder's absolute path.
 
     Raises:
-        RecipeError: the folder holds another run, another process works in it, or it cannot be written.
+        RecipeError: another process works in the folder, or it cannot be written.
     """
     folder = _chosen_folder(recipe)
     with locked_folder(folder, "results.folder", "running"):
-        if not resume and (folder / "config.yaml").exists():
-            raise RecipeError(f"results.folder: {folder} holds a run already; give another folder")
-        try:
-            for place in (
-                folder,
-                folder / "figures",
-            ):  # safe: this process holds the lock
-                remove_unfinished(place)
-            _write_recipe(folder, recipe)
-            if not resume:
-                _write_description(folder, recipe, setting, engine)
-        except OSError as error:
-            raise unwritable_folder(folder, "results.folder", error) from None
         yield folder
+
+
+def begin_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> None:
+    """Describe a new run in its folder, which this process has locked.
+
+    config.yaml is written last: a folder without it holds no run, and the same command works again. A folder
+    with it holds a run that `resume` goes on with. Two runs are never mixed in one folder.
+
+    Args:
+        folder: the run's.
+        recipe: the run's recipe.
+        setting: what the recipe was made into.
+        engine: `local` or `ray`, noted in environment.json.
+
+    Raises:
+        RecipeError: the folder holds another run, or cannot be written.
+    """
+    if (folder / CONFIG).exists():
+        raise RecipeError(
+            f"results.folder: {folder} holds a run already; `rayfed-kd resume {shlex.quote(str(folder))}` "
+            "goes on with it. Give another folder for a new run"
+        )
+    if remains := [name for name in ("checkpoints", "tables") if (folder / name).exists()]:
+        raise RecipeError(
+            f"results.folder: {folder} has {' and '.join(remains)} of a run, but no {CONFIG}; "
+            "give another folder"
+        )
+    writers = _description_writers(recipe, setting, engine)
+    with _writing(folder):
+        for name in DESCRIPTION:  # of another recipe, whose run was killed before it had begun
+            if name not in writers:
+                (folder / name).unlink(missing_ok=True)
+        for name, write in writers.items():
+            write(folder / name)
+        _write_recipe(folder, recipe)
+
+
+def continue_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> None:
+    """Prepare the folder of a run that goes on; this process has locked it.
+
+    config.yaml is written again, as rounds and placement may have changed. Of what describes the run only
+    missing files are written.
+
+    Args:
+        folder, recipe, setting, engine: as in `begin_run`.
+
+    Raises:
+        RecipeError: the folder cannot be written.
+    """
+    with _writing(folder):
+        for name, write in _description_writers(recipe, setting, engine).items():
+            if not (folder / name).exists():
+                write(folder / name)
+        _write_recipe(folder, recipe)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Remove what a killed process left unfinished; a disk that takes no more becomes a RecipeError."""
+    try:
+        for place in (folder, folder / "figures"):
+            remove_unfinished(place)
+        yield
+    except OSError as error:
+        raise unwritable_folder(folder, "results.folder", error) from None
 
 
 def _write_recipe(folder: Path, recipe: Recipe) -> None:
     text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
     header = f"{recipe.header}\n" if recipe.header else ""
-    atomic_write(folder / "config.yaml", header + text)
+    atomic_write(folder / CONFIG, header + text)
 
 
-def _write_description(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> None:
-    """Write all that is known before the first round, but for the recipe."""
-    write_json(folder / "environment.json", environment(engine))
-    options = yaml.safe_dump(_resolved_options(recipe, setting), sort_keys=False, allow_unicode=True)
-    atomic_write(folder / "options.yaml", f"# As they were, with all defaults.\n{options}")
-    setting.partition.save(folder / "partition.parquet")
-    _save_class_counts(setting, folder / "classes.parquet")
+def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[str, Callable[[Path], None]]:
+    """File -> what writes it: all that is known before the first round, but for the recipe."""
+
+    def write_options(path: Path) -> None:
+        options = yaml.safe_dump(_resolved_options(recipe, setting), sort_keys=False, allow_unicode=True)
+        atomic_write(path, f"# As they were, with all defaults.\n{options}")
+
+    writers: dict[str, Callable[[Path], None]] = {
+        "environment.json": lambda path: write_json(path, environment(engine)),
+        "options.yaml": write_options,
+        "partition.parquet": setting.partition.save,
+        "classes.parquet": partial(_save_class_counts, setting),
+    }
     if setting.devices is not None:
-        setting.devices.save(folder / "devices.parquet")
+        writers["devices.parquet"] = setting.devices.save
+    return writers
 
 
 def _resolved_options(recipe: Recipe, setting: Setting) -> dict[str, Any]:
@@ -158,6 +216,24 @@ def environment(engine: str) -> dict[str, Any]:
     }
 
 
+def read_environment(folder: Path) -> dict[str, Any]:
+    """What `environment` gave when the run began; empty if the folder has no environment.json.
+
+    Args:
+        folder: a run's folder.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    path = folder / "environment.json"
+    content = read_json(path)
+    for key, kind in {"packages": dict, "command": list, "gpus": list}.items():
+        value = content.get(key, kind())
+        if not isinstance(value, kind) or not all(isinstance(name, str) for name in value):
+            raise DataError(f"{path} is damaged: {key} is {shown(value)}")
+    return content
+
+
 def changed_packages(folder: Path) -> list[str]:
     """The packages whose version differs from the one with which the run was begun.
 
@@ -167,10 +243,8 @@ def changed_packages(folder: Path) -> list[str]:
     Returns: a text per package with both versions, as `torch 2.1, now 2.2`; empty if nothing changed or
         the folder has no environment.json.
     """
-    path = folder / "environment.json"
-    versions = json.loads(path.read_text(encoding="utf8")).get("packages", {}) if path.is_file() else {}
     return [
         f"{name} {version}, now {package_version(name)}"
-        for name, version in versions.items()
+        for name, version in read_environment(folder).get("packages", {}).items()
         if name in DECISIVE and version != package_version(name)
     ]

@@ -6,8 +6,9 @@ There is one recorder per run, in the server's process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,10 @@ import pyarrow.parquet as pq
 import yaml
 
 from rayfed_kd.files import write_json, written_aside
+from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
-from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
-from rayfed_kd.results.tensorboard import RunWriter
+from rayfed_kd.results.tables import RowsByRound, TableWriter, read_table
+from rayfed_kd.results.tensorboard import RunWriter, remove_event_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 SHOWN_SAMPLES = 64  # of those that a method generated
 REAL_PER_CLASS = 200  # images that a real class mean is of
+
+# The picture of a round, as `_draw_shown` and `_draw_samples` name it.
+_ROUND_PICTURE = re.compile(r"(.+)-(\d{6,})\.png")
 
 Event = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
@@ -69,6 +74,7 @@ class RunRecorder:
         self._artist = ThreadPoolExecutor(1, "artist")
         self._pending: list[Any] = []
         self._writer: RunWriter | None = None
+        self._drawing = False  # whether the artist was told to open TensorBoard
 
     def record(self, record: Any) -> None:
         """Record a round: its tables at once, pictures and TensorBoard in the background.
@@ -83,11 +89,23 @@ class RunRecorder:
         self._log.info("%s", event)
         if self._on_event is not None:
             self._on_event(event)
-        if len(self.events) == 1:  # not earlier: its imports would hold up the first round
-            self._in_background(self._open_tensorboard)
-        self._in_background(self._write_scalars, record)
+        self._begin_drawing()  # not earlier: its imports would hold up the first round
+        self._in_background(self._write_scalars, record.round, record.tables)
         for name, shown in record.shown.items():
             self._in_background(self._draw_shown, record.round, name, shown)
+
+    def flush(self) -> dict[str, int]:
+        """Wait until all pictures and TensorBoard's rows so far are written.
+
+        A checkpoint comes after it: a run that is resumed from there repeats no earlier round, so it could
+        not draw a missing picture.
+
+        Returns: table -> how many rows it has.
+        """
+        wait(self._pending)
+        if self._writer is not None:
+            self._writer.flush()
+        return self._tables.row_counts()
 
     def close(self, status: str) -> dict[str, Any]:
         """Write the last pictures and summary.json.
@@ -97,7 +115,9 @@ class RunRecorder:
 
         Returns: the summary.
         """
-        self._in_background(self._draw_last_pictures)
+        if self.events or self._after_round:
+            self._begin_drawing()
+            self._in_background(self._draw_last_pictures)
         self._artist.shutdown(wait=True)
         self._tables.close()
         tables = {name: read_table(self._folder / "tables", name) for name in SCHEMAS}
@@ -116,10 +136,18 @@ class RunRecorder:
         self._pending = [one for one in self._pending if not one.done() or one.exception()]
         self._pending.append(self._artist.submit(work, *arguments))
 
+    def _begin_drawing(self) -> None:
+        if not self._drawing:
+            self._drawing = True
+            self._in_background(self._open_tensorboard)
+
     def _open_tensorboard(self) -> None:
         from rayfed_kd.results.partition_figures import bubble_figure
 
-        self._writer = RunWriter(self._folder / "tensorboard", self._after_round)
+        folder, resumed = self._folder / "tensorboard", self._after_round is not None
+        if resumed:
+            remove_event_files(folder)
+        self._writer = RunWriter(folder, anew=resumed)
         self._writer.text(
             "config", f"```yaml\n{yaml.safe_dump(self._setting.recipe.model_dump(), sort_keys=False)}```"
         )
@@ -127,6 +155,24 @@ class RunRecorder:
         counts = self._setting.partition.counts(labels, self._setting.dataset.classes)
         figure = bubble_figure(counts, self._setting.dataset.class_names, "Samples that clients hold")
         self._save_picture("partition", figure, 0, "partition")
+        if self._after_round:
+            self._restore_tensorboard(self._after_round)
+
+    def _restore_tensorboard(self, until_round: int) -> None:
+        """Write earlier rounds to TensorBoard again, from tables and pictures.
+
+        After a kill the event files lack what was still queued and hold rounds that run again. TensorBoard's
+        own way to hide rounds counts simulated seconds as rounds, too, and would hide too many.
+        """
+        assert self._writer is not None
+        rounds_of = {name: RowsByRound(read_table(self._folder / "tables", name)) for name in SCHEMAS}
+        for round_index in range(1, until_round + 1):
+            tables = {name: rows.of(round_index) for name, rows in rounds_of.items()}
+            self._write_scalars(round_index, tables)
+        for path in sorted((self._folder / "figures").glob("*.png")):
+            match = _ROUND_PICTURE.fullmatch(path.name)
+            if match and int(match[2]) <= until_round:
+                self._writer.image(match[1], path, int(match[2]))
 
     def _event(self, record: Any) -> dict[str, Any]:
         row = record.tables["rounds"][0]
@@ -146,13 +192,13 @@ class RunRecorder:
         self._last_wall_s = wall_s
         return event
 
-    def _write_scalars(self, record: Any) -> None:
+    def _write_scalars(self, round_index: int, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         assert self._writer is not None
-        row = record.tables["rounds"][0]
-        metrics, hosts = (record.tables.get(name, []) for name in ("metrics", "hosts"))
-        self._writer.round(record.round, row, metrics, row["losses"], row["sim_s"], hosts)
-        for model, accuracies in _accuracies_by_model(record.tables.get("clients", [])).items():
-            self._writer.histogram(f"client_accuracy/{model}", accuracies, record.round)
+        row = tables["rounds"][0]
+        metrics, hosts = (tables.get(name, []) for name in ("metrics", "hosts"))
+        self._writer.round(round_index, row, metrics, dict(row["losses"]), row["sim_s"], hosts)
+        for model, accuracies in _accuracies_by_model(tables.get("clients", [])).items():
+            self._writer.histogram(f"client_accuracy/{model}", accuracies, round_index)
 
     def _draw_shown(self, round_index: int, name: str, shown: Shown) -> None:
         from rayfed_kd.protocol import ClassValues, Samples
@@ -208,12 +254,11 @@ class RunRecorder:
         return self._real_means
 
     def _draw_last_pictures(self) -> None:
-        if self._writer is None:  # no round was finished
-            return
         from rayfed_kd.results.figures import accuracy_histogram_figure, curves_figure, logged_figure
 
-        last = self.events[-1]["round"]
+        assert self._writer is not None
         rounds = read_table(self._folder / "tables", "rounds").to_pylist()
+        last = rounds[-1]["round"]
         logged = {row["round"]: dict(row["losses"]) for row in rounds}
         if any(logged.values()):
             self._save_picture("logged", logged_figure(logged), last, "logged")
@@ -229,7 +274,7 @@ class RunRecorder:
         self._writer.close()
 
 
-def _accuracies_by_model(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+def _accuracies_by_model(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     accuracies: dict[str, list[float]] = {}
     for row in rows:
         accuracies.setdefault(row["model"], []).append(row["accuracy"])

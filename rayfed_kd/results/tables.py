@@ -14,92 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from rayfed_kd.files import remove_unfinished, written_aside
+from rayfed_kd.errors import DataError
+from rayfed_kd.files import read_parquet, remove_unfinished, written_aside
+from rayfed_kd.results.schemas import ROW_ORDER, SCHEMAS
 
 MERGE_AT = 64  # parts; a folder of thousands of small files is slow to read, above all over a network
 READ_ATTEMPTS = 5  # a merge during each of them is not to be expected: merges are 64 rounds apart
-
-_INT, _FLOAT, _TEXT = pa.int64(), pa.float64(), pa.string()
-
-SCHEMAS: dict[str, pa.Schema] = {
-    "rounds": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("wall_s", _FLOAT),
-            ("dispatch_s", _FLOAT),
-            ("client_s", _FLOAT),
-            ("server_s", _FLOAT),
-            ("evaluate_s", _FLOAT),
-            ("bytes_up", _INT),
-            ("bytes_down", _INT),
-            ("cohort", _INT),
-            ("dropped", _INT),
-            ("staleness", _FLOAT),
-            ("losses", pa.map_(_TEXT, _FLOAT)),
-        ]
-    ),
-    "metrics": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("model", _TEXT),
-            ("amp", _FLOAT),
-            ("fm", _FLOAT),
-            ("wlp", _FLOAT),
-            ("ua", _FLOAT),
-            ("server_accuracy", _FLOAT),
-            ("server_loss", _FLOAT),
-        ]
-    ),
-    "clients": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("client", _INT),
-            ("model", _TEXT),
-            ("samples", _INT),
-            ("correct", _INT),
-            ("accuracy", _FLOAT),
-        ]
-    ),
-    "messages": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("client", _INT),
-            ("direction", _TEXT),
-            ("kind", _TEXT),
-            ("bytes", _INT),
-            ("parts", _INT),
-        ]
-    ),
-    "hosts": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("host", _INT),
-            ("node", _TEXT),
-            ("rss_mb", _FLOAT),
-            ("gpu_mb", _FLOAT),
-            ("busy_s", _FLOAT),
-            ("clients", _INT),
-        ]
-    ),
-}
-
-# The order of a round's rows.
-_KEYS = {
-    "rounds": (),
-    "metrics": ("model",),
-    "clients": ("client", "model"),
-    "messages": ("client", "direction", "kind"),
-    "hosts": ("host",),
-}
 
 _NAME = re.compile(r"part-(\d+)-(\d+)\.parquet")
 
@@ -126,6 +51,11 @@ class TableWriter:
         for name in SCHEMAS:
             (folder / name).mkdir(parents=True, exist_ok=True)
             _tidy(folder / name)
+        self._rows = {name: _rows_by_round(folder, name) for name in SCHEMAS}
+
+    def row_counts(self) -> dict[str, int]:
+        """Table -> how many rows it has so far."""
+        return {name: sum(by_round.values()) for name, by_round in self._rows.items()}
 
     def write(self, round_index: int, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Write a round's rows, one part per table. A part of the same round is replaced.
@@ -145,6 +75,7 @@ class TableWriter:
             if rows:
                 self._refuse_covered(name, round_index)
                 _write_part(self._folder / name, round_index, round_index, table)
+                self._rows[name][round_index] = len(rows)
                 self._merge_when_many(name)
 
     def truncate(self, after_round: int) -> None:
@@ -158,6 +89,7 @@ class TableWriter:
             for part in _parts(self._folder / name):
                 if part.last > after_round:
                     _cut(part, after_round)
+            self._rows[name] = _rows_by_round(self._folder, name)
 
     def close(self) -> None:
         """Merge all parts of each table into one."""
@@ -180,35 +112,86 @@ class TableWriter:
     def _merge(self, name: str, parts: Sequence[_Part]) -> None:
         if len(parts) > 1:
             # Written before the small parts go: a kill in between leaves rows twice on disk, never none.
-            merged = pa.concat_tables([pq.read_table(part.path) for part in parts])
+            merged = pa.concat_tables([read_parquet(part.path) for part in parts])
             _write_part(self._folder / name, parts[0].first, parts[-1].last, merged)
         _tidy(self._folder / name)
 
 
-def read_table(folder: str | Path, name: str) -> pa.Table:
+def read_table(folder: str | Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a table's rows so far; it may be called while a run writes.
 
     Args:
         folder: the run's folder of tables, as RUN/tables.
         name: rounds, metrics, clients, messages or hosts.
+        columns: those that are wanted; None: all.
 
     Returns: rows by round, and within a round by client, model and so on; no row if there are none.
 
     Raises:
         KeyError: there is no such table.
+        DataError: a part is damaged.
     """
     schema = _schema(name)
     for _ in range(READ_ATTEMPTS - 1):
         try:
-            return _read_parts(Path(folder, name), schema)
+            return _read_parts(Path(folder, name), schema, columns)
         except FileNotFoundError:  # merged into another part since the folder was listed
             continue
-    return _read_parts(Path(folder, name), schema)
+    return _read_parts(Path(folder, name), schema, columns)
 
 
-def _read_parts(folder: Path, schema: pa.Schema) -> pa.Table:
-    parts = [pq.read_table(part.path) for part in _covering(folder)]
-    return pa.concat_tables(parts) if parts else schema.empty_table()
+def count_rows(folder: Path, until_round: int) -> dict[str, int]:
+    """Count every table's rows up to a round, as they are on disk.
+
+    Args:
+        folder: the run's folder of tables.
+        until_round: the last round that counts.
+
+    Returns: table -> rows.
+    """
+    counts = {}
+    for name in SCHEMAS:
+        by_round = _rows_by_round(folder, name)
+        counts[name] = sum(rows for round_index, rows in by_round.items() if round_index <= until_round)
+    return counts
+
+
+class RowsByRound:
+    """A table's rows, round by round: a whole table of many clients as Python objects can fill the memory.
+
+    Args:
+        table: sorted by round, as `read_table` gives it.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table, self._rounds = table, table["round"].to_numpy()
+
+    def of(self, round_index: int) -> list[dict[str, Any]]:
+        """The rows of a round; none if there are none."""
+        first, end = np.searchsorted(self._rounds, [round_index, round_index + 1])
+        rows: list[dict[str, Any]] = self._table.slice(first, end - first).to_pylist()
+        return rows
+
+
+def _rows_by_round(folder: Path, name: str) -> dict[int, int]:
+    counts = read_table(folder, name, ["round"])["round"].value_counts().to_pylist()
+    return {count["values"]: count["counts"] for count in counts}
+
+
+def _read_parts(folder: Path, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Table:
+    parts = [_read_part(part.path, schema, columns) for part in _covering(folder)]
+    if not parts:
+        return schema.empty_table() if columns is None else schema.empty_table().select(columns)
+    return pa.concat_tables(parts)
+
+
+def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Table:
+    """A part's rows; of an earlier version's part columns may be missing, which is for the reader to say."""
+    table = read_parquet(path, columns)
+    for field in table.schema:
+        if field.name not in schema.names or field.type != schema.field(field.name).type:
+            raise DataError(f"{path} is damaged: it has a column {field.name} of {field.type}")
+    return table
 
 
 def _schema(name: str) -> pa.Schema:
@@ -230,12 +213,12 @@ def _arrow(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -> pa
     if others:
         listed = ", ".join(map(str, sorted(others)))
         raise ValueError(f"table {name}: rows of round {listed} written as round {round_index}")
-    return table.sort_by([(key, "ascending") for key in _KEYS[name]]) if _KEYS[name] else table
+    return table.sort_by([(key, "ascending") for key in ROW_ORDER[name]]) if ROW_ORDER[name] else table
 
 
 def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
     """A column's values in Arrow. A fraction is refused in a column of integers: Arrow would cut it off."""
-    if field.type == _INT:
+    if field.type == pa.int64():
         wrong = [v for v in values if v is not None and not isinstance(v, numbers.Integral)]
         if wrong:
             raise TypeError(f"table {name}, column {field.name}: {wrong[0]!r} is not {field.type}")
@@ -250,7 +233,7 @@ def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
 def _cut(part: _Part, after_round: int) -> None:
     """Keep a part's rows up to a round. The shorter part is written before the longer one is removed."""
     if part.first <= after_round:
-        table = pq.read_table(part.path)
+        table = read_parquet(part.path)
         shorter = table.filter(pa.compute.less_equal(table["round"], after_round))
         _write_part(part.path.parent, part.first, after_round, shorter)
     part.path.unlink()

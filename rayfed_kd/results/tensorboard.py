@@ -32,16 +32,14 @@ class RunWriter:
 
     Args:
         folder: for `tensorboard --logdir`; made if it is not there.
-        after_round: the last round of a resumed run; TensorBoard hides what was written of later ones.
+        anew: a TensorBoard that has read the folder forgets what earlier writers wrote.
     """
 
-    def __init__(self, folder: Path, after_round: int | None = None) -> None:
+    def __init__(self, folder: Path, *, anew: bool = False) -> None:
         # Torch takes two seconds to load, this on top of it a quarter: not before it is needed.
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(
-            str(folder), flush_secs=5, purge_step=None if after_round is None else after_round + 1
-        )
+        self._writer: Any = SummaryWriter(str(folder), flush_secs=5, purge_step=0 if anew else None)
 
     def round(
         self,
@@ -126,6 +124,10 @@ class RunWriter:
         # "." keeps the results in this run; by default they would become a run of their own.
         self._writer.add_hparams(dict(coefficients), dict(results), run_name=".")
 
+    def flush(self) -> None:
+        """Write what is still buffered."""
+        self._writer.flush()
+
     def close(self) -> None:
         """Write what is still buffered, and close the file."""
         self._writer.close()
@@ -153,6 +155,8 @@ def remove_event_files(folder: Path) -> None:
     Args:
         folder: a writer's folder; it is removed, too, if nothing else is in it.
     """
+    if not folder.exists():
+        return
     for path in folder.glob("events.out.tfevents.*"):
         path.unlink()
     if not any(folder.iterdir()):

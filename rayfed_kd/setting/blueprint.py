@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS
 from rayfed_kd.data.cache import locate_entry
@@ -17,7 +19,8 @@ from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.protocol import Devices, Method
 from rayfed_kd.protocol.message_codec import Codec
-from rayfed_kd.recipe.registry import find_modules, load_object, locate, options_model
+from rayfed_kd.recipe.registry import find_modules, load_class, load_function, options_model
+from rayfed_kd.recipe.roles import DATA_SOURCE, MODEL_BUILDER, PARTITION_SCHEME
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
@@ -80,9 +83,7 @@ def make_method(location: str, named: Named) -> Method[Any, Any]:
 
     Raises: RecipeError if it is no method or an option is bad.
     """
-    kind = load_object(location, "method.name")
-    if not (isinstance(kind, type) and issubclass(kind, Method)):
-        raise RecipeError(f"method.name: {location} is no subclass of rayfed_kd.protocol.method.Method")
+    kind: type[Method[Any, Any]] = load_class(location, {}, Method, "method.name")
     return kind(validate(kind.options_model(), named.options, "method", named.name))
 
 
@@ -93,11 +94,17 @@ def read_names(recipe: Recipe) -> tuple[Timing, Codec | None]:
     Raises: RecipeError
     """
     own = recipe.client_models.models if recipe.client_models else []
-    models = [(f"client_models.models.{place}", model, CLASSIFIERS) for place, model in enumerate(own)]
-    named = (("model", recipe.model, CLASSIFIERS), *models, ("data", recipe.data, SOURCES))
-    for path, what, registered in (*named, ("partition", recipe.partition, SCHEMES)):
-        function = load_object(locate(what.name, registered, f"{path}.name"), f"{path}.name")
-        validate(options_model(function), what.options, path, what.name)
+    models = {"model": recipe.model}
+    models |= {f"client_models.models.{place}": model for place, model in enumerate(own)}
+    functions = {
+        path: load_function(model.name, CLASSIFIERS, MODEL_BUILDER, f"{path}.name", nn.Module)
+        for path, model in models.items()
+    }
+    functions["data"] = load_function(recipe.data.name, SOURCES, DATA_SOURCE, "data.name")
+    functions["partition"] = load_function(recipe.partition.name, SCHEMES, PARTITION_SCHEME, "partition.name")
+    named: dict[str, Named] = {**models, "data": recipe.data, "partition": recipe.partition}
+    for path, function in functions.items():
+        validate(options_model(function), named[path].options, path, named[path].name)
     timing, codec = read_timing(recipe), make_codec(recipe)
     if recipe.data.augment not in AUGMENTATIONS:
         known = ", ".join(sorted(AUGMENTATIONS))

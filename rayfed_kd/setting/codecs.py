@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol.message_codec import Codec
-from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.registry import load_class, locate, options_model
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.validation import validate
 
@@ -19,10 +18,7 @@ def make_codec(recipe: Recipe) -> Codec | None:
     Raises: RecipeError if its name is unknown, it is no codec, or an option is bad.
     """
     named = recipe.codec
-    location = locate(named.name, CODECS, "codec.name")
-    kind = load_object(location, "codec.name")
-    if not (isinstance(kind, type) and issubclass(kind, Codec)):
-        raise RecipeError(f"codec.name: {location} is no subclass of rayfed_kd.protocol.Codec")
+    kind = load_class(locate(named.name, CODECS, "codec.name"), {}, Codec, "codec.name")
     options = validate(options_model(kind.__init__), named.options, "codec", named.name)
     if kind is Codec:
         return None

@@ -11,9 +11,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.errors import DataError, RecipeError, shortened, shown
 from rayfed_kd.protocol.devices import COLUMNS, SPEEDS, Devices, Windows
 from rayfed_kd.seeds import numpy_stream
+
+# A pattern of windows is walked through: shorter windows, or a device that needs years, would never end.
+LEAST_WINDOW_S, MOST_SECONDS = 1e-3, 1e9
+LEAST_MBIT_S, MOST_MBIT_S = 1e-6, 1e12
+MOST_DIGITS = 100
 
 
 def draw_devices(medians: Devices, seed: int, compute_sigma: float, bandwidth_sigma: float) -> Devices:
@@ -84,34 +89,46 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
 
 def _read(path: Path) -> pa.Table:
     try:
-        if path.suffix == ".csv":
-            return pa.csv.read_csv(path)
-        return pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"clock.file: {path} cannot be read: {error}") from None
+        table = pa.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
+        # With their names decoded, which Arrow leaves for later: they may be no UTF-8.
+        return table.rename_columns(list(table.column_names))
+    except (OSError, pa.ArrowException, ValueError) as error:
+        reason = shortened(" ".join(str(error).split()), 300)
+        raise DataError(f"clock.file: {path} cannot be read: {reason}") from None
 
 
 def _check_row(row: dict[str, Any], where: str, clients: int) -> None:
     client = row["client"]
     if not isinstance(client, int) or not 0 <= client < clients:
-        raise RecipeError(f"{where}: client {client}; expected 0 to {clients - 1} (partition.clients)")
+        raise RecipeError(f"{where}: client {shown(client)}; expected 0 to {clients - 1} (partition.clients)")
     for name in SPEEDS:
         value, free = row[name], name == "seconds_per_sample"
         if not _number(value) or value < 0 or (value == 0 and not free):
             bound = "of at least" if free else "above"
-            raise RecipeError(f"{where}: {name} {value!r}; expected a number {bound} 0")
-    if not _number(row["latency_s"]) or row["latency_s"] < 0:
-        raise RecipeError(f"{where}: latency_s {row['latency_s']}; expected a number of at least 0")
+            raise RecipeError(f"{where}: {name} {shown(value)}; expected a number {bound} 0")
+        least, most = (0.0, MOST_SECONDS) if free else (LEAST_MBIT_S, MOST_MBIT_S)
+        if not least <= value <= most:
+            raise RecipeError(f"{where}: {name} {value:g}; expected {least:g} to {most:g}")
+    latency_s = row["latency_s"]
+    if not _number(latency_s) or not 0 <= latency_s <= MOST_SECONDS:
+        raise RecipeError(f"{where}: latency_s {shown(latency_s)}; expected a number of at least 0")
     start, end = row["from_s"], row["until_s"]
     if start is None and end is None:
         return
     if not _number(start) or not _number(end) or not 0 <= start < end:
-        raise RecipeError(f"{where}: available from {start} until {end}; expected 0 <= from < until")
+        raise RecipeError(
+            f"{where}: available from {shown(start)} until {shown(end)}; expected 0 <= from < until"
+        )
+    if end - start < LEAST_WINDOW_S or end > MOST_SECONDS:
+        raise RecipeError(
+            f"{where}: available from {start:g} until {end:g}; expected at least {LEAST_WINDOW_S:g} s, and "
+            f"an end within {MOST_SECONDS:g} s"
+        )
 
 
 def _as_number(value: Any) -> Any:
     """A column with a word in it is read as text throughout: its numbers are numbers, and the word stays."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > MOST_DIGITS:
         return value
     try:
         return int(value) if value.strip().isdigit() else float(value)

@@ -57,8 +57,11 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
         return partition
     if asked.public is None:
         return _drawn(recipe, Pool(labels, dataset.classes, dataset.writers))
-    count = _public_count(asked.public, len(labels))
-    public, private = draw_public(len(labels), count, numpy_stream(recipe.seed, "public"))
+    count, stream = _public_count(asked.public, len(labels)), numpy_stream(recipe.seed, "public")
+    if not asked.public.apart:
+        partition = _drawn(recipe, Pool(labels, dataset.classes, dataset.writers))
+        return partition.sharing(count, asked.public.keep, stream)
+    public, private = draw_public(len(labels), count, stream)
     writers = None if dataset.writers is None else np.asarray(dataset.writers)[private]
     partition = _drawn(recipe, Pool(labels[private], dataset.classes, writers))
     return partition.beside(public, private, asked.public.keep)

@@ -33,11 +33,13 @@ from rayfed_kd.protocol import (
     ServerFacts,
 )
 from rayfed_kd.protocol.message_codec import Codec, Direction, Wire
-from rayfed_kd.recipe.registry import load_object, locate, options_model
+from rayfed_kd.recipe.registry import blaming, load_function, options_model
+from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import attacked_parts, strength
+from rayfed_kd.setting.module_checks import check_module_size, checked_module
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
@@ -78,6 +80,11 @@ class Setting:
         Raises: RecipeError if a name or an option is unknown.
         """
         return {name: self._builder(*entry) for name, entry in self._architectures.items()}
+
+    @cached_property
+    def _measured(self) -> set[str]:
+        """Where the recipe names the architectures whose size was checked."""
+        return set()
 
     @cached_property
     def _architectures(self) -> dict[str, tuple[Architecture, str]]:
@@ -213,8 +220,7 @@ class Setting:
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]
-        location = locate(architecture.name, registered, f"{path}.name")
-        make = load_object(location, f"{path}.name")
+        make = load_function(architecture.name, registered, MODEL_BUILDER, f"{path}.name", nn.Module)
         given, beside = dict(architecture.options), self._keys_of_method(path)
         options = validate(options_model(make), given, path, architecture.name, beside)
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
@@ -223,8 +229,12 @@ class Setting:
 
         def build() -> nn.Module:
             shape = self.spaces[space] if cut is None else self._shape_at(cut)
+            if path not in self._measured:
+                check_module_size(lambda: make(shape, classes, **arguments), path)
+                self._measured.add(path)
             try:
-                return _module(make(shape, classes, **arguments), f"{path}.name")
+                with blaming(f"{path}.name: {architecture.name}"):
+                    return checked_module(make(shape, classes, **arguments), f"{path}.name")
             except RecipeError as error:
                 if cut is not None:
                     whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
@@ -278,9 +288,3 @@ def _own_name(model: Named, recipe_model: Named) -> str:
     """The module pool's name of a client's architecture; the recipe's own model is "model"."""
     same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
     return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
-
-
-def _module(module: Any, path: str) -> nn.Module:
-    if not isinstance(module, nn.Module):
-        raise RecipeError(f"{path}: it made a {type(module).__name__}, expected a torch.nn.Module")
-    return module

@@ -7,10 +7,11 @@ classifier's trunk, or a model of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
@@ -24,7 +25,16 @@ from rayfed_kd.protocol import (
     PixelScale,
 )
 from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
-from rayfed_kd.toolbox.local_training import Loss, Models, OwnBatch, Phase, Tensors, train_phases
+from rayfed_kd.toolbox.local_training import (
+    Loss,
+    Models,
+    OwnBatch,
+    Phase,
+    Tensors,
+    label_loss,
+    train_on_labels,
+    train_phases,
+)
 from rayfed_kd.toolbox.losses import adversarial_loss, cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -47,6 +57,18 @@ class AdversarialOptions(MethodOptions):
         "non_saturating", description="-log f(g(z)), or log(1 - f(g(z))) as eq. 3"
     )
     adversarial: bool = Field(True, description="train generator and discriminators at all")
+    discriminator_rounds: int | None = Field(
+        None, ge=0, description="rounds whose clients train discriminators; null: all. Released: 3"
+    )
+    generator_rounds: int | None = Field(
+        None, ge=0, description="rounds whose clients train the generator; null: all. Released: 5"
+    )
+    adversarial_epochs: int | None = Field(
+        None, ge=0, description="local epochs that do so, the first ones; null: all. Released: 5"
+    )
+    gradient_penalty: float = Field(
+        0.0, ge=0, description="weight of (|df / dx| - 1)^2 between real and generated. Released: 0.3"
+    )
     sharing: bool = Field(True, description="the discriminator shares the classifier's trunk (Table 3)")
 
     @model_validator(mode="before")
@@ -71,6 +93,28 @@ class AdversarialOptions(MethodOptions):
         head = Architecture("head", "linear", {}, space="features", classes=1)
         whole = Architecture("classifier", RECIPE_MODEL, {}, classes=1)
         return {"generator": generator, "discriminator": head if self.sharing else whole}
+
+    def train(self, student: FlatModule, others: Models, ctx: ClientContext) -> None:
+        """A client's epochs: with its adversary, as `train_adversarially`, or on labels alone.
+
+        Args:
+            student: the classifier, trained by the recipe's optimiser.
+            others: "discriminator" and "generator", trained in the rounds and epochs that the options say.
+            ctx: the client's.
+        """
+        optimizer, epochs = Optimizer(ctx.local.optimizer, student), ctx.local.epochs
+        learns = {
+            "discriminator": self.discriminator_rounds is None or ctx.round <= self.discriminator_rounds,
+            "generator": self.generator_rounds is None or ctx.round <= self.generator_rounds,
+        }
+        learning = frozenset(name for name, learns_now in learns.items() if learns_now and self.adversarial)
+        first = epochs if self.adversarial_epochs is None else min(self.adversarial_epochs, epochs)
+        if not learning:
+            first = 0
+        if first:
+            train_adversarially({"student": student, **others}, self, range(first), learning, optimizer, ctx)
+        if first < epochs:
+            train_on_labels(student, ctx, range(first, epochs), optimizer)
 
     def judge(self, models: Models) -> Judge:
         """The discriminator among "discriminator" and "student"."""
@@ -114,7 +158,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class AdversarialLosses:
-    """The losses of a client's two phases on a batch.
+    """The losses of a client's phases on a batch.
 
     Attributes:
         options: the method's.
@@ -138,11 +182,19 @@ class AdversarialLosses:
             "real_right": (real > 0).float().mean(),
             "fake_right": (fake < 0).float().mean(),
         }
-        return Loss(hard + adversarial, logged, handed_on={"made": generated})
+        loss = hard + adversarial
+        if self.options.gradient_penalty:
+            ends = features.detach() if judge.on_features else images
+            logged["penalty"] = slope_penalty(judge, ends, generated.detach(), batch["mix"])
+            loss = loss + self.options.gradient_penalty * logged["penalty"]
+        return Loss(loss, logged, handed_on={"made": generated})
 
     def deceive(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """The generator's step: its images are to be taken for real (eq. 3)."""
-        doubt = self.options.judge(models).generated(batch["made"])
+        made = batch.get("made")
+        if made is None:
+            made = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
+        doubt = self.options.judge(models).generated(made)
         # softplus(-x) = -log f, and -softplus(x) = log(1 - f), of logits x; both are stable.
         deceit = F.softplus(-doubt).mean()
         if self.options.generator_loss == "minmax":
@@ -150,24 +202,64 @@ class AdversarialLosses:
         return Loss(deceit, {"deceit": deceit})
 
 
-def train_adversarially(models: Models, options: AdversarialOptions, ctx: ClientContext) -> None:
+def slope_penalty(judge: Judge, real: Tensor, made: Tensor, mix: Tensor) -> Tensor:
+    """The mean of (|df / dx| - 1)^2 at points x between real and generated samples, scalar.
+
+    Gulrajani et al. 2017, arXiv 1704.00028, whose critic is f, the probability of being real, as in DaFKD's
+    released code. The norm is a whole sample's; that code takes it over an image's channels alone.
+
+    Args:
+        judge: gradient of the penalty reaches it.
+        real, made: [batch, ...].
+        mix: [batch], in [0, 1], the share of the real sample.
+    """
+    share = mix.view(-1, *[1] * (real.dim() - 1))
+
+    def believed(samples: Tensor) -> Tensor:
+        return torch.sigmoid(judge.generated(samples)).sum()
+
+    # torch.func, because autograd.grad cannot run where a group of clients trains under vmap.
+    slopes: Tensor = torch.func.grad(believed)(share * real + (1 - share) * made)
+    # At 0 the norm has no gradient.
+    norms = (slopes.flatten(1).square().sum(1) + 1e-12).sqrt()
+    return (norms - 1).square().mean()
+
+
+def train_adversarially(
+    models: Models,
+    options: AdversarialOptions,
+    epochs: range,
+    learning: Collection[str],
+    optimizer: Optimizer,
+    ctx: ClientContext,
+) -> None:
     """A client's epochs: on each batch classifier and discriminator, then the generator.
 
     Args:
-        models: "student", "discriminator" and "generator", all to be trained; the first two by the recipe's
-            optimiser, the third by the options'.
+        models: "student", "discriminator" and "generator".
         options: the method's.
+        epochs: numbers of the passes.
+        learning: "discriminator" and "generator", or one of them; the other stays as it is.
+        optimizer: on the student. The discriminator has one by the same recipe, the generator the options'.
         ctx: the client's; labels and noise of generated samples are from its streams "labels" and "noise".
     """
     losses, generator = AdversarialLosses(options), models["generator"]
-    heads = [Optimizer(ctx.local.optimizer, models[name]) for name in ("student", "discriminator")]
-    deceit = Phase(losses.deceive, [Optimizer(options.generator.optimizer, generator)])
+    judging = "discriminator" in learning
+    phases = [Phase(label_loss, [optimizer])]
+    if judging:
+        head = Optimizer(ctx.local.optimizer, models["discriminator"])
+        phases = [Phase(losses.classify_and_judge, [optimizer, head])]
+    if "generator" in learning:
+        phases.append(Phase(losses.deceive, [Optimizer(options.generator.optimizer, generator)]))
 
     def batches() -> Iterator[OwnBatch]:
-        for epoch in range(ctx.local.epochs):
+        for epoch in epochs:
             for drawn in ctx.batches(epoch):
                 wanted = uniform_labels(len(drawn.indices), ctx)
-                yield drawn, {"wanted": wanted, "noise": noise(len(wanted), generator, ctx)}
+                further = {"wanted": wanted, "noise": noise(len(wanted), generator, ctx)}
+                if options.gradient_penalty and judging:
+                    stream = ctx.stream("interpolation")
+                    further["mix"] = torch.rand(len(wanted), generator=stream, device=ctx.device)
+                yield drawn, further
 
-    phases = [Phase(losses.classify_and_judge, heads), deceit]
     train_phases(models, phases, batches, ctx, given=ctx.scale._asdict())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -15,6 +18,22 @@ from rayfed_kd.recipe.schema import OptimizerRecipe
 from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
 from rayfed_kd.toolbox.losses import cross_entropy, diversity_loss, target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer
+
+BatchNormMode = Literal["keep", "update", "eval"]
+"""What BatchNorm layers of a model do that learns from samples which it will not be evaluated on:
+
+- `keep`: they normalise by the batch's own statistics and leave the running ones alone;
+- `update`: likewise, and the running ones follow the batch, as any model in torch's train mode does;
+- `eval`: they normalise by the running ones, which stay.
+"""
+BATCHNORM = "BatchNorm on them: batch statistics (keep, update: running ones stay, follow), or running (eval)"
+
+
+def normalising(model: FlatModule, mode: BatchNormMode) -> AbstractContextManager[None]:
+    """Within, BatchNorm layers of a model in train mode do what `mode` says."""
+    if mode == "update":
+        return nullcontext()
+    return model.keeping_statistics() if mode == "keep" else model.using_running_statistics()
 
 
 @dataclass(frozen=True)
@@ -30,12 +49,20 @@ class GeneratorTraining:
 
 @dataclass(frozen=True)
 class Distillation:
-    """How a server distils into a student."""
+    """How a server distils into a student.
+
+    Attributes:
+        epochs, batch_size, optimizer, temperature: of the steps.
+        batchnorm: what the student's BatchNorm layers do.
+        decay: factor of the rate after three epochs in a row without a smaller loss; 1: none.
+    """
 
     epochs: int
     batch_size: int
     optimizer: OptimizerRecipe
     temperature: float = 1.0
+    batchnorm: BatchNormMode = "keep"
+    decay: float = 1.0
 
 
 class FeatureGenerator(GeneratorOptions):
@@ -95,13 +122,43 @@ def distil(
         predict: the student's logits on samples.
         samples: [n, ...].
         targets: [n, classes], probabilities.
-        options: epochs, batch size, rates, temperature.
+        options: epochs, batch size, rates, temperature, BatchNorm.
         ctx: logs `distillation`.
     """
-    optimizer = Optimizer(options.optimizer, student)
+    optimizer, pace = Optimizer(options.optimizer, student), Pace(options.decay)
     for _ in range(options.epochs):
         order = torch.randperm(len(samples), generator=ctx.stream("distillation order"), device=ctx.device)
+        losses = []
         for chosen in torch.split(order, options.batch_size):
-            loss = target_divergence(targets[chosen], predict(samples[chosen]), options.temperature)
+            with normalising(student, options.batchnorm):
+                logits = predict(samples[chosen])
+            loss = target_divergence(targets[chosen], logits, options.temperature)
             ctx.log(distillation=loss)
-            optimizer.minimise(loss)
+            optimizer.minimise(loss, factor=pace.factor)
+            losses.append(loss.detach())
+        if options.decay < 1:
+            pace.note(torch.stack(losses).mean().item())
+
+
+@dataclass
+class Pace:
+    """torch's ReduceLROnPlateau with patience 2, as a factor of the rate: DaFKD's released code has it.
+
+    Attributes:
+        decay: what the factor is multiplied by in an epoch that is the third without a new best.
+        factor: of the recipe's rate.
+    """
+
+    decay: float
+    factor: float = 1.0
+    _best: float = math.inf
+    _waited: int = 0
+
+    def note(self, loss: float) -> None:
+        """Takes an epoch's mean loss; a new best is smaller by more than one in 10,000, as in torch."""
+        if loss < self._best * (1 - 1e-4):
+            self._best, self._waited = loss, 0
+            return
+        self._waited += 1
+        if self._waited > 2:
+            self.factor, self._waited = self.factor * self.decay, 0

@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from rayfed_kd.protocol import Architecture, MethodOptions, OptimizerRecipe, ServerContext, weighted_mean
+from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode
 from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer, faded
+from rayfed_kd.toolbox.public_data import AugmentingOptions
 
 # In nats; without a bound a client that is certain would weigh infinitely.
 LEAST_ENTROPY = 1e-8
@@ -56,7 +58,7 @@ class Plateau(MethodOptions):
     patience: int = Field(10, ge=0, description="rounds without a new best that are waited through")
 
 
-class GEMOptions(MethodOptions):
+class GEMOptions(AugmentingOptions):
     """FedGEM's options; E of the recipe's `local` are a client's epochs on its own data."""
 
     server: ServerModel = ServerModel()
@@ -68,6 +70,7 @@ class GEMOptions(MethodOptions):
     public_epochs: int = Field(1, ge=0, description="a client's passes over the public set")
     start_epochs: int = Field(1, ge=0, description="a client's first epochs on its own data")
     plateau: Plateau | None = Field(None, description="a schedule of the learning rates; null: constant")
+    batchnorm: BatchNormMode = Field("update", description="at clients on public images: " + BATCHNORM)
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,11 @@ def blended(teacher: Tensor, epsilon: float) -> Lesson:
 
 
 def learn_public(
-    server: ServerState, teach: Teach, options: GEMOptions, ctx: ServerContext
+    server: ServerState,
+    teach: Teach,
+    options: GEMOptions,
+    ctx: ServerContext,
+    branch: Literal["train", "eval"] = "train",
 ) -> tuple[ServerState, Tensor]:
     """The server's epochs on the public set (Algorithm 1, lines 4 to 15), and L_s, [N0, C], on the CPU.
 
@@ -129,6 +136,8 @@ def learn_public(
         teach: (ids, the server's logits, labels) of a batch -> how it is learned.
         options: the method's.
         ctx: logs `server`.
+        branch: whose logits `teach` gets, and the plateau's accuracy is of: those of the training forward,
+            or those that the model in eval mode has for the stored images before the step.
     """
     public = ctx.public
     model = ctx.model(server.model, "server")
@@ -138,16 +147,19 @@ def learn_public(
     right = 0.0
     for epoch in range(options.server_epochs):
         for ids, images in public.epoch(epoch, options.server_batch_size):
-            labels, logits = public.labels(ids), model(images)
-            lesson = teach(ids, logits.detach(), labels)
+            labels = public.labels(ids)
+            # Before the training forward, which moves the running statistics.
+            evaluated = model.predict(images) if branch == "eval" else None
+            logits = model(options.training_images(ids, images, ctx))
+            judged = logits.detach() if evaluated is None else evaluated
+            lesson = teach(ids, judged, labels)
             shares = (lesson.hard, lesson.soft)
             loss = blended_loss(logits, labels, lesson.teacher, shares, options.temperature)
             ctx.log(server=loss)
             optimizer.minimise(loss)
             # L_s of a batch is from right after its own step (Algorithm 1), not from the round's last model.
             knowledge[ids] = model.predict(images)
-            # Of the training forward's logits, by which FedGEMS chooses its branches as well.
-            right += float((logits.argmax(dim=1) == labels).sum())
+            right += float((judged.argmax(dim=1) == labels).sum())
     moments = {name: value.cpu() for name, value in optimizer.state().items()}
     learned = replace(server, model=model.vector().cpu(), moments=moments)
     accuracy = right / (options.server_epochs * len(public))

@@ -106,12 +106,13 @@ class FreeSteps:
     ctx: ClientContext
     epochs: Iterable[int]
     optimizer: Optimizer
+    clip: float | None = None
 
     def run(self) -> None:
         """Makes them, one batch after another."""
         for epoch in self.epochs:
             for images, labels in self.ctx.epoch(epoch):
-                self.optimizer.minimise(self.loss(images, labels))
+                self.optimizer.minimise(self.loss(images, labels), clip=self.clip)
 
 
 def train_local_epochs(
@@ -120,6 +121,7 @@ def train_local_epochs(
     ctx: ClientContext,
     epochs: Iterable[int] | None = None,
     optimizer: Optimizer | None = None,
+    clip: float | None = None,
 ) -> None:
     """Steps on any `loss(images, labels)` over the client's batches; this client trains alone.
 
@@ -130,10 +132,11 @@ def train_local_epochs(
         ctx: the client's.
         epochs: numbers of the passes; None: 0 to E - 1.
         optimizer: on the student's parameters, or on a part of them; None: the recipe's, afresh.
+        clip: largest Euclidean norm of a step's gradient; None: any.
     """
     stepping = Optimizer(ctx.local.optimizer, student) if optimizer is None else optimizer
     passes = range(ctx.local.epochs) if epochs is None else tuple(epochs)
-    _run(FreeSteps(student, loss, ctx, passes, stepping), ctx)
+    _run(FreeSteps(student, loss, ctx, passes, stepping, clip), ctx)
 
 
 def train_batches(
@@ -229,6 +232,11 @@ def train_on_labels(
         optimizer: on the student's parameters, or on a part of them; None: the recipe's, afresh.
     """
     train_batches({"student": student}, label_loss, ctx, epochs=epochs, optimizer=optimizer)
+
+
+def equal_steps(sizes: Sequence[int], batch_size: int) -> int:
+    """The same number of steps an epoch for every client, as in FedKF's code: floor(sum n_k / (K B))."""
+    return sum(sizes) // (len(sizes) * batch_size)
 
 
 def mean_loss(model: FlatModule, ctx: ClientContext) -> float:

@@ -6,6 +6,7 @@ Of DaFKD (Wang et al., CVPR 2023, eq. 7 and 8), whose members weigh by their dis
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context, MethodOptions, OptimizerRecipe, Replies, ServerContext
-from rayfed_kd.toolbox.distillation import Distillation, distil
+from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, Distillation, distil
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import generate
 
@@ -32,6 +33,14 @@ class MixtureOptions(MethodOptions):
     distill_batches: int = Field(40, ge=1, description="batches of generated samples a round")
     distill_epochs: int = Field(1, ge=0, description="passes over them; 0: w is w^. Released: 40")
     distill_lr: float = Field(0.01, gt=0, description="Adam's learning rate in distillation")
+    distill_decay: float = Field(
+        1.0, gt=0, le=1, description="its factor once a loss stops falling over epochs. Released: 0.2"
+    )
+    generator_statistics: Literal["batch", "running"] = Field(
+        "batch",
+        description="BatchNorm of the averaged generator that draws samples: of the batch, or running",
+    )
+    batchnorm: BatchNormMode = Field("keep", description=BATCHNORM)
 
     def prediction(self, logits: Tensor) -> Tensor:
         """What is mixed, of logits [..., classes]: probabilities, or logits, at temperature T."""
@@ -42,6 +51,13 @@ class MixtureOptions(MethodOptions):
         """Probabilities, [n, classes], of a mixture."""
         return mixed.softmax(dim=-1) if self.target == "logits" else mixed
 
+    def drawing(self, generator: FlatModule) -> AbstractContextManager[None]:
+        """Within, the averaged generator, in eval mode, normalises as `generator_statistics` says."""
+        # Averaged running statistics do not fit averaged weights: what is drawn with them has less contrast.
+        if self.generator_statistics == "running":
+            return nullcontext()
+        return generator.using_batch_statistics()
+
     def samples(self, generator: FlatModule, seed: int, ctx: Context) -> Tensor:
         """A round's distillation samples, [n, ...]: the same wherever they are computed."""
         # Drawn on the CPU, so that server and clients get the same noise and labels on any device.
@@ -49,10 +65,12 @@ class MixtureOptions(MethodOptions):
         count = self.distill_batches * ctx.local.batch_size
         z = torch.randn(count, generator.latent, generator=stream).to(ctx.device)
         labels = torch.randint(ctx.classes, (count,), generator=stream).to(ctx.device)
-        with torch.no_grad():
+        # As many at a time as the clients' steps made, so that batch statistics are of as many.
+        size = ctx.local.batch_size if self.generator_statistics == "batch" else CHUNK
+        with torch.no_grad(), self.drawing(generator):
             drawn = [
                 generate(generator, *part, ctx)
-                for part in zip(torch.split(z, CHUNK), torch.split(labels, CHUNK), strict=True)
+                for part in zip(torch.split(z, size), torch.split(labels, size), strict=True)
             ]
         return torch.cat(drawn)
 
@@ -74,7 +92,10 @@ class MixtureOptions(MethodOptions):
             ctx: logs `distillation`.
         """
         recipe = OptimizerRecipe(name="adam", lr=self.distill_lr)
-        plan = Distillation(self.distill_epochs, ctx.local.batch_size, recipe, self.temperature)
+        size, temperature = ctx.local.batch_size, self.temperature
+        plan = Distillation(
+            self.distill_epochs, size, recipe, temperature, self.batchnorm, self.distill_decay
+        )
         distil(student, predict, samples, mixed, plan, ctx)
 
 

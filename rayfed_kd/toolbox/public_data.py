@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_kd.data.augment import augment, check_augmentation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context, MethodOptions, ServerContext
@@ -39,6 +42,25 @@ class PublicOptions(MethodOptions):
         # Drawn on the CPU, so that server and clients get the same samples on any device.
         order = torch.randperm(len(ctx.public), generator=torch.Generator().manual_seed(int(seed)))
         return order[: self.public_samples].to(ctx.device)
+
+
+class AugmentingOptions(MethodOptions):
+    """How public images are changed where a model trains on them."""
+
+    public_augment: Literal["none", "crop_flip", "reflect_crop_flip", "crop_flip_rotate"] = Field(
+        "none", description="augmentation of public images in training; predictions are of the stored ones"
+    )
+
+    def check_augment(self, ctx: Context) -> None:
+        """Raises RecipeError if the images cannot take it."""
+        check_augmentation(self.public_augment, ctx.shape, "method.public_augment")
+
+    def training_images(self, ids: Tensor, stored: Tensor, ctx: Context) -> Tensor:
+        """What a model trains on in place of stored images: [n, ...], normalised, of public samples [n]."""
+        if self.public_augment == "none":
+            return stored
+        stream = ctx.stream("public augment")
+        return ctx.public.images(ids, partial(augment, name=self.public_augment, stream=stream))
 
 
 def drawn_seed(ctx: ServerContext) -> int:
@@ -79,6 +101,7 @@ def train_on_public(
     epochs: int,
     batch_size: int,
     optimizer: Optimizer,
+    labelled: bool = False,
 ) -> None:
     """Steps on what is said of public samples; clients of a group take them as one.
 
@@ -90,11 +113,17 @@ def train_on_public(
         epochs: passes over the samples, each in an order of its own.
         batch_size: samples a step.
         optimizer: on the student.
+        labelled: whether a batch has "labels" as well, [batch] int64.
+    Raises: RunError if labels are asked for and the public labels are not known.
     """
+    ids, values = said
 
     def batches() -> Iterator[OwnBatch]:
-        for images, values in paired_batches(*said, ctx, range(epochs), batch_size):
-            yield None, {"images": images, "said": values}
+        # Both are looked up by the place of a sample among `ids`.
+        places = torch.arange(len(ids), device=ids.device)
+        for images, chosen in paired_batches(ids, places, ctx, range(epochs), batch_size):
+            batch = {"images": images, "said": values[chosen]}
+            yield None, {**batch, "labels": ctx.public.labels(ids[chosen])} if labelled else batch
 
     train_phases({"student": student}, [Phase(loss, [optimizer])], batches, ctx)
 
@@ -108,6 +137,7 @@ def train_on_public_labels(
     optimizer: Optimizer,
     loss: BatchLoss,
     said: Tensor | None = None,
+    augmenting: AugmentingOptions | None = None,
 ) -> None:
     """Steps on the labels of all public samples, and on what is said of them.
 
@@ -119,13 +149,15 @@ def train_on_public_labels(
         optimizer: on the student.
         loss: of a batch with "images" [batch, ...], "labels" [batch] int64, and "said" if it is given.
         said: by id, [N0, ...].
+        augmenting: how images are changed; None: not at all.
     Raises: RunError if the public labels are not known.
     """
 
     def batches() -> Iterator[OwnBatch]:
         public = ctx.public
         for epoch in range(epochs):
-            for ids, images in public.epoch(epoch, batch_size):
+            for ids, stored in public.epoch(epoch, batch_size):
+                images = stored if augmenting is None else augmenting.training_images(ids, stored, ctx)
                 batch = {"images": images, "labels": public.labels(ids)}
                 yield None, batch if said is None else {**batch, "said": said[ids]}
 

@@ -10,7 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.errors import RecipeError, nearest, shortened, shown
+from rayfed_kd.recipe.yaml_documents import WHOLE_NUMBERS
+
+MOST_WIDE = 10**18  # numbers of a randint: random streams and Python's ranges take no more than 63 bits
 
 
 class Distribution(Protocol):
@@ -121,13 +124,13 @@ def parse_distribution(key: str, entry: Any) -> Distribution:
     """
     if not isinstance(entry, Mapping) or len(entry) != 1:
         raise RecipeError(
-            f"{key} = {entry!r}: expected one of {', '.join(_PARSERS)} with its values, "
+            f"{key} = {shown(entry)}: expected one of {', '.join(_PARSERS)} with its values, "
             "as {uniform: [0, 2]}"
         )
     kind, values = next(iter(entry.items()))
     if kind not in _PARSERS:
         raise RecipeError(
-            f"{key}: {kind!r} is no distribution; there are {', '.join(_PARSERS)}.",
+            f"{key}: {shown(kind)} is no distribution; there are {', '.join(_PARSERS)}.",
             hint=nearest(str(kind), _PARSERS),
         )
     return _PARSERS[kind](f"{key}.{kind}", values)
@@ -140,36 +143,41 @@ def _parse_uniform(path: str, values: Any) -> Uniform:
 def _parse_loguniform(path: str, values: Any) -> LogUniform:
     low, high = _finite_range(path, values)
     if low <= 0:
-        raise RecipeError(f"{path} = {values!r}: expected a low end above 0, which has a logarithm")
+        raise RecipeError(f"{path} = {shown(values)}: expected a low end above 0, which has a logarithm")
     return LogUniform(low, high)
 
 
 def _parse_randint(path: str, values: Any) -> RandInt:
     low, high = _range(path, values)
     if not all(isinstance(value, int) and not isinstance(value, bool) for value in (low, high)):
-        raise RecipeError(f"{path} = {values!r}: expected two whole numbers")
+        raise RecipeError(f"{path} = {shown(values)}: expected two whole numbers")
+    if not (low in WHOLE_NUMBERS and high in WHOLE_NUMBERS and high - low < MOST_WIDE):
+        raise RecipeError(f"{path} = {shown(values)}: expected whole numbers of at most 18 digits")
     return RandInt(low, high)
 
 
 def _parse_choice(path: str, values: Any) -> Choice:
     if not isinstance(values, list) or not values:
-        raise RecipeError(f"{path} = {values!r}: expected a list of at least one value")
+        raise RecipeError(f"{path} = {shown(values)}: expected a list of at least one value")
     try:
         texts = [json.dumps(value, sort_keys=True, allow_nan=False) for value in values]
     except (TypeError, ValueError):
         raise RecipeError(
-            f"{path} = {values!r}: expected finite numbers, text, true, false, null, lists or keys"
+            f"{path} = {shown(values)}: expected finite numbers, text, true, false, null, lists or keys"
         ) from None
     repeated = next((text for text in texts if texts.count(text) > 1), None)
     if repeated is not None:
-        raise RecipeError(f"{path}: {repeated} is listed twice; expected every value once")
+        raise RecipeError(f"{path}: {shortened(repeated)} is listed twice; expected every value once")
     return Choice(tuple(values))
 
 
 def _finite_range(path: str, values: Any) -> tuple[float, float]:
-    low, high = (float(value) for value in _range(path, values))
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise RecipeError(f"{path} = {values!r}: expected two finite numbers")
+    try:
+        low, high = (float(value) for value in _range(path, values))
+    except OverflowError:
+        low = high = math.inf
+    if not math.isfinite(high - low):  # both ends, and what random streams draw from
+        raise RecipeError(f"{path} = {shown(values)}: expected two finite numbers, and a finite distance")
     return low, high
 
 
@@ -178,7 +186,7 @@ def _range(path: str, values: Any) -> tuple[Any, Any]:
         isinstance(value, int | float) and not isinstance(value, bool) for value in values
     )
     if not numbers or len(values) != 2 or not values[0] < values[1]:
-        raise RecipeError(f"{path} = {values!r}: expected two numbers, low before high")
+        raise RecipeError(f"{path} = {shown(values)}: expected two numbers, low before high")
     return values[0], values[1]
 
 

@@ -9,7 +9,6 @@ that was cut off goes on from its checkpoint.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,11 +17,19 @@ from typing import Any, Literal
 
 import yaml
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, unwritable_folder, write_json
-from rayfed_kd.recipe.loading import load_yaml
+from rayfed_kd.errors import DataError, RecipeError, naming, shortened
+from rayfed_kd.files import (
+    atomic_write,
+    locked_folder,
+    read_json,
+    remove_unfinished,
+    unwritable_folder,
+    write_json,
+)
 from rayfed_kd.recipe.schema import EXECUTION
+from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.space import Coefficients
@@ -31,7 +38,7 @@ SearchName = Literal["random", "optuna", "grid"]
 SchedulerName = Literal["asha", "fifo"]
 Status = Literal["running", "finished", "stopped", "failed"]
 
-SEARCH_FILE = "search.yaml"
+SEARCH_FILE, TRIAL_FILE = "search.yaml", "trial.json"
 # Seconds to wait for a killed trial's process, which may still be writing its last table.
 LOCK_TIMEOUT_S = 60.0
 
@@ -73,6 +80,18 @@ class SearchSettings:
         ignored = {f"recipe.{key}" for key in EXECUTION}
         changed = [key for key in new if key not in ignored and new[key] != old.get(key)]
         return "; ".join(f"{key} was {old.get(key)}, is {new[key]}" for key in changed) or None
+
+
+def _read_settings(file: Path) -> dict[str, Any]:
+    """What search.yaml holds.
+
+    Raises: RecipeError if it is damaged.
+    """
+    with naming(file):
+        content = read_yaml(file, "search")
+        if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
+            raise RecipeError("damaged: expected the keys recipe, space, metric, search and scheduler")
+    return content
 
 
 def _settings_by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,21 +150,26 @@ class SearchFolder:
         """
         file = self.path / SEARCH_FILE
         if resume and not file.is_file():
-            raise RecipeError(f"--resume: {self.path} holds no search: there is no {SEARCH_FILE}")
+            raise RecipeError(
+                f"--resume: {self.path} holds no search: there is no {SEARCH_FILE}. The same command without "
+                "--resume begins one"
+            )
         if file.is_file() and not resume:
             raise RecipeError(
                 f"{self.path} holds a search already: --resume goes on, or give another --folder"
             )
         if resume:
-            difference = settings.difference(load_yaml(file.read_text(encoding="utf8")))
+            difference = settings.difference(_read_settings(file))
             if difference:
                 raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
         with locked_folder(self.path, "--folder", "searching"):
             try:
-                remove_unfinished(self.path)
+                for folder in (self.path, self.path / "figures"):
+                    remove_unfinished(folder)
                 if not resume:
                     atomic_write(file, yaml.safe_dump(asdict(settings), sort_keys=False))
                 for record in self.records():
+                    remove_unfinished(self.trial(record.number), TRIAL_FILE)
                     if record.status == "failed":
                         self.write_record(replace(record, status="running", error=None))
             except OSError as error:
@@ -159,9 +183,8 @@ class SearchFolder:
             RecipeError: another version of rayfed-kd wrote search.yaml, with other keys.
         """
         file = self.path / SEARCH_FILE
-        content = load_yaml(file.read_text(encoding="utf8"))
         try:
-            return SearchSettings(**content)
+            return SearchSettings(**_read_settings(file))
         except TypeError:
             raise RecipeError(
                 f"{file}: another version of rayfed-kd wrote this search, and this version cannot read it"
@@ -191,12 +214,22 @@ class SearchFolder:
         """Write a trial's record, and create the trial's folder if needed."""
         folder = self.trial(record.number)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "trial.json", asdict(record))
+        write_json(folder / TRIAL_FILE, asdict(record))
 
     def record(self, number: int) -> TrialRecord | None:
-        """A trial's record; None before the trial began."""
-        path = self.trial(number) / "trial.json"
-        return TrialRecord(**json.loads(path.read_text(encoding="utf8"))) if path.is_file() else None
+        """A trial's record; None before the trial began.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        path = self.trial(number) / TRIAL_FILE
+        content = read_json(path)
+        if not content:
+            return None
+        try:
+            return TypeAdapter(TrialRecord).validate_python(content)
+        except ValidationError as error:
+            raise DataError(f"{path} is damaged: {shortened(' '.join(str(error).split()), 300)}") from None
 
     def records(self) -> list[TrialRecord]:
         """The records of all trials that began, by number: trials begin in that order."""

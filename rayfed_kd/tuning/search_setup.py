@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.files import file_name
+from rayfed_kd.files import file_name, path_fault
 from rayfed_kd.protocol import Personal, ServerContext
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.tuning.metric import SearchMetric, choose_metric
 from rayfed_kd.tuning.proposers import ListedProposer, OptunaProposer, Proposer
 from rayfed_kd.tuning.search_folder import SchedulerName, SearchFolder, SearchName, SearchSettings
-from rayfed_kd.tuning.space import Coefficients, Space, read_space
+from rayfed_kd.tuning.space import MOST_TRIALS, Coefficients, Space, read_space
 
 DEFAULT_TRIALS = 10
 
@@ -110,6 +110,8 @@ def prepare_search(
             message = f"trial {number}, {dict(coefficients)}: {error.message}"
             raise RecipeError(message, error.path, error.hint, space.source) from None
     trials = len(listed) if request.search == "grid" else _number_of_trials(request, space)
+    if fault := path_fault(str(request.folder)):
+        raise RecipeError(f"--folder: {fault}")
     folder = SearchFolder(Path(request.folder).expanduser().resolve())
     return Search(recipe, space, metric, request.search, request.scheduler, trials, listed, folder)
 
@@ -127,6 +129,8 @@ def _number_of_trials(request: SearchRequest, space: Space) -> int:
     samples = next((n for n in (request.samples, space.samples) if n is not None), DEFAULT_TRIALS)
     if samples < 1:
         raise RecipeError(f"--samples {samples}: expected a number of trials of at least 1")
+    if samples > MOST_TRIALS:
+        raise RecipeError(f"--samples {samples}: expected at most {MOST_TRIALS:,} trials")
     return samples
 
 

@@ -19,16 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from rayfed_kd.errors import RecipeError, naming, nearest
-from rayfed_kd.recipe.loading import load_yaml
+from rayfed_kd.errors import RecipeError, naming, shown
+from rayfed_kd.recipe.loading import MOST_STEPS
 from rayfed_kd.recipe.schema import EXECUTION
+from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.validation import validate
+from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.tuning.distributions import Distribution, parse_distribution
 
+MOST_TRIALS = 100_000  # of a search: each is a run
 Coefficients = Mapping[str, Any]  # recipe key -> value
 
 # Where and how safely a run runs does not change its result; trials of other lengths cannot be compared.
@@ -80,7 +82,7 @@ class Space:
         Raises:
             RecipeError: a key's values cannot be listed.
         """
-        values_by_key = []
+        values_by_key, combinations = [], 1
         for key, distribution in self.distributions.items():
             values = distribution.all_values()
             if values is None:
@@ -90,6 +92,12 @@ class Space:
                     source=self.source,
                 )
             values_by_key.append(values)
+            combinations *= len(values)
+            if combinations > MOST_TRIALS:  # counted before they are made: they would fill the memory
+                raise RecipeError(
+                    f"a grid of {combinations:,} combinations or more; expected {MOST_TRIALS:,} at most",
+                    source=self.source,
+                )
         for combination in itertools.product(*values_by_key):
             yield dict(zip(self.distributions, combination, strict=True))
 
@@ -124,21 +132,13 @@ def read_space(path: str | Path) -> Space:
     """Read a space file. Whether its keys go with a recipe is not known here: see `Space.check`.
 
     Args:
-        path: a YAML file.
+        path: a YAML file, or the name of a space that comes with the package.
 
     Raises:
         RecipeError: there is no such file, or it is no space file; the message names the file.
     """
-    path = Path(path)
-    if not path.is_file():
-        siblings = [str(p) for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise RecipeError(f"{path}: no such space file.", hint=nearest(str(path), siblings))
     with naming(path):
-        try:
-            content = load_yaml(path.read_text(encoding="utf8"))
-        except yaml.YAMLError as error:
-            raise RecipeError(f"not YAML: {error}") from None
-        return parse_space(content, str(path))
+        return parse_space(read_yaml(find_file(path, "space"), "space file"), str(path))
 
 
 def parse_space(content: Any, source: str) -> Space:
@@ -163,7 +163,9 @@ def parse_space(content: Any, source: str) -> Space:
 
 
 def _check_key(key: str, keys: Sequence[str]) -> None:
-    section = key.partition(".")[0]
+    section, *steps = key.split(".")
+    if not all((section, *steps)) or len(steps) >= MOST_STEPS:
+        raise RecipeError(f"{shown(key)} is no recipe key; expected one, as method.gamma")
     if section in NOT_SEARCHED:
         raise RecipeError(
             f"{key}: {section} is the same in every trial; expected another key, as method.gamma"

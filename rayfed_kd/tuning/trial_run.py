@@ -132,7 +132,7 @@ class TrialRun:
         # The actors of `plan`, for which Ray Tune has placed this trial.
         plan = plan_hosts(prepared.recipe, prepared.setting.schedule.concurrency, self.nodes)
         resumed = (folder / "config.yaml").is_file()
-        run_prepared_on_ray(prepared, on_event, plan=plan, resume=resumed)
+        run_prepared_on_ray(prepared, on_event, plan=plan, resume=resumed, restart=True)
 
     def _trial_recipe(self, number: int, coefficients: Coefficients) -> Recipe:
         folder = json.dumps(str(self.folder.trial(number)))  # quoted: a path may look like another YAML value

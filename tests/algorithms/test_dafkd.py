@@ -1,9 +1,11 @@
 """DaFKD: means, importance, its checks against FedAvg and FedDF, Appendix A and B."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
-from contexts import server_context
+from contexts import running_statistics, server_context
 from runs import Silent, run_in_process
 from torch.nn import functional as F
 
@@ -17,6 +19,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import Replies, Reply
+from rayfed_kd.toolbox.adversarial import slope_penalty
 from rayfed_kd.toolbox.losses import adversarial_loss, target_divergence
 
 SMALL = {
@@ -205,6 +208,93 @@ def test_generated_batches_leave_the_running_statistics_alone():
     flat(torch.randn(8, 1, 8, 8))
     assert not torch.equal(flat.storage[flat.num_parameters :], before)
     assert sim.setting.method.options.sharing
+
+
+@pytest.mark.parametrize(("mode", "moved"), [("keep", False), ("eval", False), ("update", True)])
+def test_distillation_moves_running_statistics_only_if_it_is_asked_to(mode, moved):
+    sim, ctx, server, replies = trained_cohort(f"method.batchnorm={mode}")
+    after = sim.setting.method.absorb(server, replies, ctx)
+    mean = weighted_mean(replies.vectors("student"), [1.0] * len(replies))
+    flat = ctx.frozen_model(mean)
+    assert (not torch.equal(running_statistics(flat, after.weights), running_statistics(flat, mean))) == moved
+    assert not torch.equal(after.weights[: flat.num_parameters], mean[: flat.num_parameters])
+
+
+def test_averaged_generator_draws_with_the_statistics_of_the_batch():
+    """Its last BatchNorm has no parameters, so every batch of 16 images has mean 0 and deviation 1."""
+    sim, ctx, _, replies = trained_cohort()
+    theta = weighted_mean(replies.vectors("generator"), [1.0] * len(replies))
+    generator, options = ctx.frozen_model(theta, "generator"), sim.setting.method.options
+    drawn = options.samples(generator, 5, ctx).view(3, 16, -1)
+    torch.testing.assert_close(drawn.mean(dim=(1, 2)), torch.zeros(3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(drawn.std(dim=(1, 2)), torch.ones(3), rtol=0, atol=2e-3)
+    assert torch.equal(
+        running_statistics(generator, generator.vector()), running_statistics(generator, theta)
+    )
+    by_the_past = options.model_copy(update={"generator_statistics": "running"}).samples(generator, 5, ctx)
+    assert by_the_past.std() < 0.9
+
+
+def test_slope_penalty_by_hand():
+    """f = sigmoid(w x), so |df / dx| = f (1 - f) |w|; between real (2, 0) and made (0, 4), a quarter real."""
+    weight = torch.tensor([0.5, -0.25], requires_grad=True)
+    judge = SimpleNamespace(generated=lambda samples: samples @ weight)
+    penalty = slope_penalty(
+        judge, torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 4.0]]), torch.tensor([0.25])
+    )
+    f = 1 / (1 + np.exp(0.5))  # at (0.5, 3): 0.25 - 0.75
+    assert penalty.item() == pytest.approx((f * (1 - f) * np.hypot(0.5, 0.25) - 1) ** 2, rel=1e-5)
+    penalty.backward()
+    assert weight.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "stays"),
+    [
+        ("discriminator_rounds", {"discriminator"}),
+        ("generator_rounds", {"generator"}),
+        ("adversarial_epochs", {"discriminator", "generator"}),
+    ],
+)
+def test_what_the_schedule_leaves_out_stays_as_it_was(option, stays):
+    _, ctx, server, replies = trained_cohort(f"method.{option}=0")
+    start = {"discriminator": ctx.initial_vector("discriminator"), "generator": server.generator}
+    unchanged = set()
+    for name, vector in start.items():
+        end = ctx.frozen_model(vector, name).num_parameters  # a generator's statistics follow what it draws
+        if all(torch.equal(trained[:end], vector[:end]) for trained in replies.vectors(name)):
+            unchanged.add(name)
+    assert unchanged == stays
+
+
+def test_without_an_adversarial_epoch_the_classifier_trains_as_in_fedavg():
+    _, _, _, with_adversary = trained_cohort("method.adversarial_epochs=0")
+    _, _, _, without = trained_cohort("method.adversarial=false")
+    for first, second in zip(with_adversary, without, strict=True):
+        assert torch.equal(first["student"], second["student"])
+
+
+def test_released_schedule_trains_the_adversary_in_its_first_rounds_and_epochs():
+    """Two rounds, the discriminators learn in one, with the penalty; batched over clients the same."""
+    released = [
+        "method.discriminator_rounds=1",
+        "method.adversarial_epochs=1",
+        "method.gradient_penalty=0.3",
+        "method.temperature=20",
+        "method.distill_epochs=2",
+        "method.distill_decay=0.2",
+        "local.epochs=2",
+    ]
+    logged = []
+    for vectorise in ("off", 3):
+        result = run(*released, f"local.vectorise={vectorise}")
+        rounds = [dict(row["losses"]) for row in result.tables["rounds"].to_pylist()]
+        assert (
+            ["penalty" in row for row in rounds] == ["adversarial" in row for row in rounds] == [True, False]
+        )
+        assert all("deceit" in row for row in rounds)
+        logged.append([row[name] for row in rounds for name in sorted(row)])
+    np.testing.assert_allclose(*logged, rtol=2e-3, atol=2e-3)
 
 
 def test_generators_step_moves_the_generator_alone():

@@ -5,6 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from contexts import running_statistics
 
 from algorithms.fedcog import FedCOG, Options, endless_batches, missing_labels
 from rayfed_kd.data.partition import Partition
@@ -168,3 +169,18 @@ def test_wrong_options_are_answered(override, message, small):
     with pytest.raises(RecipeError) as caught:
         prepare({**small, "method": {"name": "fedcog"}}, [override])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("mode", "moved"), [("update", True), ("keep", False), ("eval", False)])
+def test_running_statistics_are_of_real_images_unless_they_are_to_follow(mode, moved, bench):
+    """Without weight on the distillation, generated images can reach the model by its statistics alone."""
+    net = "model={name: bottleneck_resnet, width: 2}"
+    method = {"name": "fedcog", "steps": 2, "images": 20, "lambda_kd": 1e-12, "batchnorm": mode}
+    changes = (net, "local.epochs=1", "local.optimizer={name: sgd, lr: 0.01}")
+    trained = []
+    for one in (method, {"name": "fedavg"}):
+        table = bench(one, *changes)
+        server = table.method.init_server(table.server())
+        vector = table.exchange(server, [0])[0]["student"]
+        trained.append(running_statistics(table.server().frozen_model(vector), vector))
+    assert (not torch.allclose(*trained, rtol=1e-4, atol=1e-6)) == moved

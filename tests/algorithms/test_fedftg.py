@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from contexts import running_statistics
 from torch.nn import functional as F
 
 from algorithms.fedftg import FedFTG, Options
@@ -207,3 +208,29 @@ def test_wrong_options_are_answered(override, message, small):
     with pytest.raises(RecipeError) as caught:
         prepare({**small, "method": {"name": "fedftg"}}, [override])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("mode", "moved"), [("update", True), ("keep", False), ("eval", False)])
+def test_running_statistics_stay_those_of_real_images_unless_they_are_to_follow(mode, moved, bench):
+    net = "model={name: bottleneck_resnet, width: 2}"
+    table = bench({**METHOD, "iterations": 1, "batchnorm": mode}, "local.epochs=1", net)
+    server = table.method.init_server(table.server())
+    replies = table.exchange(server, [0, 1])
+    after = table.method.absorb(server, replies, table.server())
+    mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
+    flat = table.server().frozen_model(mean)
+    apart = [running_statistics(flat, vector) for vector in (after.weights, mean)]
+    assert (not torch.equal(*apart)) == moved
+    assert not torch.equal(after.weights[: flat.num_parameters], mean[: flat.num_parameters])
+
+
+def test_clients_gradients_are_clipped_at_their_norm(bench):
+    """One step of plain SGD at rate 0.05: the model moves by at most 0.05 times the norm."""
+    changes = ("local.epochs=1", "local.batch_size=1000", "local.optimizer={name: sgd, lr: 0.05}")
+    moved = []
+    for clip in (None, 1e-3, 1e6):
+        table = bench({**METHOD, "clip": clip}, *changes)
+        server = table.method.init_server(table.server())
+        moved.append(table.exchange(server, [0])[0]["student"] - server.weights)
+    assert moved[1].norm().item() == pytest.approx(0.05 * 1e-3, rel=1e-2)
+    assert torch.equal(moved[0], moved[2])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from contexts import server_context
+from contexts import client_context, running_statistics, server_context
 from runs import Silent, run_in_process
 from torch.nn import functional as F
 
@@ -21,9 +21,16 @@ from cluster.server.cohort import EngineCohort
 from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import Message
+from rayfed_kd.protocol import DispatchFacts, Message
 from rayfed_kd.protocol.codec import unpack
-from rayfed_kd.toolbox.larger_server import Plateau, ServerState, entropy_weights, paced
+from rayfed_kd.toolbox.larger_server import (
+    Plateau,
+    ServerState,
+    blended,
+    entropy_weights,
+    learn_public,
+    paced,
+)
 from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -361,3 +368,67 @@ def test_what_does_not_fit_is_refused_before_the_first_round(changes, message):
 def test_servers_default_model_is_resnet_56():
     architecture = FedGEMS().architectures()["server"]
     assert (architecture.name, architecture.options) == ("bottleneck_resnet", {"blocks": [6, 6, 6]})
+
+
+NET = ["method.server={name: bottleneck_resnet, blocks: [1, 1, 1], width: 4}", "data.shape=[3, 8, 8]"]
+
+
+def judged_logits(*changes):
+    """The logits by which the first batch's branches were chosen, and the stored images' in both modes."""
+    run_ = simulation(*NET, "method.server_batch_size=45", "method.epsilon=1.0", *changes)
+    ctx, method = server_context(run_.setting, 1), run_.setting.method
+    server = method.init_server(ctx)
+    judged = []
+
+    def teach(ids, logits, labels):
+        judged.append(torch.empty_like(logits).index_copy(0, ids, logits))
+        return blended(logits, 1.0)
+
+    learn_public(server, teach, method.options, ctx, getattr(method.options, "branch", "train"))
+    images = ctx.public.images(ctx.public.ids)
+    with torch.no_grad():
+        modes = {
+            "eval": ctx.frozen_model(server.model, "server")(images),
+            "train": ctx.model(server.model, "server")(images),
+        }
+    return judged[0], modes
+
+
+@pytest.mark.parametrize("branch", ["eval", "train"])
+def test_branch_is_chosen_by_the_forward_pass_that_the_recipe_names(branch):
+    judged, modes = judged_logits(f"method.branch={branch}")
+    torch.testing.assert_close(judged, modes[branch], rtol=1e-4, atol=1e-4)
+    other = modes["train" if branch == "eval" else "eval"]
+    assert not torch.allclose(judged, other, rtol=1e-2, atol=1e-2)
+
+
+def test_augmentation_changes_what_is_trained_on_and_not_what_is_evaluated():
+    """`train` sees the augmented batch, `eval` the stored one."""
+    augmented = "method.public_augment=crop_flip"
+    judged, modes = judged_logits("method.branch=eval", augmented)
+    torch.testing.assert_close(judged, modes["eval"], rtol=1e-4, atol=1e-4)
+    judged, modes = judged_logits("method.branch=train", augmented)
+    assert not torch.allclose(judged, modes["train"], rtol=1e-2, atol=1e-2)
+
+
+def test_clients_train_on_augmented_public_images():
+    plain, augmented = (run(f"method.public_augment={name}", "rounds=1") for name in ("none", "crop_flip"))
+    assert losses(plain)[0]["kl"] != losses(augmented)[0]["kl"]
+
+
+@pytest.mark.parametrize(("mode", "follows"), [("update", True), ("keep", False)])
+def test_clients_statistics_follow_public_images_unless_they_are_kept(mode, follows):
+    net = ["model={name: bottleneck_resnet, blocks: [1, 1, 1], width: 2}", "data.shape=[3, 8, 8]"]
+    setting = prepare(SMALL, [*net, "local.epochs=0", f"method.batchnorm={mode}"]).setting
+    method, ctx = setting.method, client_context(setting, DispatchFacts(0, 1, 1))
+    client = method.init_client(ctx)
+    knowledge = torch.zeros(PUBLIC, CLASSES)
+    after, _ = method.update(client, Message(knowledge=knowledge, rate=1.0), ctx)
+    flat = ctx.frozen_model(client.model)
+    apart = [running_statistics(flat, vector) for vector in (after.model, client.model)]
+    assert (not torch.equal(*apart)) == follows
+
+
+def test_augmentation_that_the_samples_cannot_take_is_refused():
+    with pytest.raises(RecipeError, match=r"method\.public_augment"):
+        prepare(SMALL, ["data.shape=[3]", "method.public_augment=crop_flip"])

@@ -220,7 +220,7 @@ def test_newcomers_are_trained_first():
             r"labels = false: fedmd trains on public labels first",
         ),
         (["method.public_samples=1000"], r"method\.public_samples = 1000: there are 30 in all"),
-        (["method.digest=mae"], r"method\.digest = 'mae': expected 'mae_logits', 'mse_logits' or 'kl'"),
+        (["method.digest=mae"], r"method\.digest = 'mae': expected 'mae_logits', .*'kl' or 'ce_kl'"),
         (
             ["method.consensus=probabilities"],
             r"consensus: probabilities has no logits for digest: mae_logits",
@@ -244,3 +244,29 @@ def test_robust_consensus_ignores_a_liar():
     for name in ("median", "krum", "multi_krum"):
         assert FedMD(Options(aggregation=name)).agreed(replies).tolist() == [[1.0, 2.0]]
     assert FedMD(Options(aggregation="trimmed_mean", trim=0.2)).agreed(replies).tolist() == [[1.0, 2.0]]
+
+
+def test_digest_with_labels_is_cross_entropy_and_t_squared_kl():
+    """Logits (0, 0), label 0: CE log 2. Consensus (2, 0) at T 2 is (1, 0): p = e / (e + 1) against 1/2."""
+    method = FedMD(Options(digest="ce_kl", temperature=2.0, pretrain_public=0))
+    assert method.public_needed == "labels"
+    batch = {"images": None, "said": torch.tensor([[2.0, 0.0]]), "labels": torch.tensor([0])}
+    loss = method.digest_loss({"student": lambda images: torch.zeros(1, 2)}, batch, {})
+    p = np.e / (np.e + 1)
+    kl = p * np.log(2 * p) + (1 - p) * np.log(2 * (1 - p))
+    assert loss.value.item() == pytest.approx(np.log(2) + 4 * kl, rel=1e-5)
+
+
+def test_a_round_of_digest_with_labels_runs_on_the_rounds_public_samples():
+    result = run("method.digest=ce_kl", "method.pretrain_public=0", "method.public_samples=7", "rounds=1")
+    assert dict(result.tables["rounds"].to_pylist()[0]["losses"])["digest"] > 0
+
+
+def test_digest_with_labels_needs_them():
+    changes = [
+        "method.digest=ce_kl",
+        "method.pretrain_public=0",
+        "partition.public={count: 9, labels: false}",
+    ]
+    with pytest.raises(RecipeError, match="fedmd digests public labels"):
+        prepare(SMALL, changes)

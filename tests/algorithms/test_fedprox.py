@@ -8,6 +8,7 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.losses import squared_distance
 
 QUADRATIC = """
+import rayfed_kd
 import torch
 from torch import nn
 
@@ -21,6 +22,7 @@ class Point(nn.Module):
         return self.w.expand(len(images), 1)
 
 
+@rayfed_kd.model_builder
 def point(shape, classes):
     return Point()
 """

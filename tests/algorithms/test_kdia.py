@@ -258,8 +258,8 @@ def test_reference_of_another_model_is_refused_with_both_shapes(tmp_path):
 
 def test_generator_of_images_is_refused_where_the_data_is_grey(tmp_path, monkeypatch):
     (tmp_path / "coloured.py").write_text(
-        "import torch\nfrom torch import nn\nfrom rayfed_kd.models.base import Generator\n\n\n"
-        "def coloured(shape, classes):\n"
+        "import rayfed_kd\nfrom torch import nn\nfrom rayfed_kd.models.base import Generator\n\n\n"
+        "@rayfed_kd.model_builder\ndef coloured(shape, classes):\n"
         "    return Generator(nn.Sequential(nn.Linear(3, 192), nn.Unflatten(1, (3, 8, 8))), 3)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

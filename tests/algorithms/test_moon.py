@@ -121,7 +121,7 @@ def test_wrong_options_are_answered(override, message, small):
 
 def test_model_without_features_is_refused_before_the_first_round(small, monkeypatch, tmp_path):
     (tmp_path / "plain_model.py").write_text(
-        "from torch import nn\n\n\ndef plain(shape, classes):\n"
+        "from torch import nn\nimport rayfed_kd\n\n\n@rayfed_kd.model_builder\ndef plain(shape, classes):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

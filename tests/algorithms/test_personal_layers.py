@@ -386,7 +386,7 @@ def test_bad_options_are_answered_before_the_first_round(method, message):
 @pytest.mark.parametrize("name", ["fedper", "fedper_plus", "fedrep", "fedrep_plus", "fedd2s"])
 def test_model_without_layers_is_refused(name, tmp_path, monkeypatch):
     (tmp_path / "layerless_model.py").write_text(
-        "from torch import nn\n\n\ndef net(shape, classes):\n"
+        "from torch import nn\nimport rayfed_kd\n\n\n@rayfed_kd.model_builder\ndef net(shape, classes):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
     )
     monkeypatch.chdir(tmp_path)

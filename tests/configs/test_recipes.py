@@ -15,8 +15,9 @@ from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.setting.blueprint import make_method
 
-RECIPES = sorted(p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name not in ("compare", "tune"))
-STUDIES = sorted(ROOT.glob("configs/compare/*.yaml"))
+NO_RECIPES = ("claims", "compare", "tune")
+RECIPES = sorted(p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name not in NO_RECIPES)
+STUDIES = sorted([*ROOT.glob("configs/compare/*.yaml"), *ROOT.glob("configs/claims/*.yaml")])
 BASELINES = sorted(ROOT.glob("configs/baselines/*.yaml"))
 SHAPES = {
     "mnist": [1, 28, 28],

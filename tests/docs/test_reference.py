@@ -1,11 +1,10 @@
 """The recipe reference has every key and option, each with a meaning and an example that a recipe takes."""
 
-import importlib.util
 import re
-import sys
 
 import pytest
 import yaml
+from hooks import hook
 from pages import PAGES, code_blocks
 from paths import ROOT
 
@@ -23,15 +22,6 @@ from rayfed_kd.setting.blueprint import make_method, read_names
 
 QUICKSTART = ROOT / "configs/quickstart.yaml"
 CLOCK = "clock.name=lognormal"
-
-
-def hook(name):
-    """A hook of the site, loaded as MkDocs loads it."""
-    spec = importlib.util.spec_from_file_location(f"hook_{name}", ROOT / f"docs/hooks/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 reference = hook("reference")

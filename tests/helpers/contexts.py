@@ -1,5 +1,7 @@
 """Contexts of a setting, for steps that a test calls itself."""
 
+import torch
+
 from rayfed_kd.protocol import ClientContext, ClientData, ServerContext
 
 
@@ -15,3 +17,8 @@ def client_context(setting, facts):
     indices, model = setting.partition.train[client], setting.model_of(client)
     share = ClientData(indices, recipe.data.augment, recipe.local, model)
     return ClientContext(setting.module_pool(), setting.device_data(), share, facts, recipe.seed)
+
+
+def running_statistics(flat, vector):
+    """A vector's running means and variances, without BatchNorm's counters, which are rounded."""
+    return torch.cat([tensor.flatten() for tensor in flat.tensors(vector)[len(flat.parameters()) :]])

@@ -14,8 +14,8 @@ from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import shared_vectors
+from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
-from rayfed_kd.results.tables import SCHEMAS
 
 
 class Silent:

@@ -1,11 +1,23 @@
 """Whole files: the old content or the new one, nothing half written, and names that stay in their folder."""
 
+import ast
 import os
 import stat
 
 import pytest
+from paths import ROOT
 
-from rayfed_kd.files import atomic_write, file_name, folder_name, remove_unfinished, write_json, written_aside
+from rayfed_kd.files import (
+    atomic_write,
+    empty_folder,
+    file_name,
+    folder_name,
+    folder_written_aside,
+    locked_folder,
+    remove_unfinished,
+    write_json,
+    written_aside,
+)
 
 
 def test_text_and_bytes_are_written_whole(tmp_path):
@@ -77,8 +89,68 @@ def test_content_is_on_disk_before_the_name_and_the_name_before_the_end(tmp_path
     assert steps == ["file, 4 bytes", "rename", "folder"]
 
 
+def test_folder_is_whole_or_as_it_was(tmp_path):
+    entry = tmp_path / "entry"
+    with folder_written_aside(entry) as aside:
+        (aside / "old").touch()
+        assert not entry.exists()
+
+    def fill(aside):
+        (aside / "half").touch()
+        raise ValueError("no room")
+
+    with pytest.raises(ValueError, match="no room"), folder_written_aside(entry) as aside:
+        fill(aside)
+    assert [path.name for path in tmp_path.rglob("*")] == ["entry", "old"]
+    with folder_written_aside(entry) as aside:
+        (aside / "new").touch()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["entry", "new"]
+
+
+def test_emptied_folder_stays_locked(tmp_path):
+    folder = tmp_path / "run"
+    with locked_folder(folder, "results.folder", "running"):
+        (folder / "tables").mkdir()
+        (folder / "tables" / "part").touch()
+        (folder / "config.yaml").touch()
+        empty_folder(folder)
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+def writes_in_place(tree):
+    """The calls that write a file under its own name, with their lines."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        modes = {value.value for value in arguments if isinstance(value, ast.Constant)}
+        opens = name == "open" and any(isinstance(mode, str) and set(mode) & set("wax+") for mode in modes)
+        saves = name in ("write_text", "write_bytes", "write_table", "save_file", "savefig") or (
+            name == "save" and ast.unparse(call.func) in ("np.save", "torch.save")
+        )
+        aside = any(word in ast.unparse(call) for word in ("aside", "stream"))
+        if (opens or saves) and not aside:
+            yield call.lineno, ast.unparse(call)
+
+
+def test_no_file_is_written_under_its_own_name():
+    """log.txt and TensorBoard's event files grow; their libraries open them."""
+    sources = [
+        path for room in ("rayfed_kd", "cluster", "algorithms") for path in (ROOT / room).rglob("*.py")
+    ]
+    written = {str(path): [*writes_in_place(ast.parse(path.read_text()))] for path in sources}
+    assert len(sources) > 100
+    assert {path: calls for path, calls in written.items() if calls} == {}
+
+
+def test_a_write_in_place_is_seen():
+    seen = 'path.write_text("x")\nopen(path, "w")\npath.open(mode="ab")\nnp.save(path, a)'
+    assert len([*writes_in_place(ast.parse(seen))]) == 4
+    assert not [*writes_in_place(ast.parse('path.open("rb")\nsetting.save(path)'))]
+
+
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     (tmp_path / ".part-0123456789abcdef-summary.json").touch()
+    (tmp_path / ".part-0123456789abcdef-entry").mkdir()
     (tmp_path / ".lock").touch()
     atomic_write(tmp_path / "summary.json", "{}")
     remove_unfinished(tmp_path)

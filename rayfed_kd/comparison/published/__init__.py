@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, nearest
-from rayfed_kd.recipe.loading import load_yaml
+from rayfed_kd.recipe.yaml_documents import load_yaml
 
 FOLDER = Path(__file__).parent
 _VALUES = ("metric", "mean", "std")

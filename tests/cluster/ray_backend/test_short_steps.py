@@ -18,6 +18,7 @@ from cluster.engine.local import LocalEngine
 from cluster.ray_backend.actors import ClientActor
 from cluster.ray_backend.engine import MOST_S, RayEngine
 from cluster.ray_backend.handles import Enclosed
+from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.placement import Plan
 from cluster.server.cohort import EngineCohort
 from cluster.server.simulation import Simulation
@@ -243,8 +244,7 @@ def test_a_step_that_hangs_among_others_is_found_as_soon_as_one_alone(setting, e
     assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
 
 
-def test_with_a_time_limit_no_step_waits_at_a_host_for_another(setting, engine, monkeypatch):
-    """Its time would pass while the other runs."""
+def test_with_a_time_limit_a_step_that_waits_at_a_host_has_its_whole_time(setting, engine, monkeypatch):
     actors, killed = [InProcess(Long(setting), each_s=0.5)], []
     monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
     made = engine(actors, step_timeout_s=0.9)
@@ -262,3 +262,21 @@ def test_small_message_is_a_copy_that_travels_with_calls(setting, engine):
     assert one.resolve()["student"].tolist() == [0.0, 1.0, 2.0]
     assert one == Enclosed(one.name, {})
     assert one != other  # a host keeps the tensors of the message that it knows by name
+
+
+class GivenUpMeanwhile(Future):
+    """The server's thread gives the step up after the engine has looked at it, and before its answer."""
+
+    def set_result(self, result):
+        self.cancel()
+        super().set_result(result)
+
+
+def test_step_that_is_given_up_while_it_ends_leaves_the_others_their_results(setting, engine):
+    made = engine([InProcess(Paced(setting))])
+    calls = asked(setting, made)[:3]
+    result = made.submit(calls[:1])[0].result(timeout=60)
+    futures = [Future(), GivenUpMeanwhile(), Future()]
+    made._end(Job((-1.0, 1), calls, futures), [result] * 3)
+    assert futures[1].cancelled()
+    assert futures[0].result(timeout=1) is futures[2].result(timeout=1) is result

@@ -8,6 +8,8 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -120,6 +122,7 @@ def test_damaged_checkpoint_is_recognised_and_the_one_before_it_used(damage, tmp
     assert (found.round, found.server.tolist()) == (2, [2.0, 2.0, 2.0])
     assert len(told) == 1
     assert "round-000003.safetensors is damaged" in told[0]
+    assert told[0].endswith("the one before it is used")
 
 
 @pytest.mark.parametrize(("other", "which"), [(FORMAT - 1, "an older"), (FORMAT + 1, "a newer")])
@@ -230,11 +233,104 @@ def test_twice_cut_off_and_resumed_with_a_damaged_checkpoint(tmp_path, monkeypat
     assert_same_run(rayfed_kd.resume(folder, ["rounds=5"], local=True), expected)
 
 
-def test_run_without_a_whole_checkpoint_starts_again(tmp_path):
-    expected = run(tmp_path / "whole")
-    run(tmp_path / "cut", "rounds=2")
-    shutil.rmtree(tmp_path / "cut" / "checkpoints")
-    assert_same_run(rayfed_kd.resume(tmp_path / "cut", ["rounds=4"], local=True), expected)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An undisturbed run of four rounds."""
+    return run(tmp_path_factory.mktemp("whole") / "run", method="fedavg")
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """The same run after two of its rounds."""
+    return run(tmp_path_factory.mktemp("begun") / "run", "rounds=2", method="fedavg").folder
+
+
+@pytest.fixture
+def cut(begun, tmp_path, blank_pictures):
+    """A copy of `begun`, in a folder whose name has a blank, to be damaged and resumed."""
+    return shutil.copytree(begun, tmp_path / "my run")
+
+
+def state_of(folder):
+    """Every file with its content, but for the lock."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_run_without_a_usable_checkpoint_asks_before_it_deletes_rounds(damaged, cut, whole):
+    if damaged:
+        for path in (cut / "checkpoints").glob("*.safetensors"):
+            path.write_bytes(path.read_bytes()[:50])
+    else:
+        shutil.rmtree(cut / "checkpoints")
+    before = state_of(cut)
+    with pytest.raises(RecipeError) as caught:
+        rayfed_kd.resume(cut, ["rounds=4"], local=True)
+    assert "no usable checkpoint" in str(caught.value)
+    assert "its 2 recorded rounds would be deleted" in str(caught.value)
+    assert f"`rayfed-kd resume '{cut}' --restart`" in str(caught.value)
+    assert ("round-000002.safetensors is damaged" in str(caught.value)) == damaged
+    assert "the one before it is used" not in str(caught.value)
+    assert state_of(cut) == before
+    told = []
+    resumed = rayfed_kd.resume(cut, ["rounds=4"], local=True, restart=True, tell=told.append)
+    assert_same_run(resumed, whole)
+    assert told[0].endswith("begins again at round 1, without its 2 recorded rounds")
+
+
+def test_restart_is_not_needed_where_there_is_nothing_to_lose(cut, whole):
+    for name in ("checkpoints", "tables"):
+        shutil.rmtree(cut / name)
+    (cut / "summary.json").unlink()
+    assert_same_run(rayfed_kd.resume(cut, ["rounds=4"], local=True), whole)
+
+
+@pytest.mark.parametrize("table", ["rounds", "messages"])
+def test_lost_newest_part_of_a_table_is_noticed_and_its_round_runs_again(table, cut, whole):
+    folder = cut / "tables" / table
+    merged = pq.read_table(folder / "part-00000001-00000002.parquet")
+    first = merged.filter(pyarrow.compute.equal(merged["round"], 1))
+    (folder / "part-00000001-00000002.parquet").unlink()
+    pq.write_table(first, folder / "part-00000001-00000001.parquet")
+    told = []
+    resumed = rayfed_kd.resume(cut, ["rounds=4"], local=True, tell=told.append)
+    assert len(told) == 1
+    assert f"round-000002.safetensors cannot be used (table {table} has " in told[0]
+    assert_same_run(resumed, whole)
+
+
+def test_checkpoint_serves_an_export_whose_tables_are_gone(cut, tmp_path):
+    shutil.rmtree(cut / "tables")
+    assert len(rayfed_kd.export(cut, "oca", tmp_path / "out")) == 3
+
+
+def test_orphans_and_unusable_checkpoints_go_at_the_next_start(cut):
+    checkpoints = cut / "checkpoints"
+    note = json.loads((checkpoints / "round-000002.json").read_text())
+    (checkpoints / "round-000007.safetensors").write_bytes(b"its note was never written")
+    (checkpoints / ".part-0123456789abcdef-round-000009.json").touch()
+    (checkpoints / "round-000008.json").write_text(json.dumps({**note, "round": 8}))
+    rayfed_kd.resume(cut, ["rounds=3", "checkpoint.keep=1"], local=True)
+    names = sorted(path.name for path in checkpoints.iterdir())
+    assert names == ["round-000003.json", "round-000003.safetensors"]
+
+
+def test_checkpoint_that_a_kill_kept_from_its_end_goes_at_the_next_start(cut):
+    """Killed between the last checkpoint and the removal of the one before it."""
+    (cut / "summary.json").unlink()
+    rayfed_kd.resume(cut, ["checkpoint.keep=1"], local=True)
+    names = sorted(path.name for path in (cut / "checkpoints").iterdir())
+    assert names == ["round-000002.json", "round-000002.safetensors"]
+
+
+def test_run_that_was_killed_after_its_last_round_ends_with_models_and_pictures(cut, begun):
+    (cut / "summary.json").unlink()
+    (cut / "figures" / "curves.png").unlink()
+    resumed = rayfed_kd.resume(cut, local=True)
+    assert sorted(resumed.models) == ["aca", "oca"]
+    assert (cut / "figures" / "curves.png").exists()
+    ended, expected = (json.loads((f / "summary.json").read_text()) for f in (cut, begun))
+    assert ended == expected
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ def test_commands_are_those_of_all_modules():
         "compare",
         "tune",
         "report",
+        "recipes",
         "methods",
         "models",
         "doctor",

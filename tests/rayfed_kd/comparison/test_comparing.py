@@ -223,7 +223,7 @@ def test_failed_run_names_itself(study, monkeypatch):
     def fail(*arguments, **options):
         raise RunError("round 3, client 1")
 
-    monkeypatch.setattr(runs, "_run_local", fail)
+    monkeypatch.setattr(runs, "run_prepared_here", fail)
     with pytest.raises(RunError, match="A, seed 1: round 3, client 1"):
         compare(study, run=run_locally())
 

@@ -147,7 +147,7 @@ def test_entry_with_damaged_meta_is_made_again(counted, content):
 
 def test_what_a_killed_process_left_is_removed(counted):
     entry = load_cached("made", counted.source(), 1.0).folder
-    aside = entry.with_name(f".making-{entry.name}")
+    aside = entry.with_name(f".part-0123456789abcdef-{entry.name}")
     entry.rename(aside)
     (aside / "meta.json").unlink()
     assert load_cached("made", counted.source(), 1.0).folder == entry

@@ -93,14 +93,14 @@ def test_counts_are_of_both_parts_by_class():
     ],
 )
 def test_own_scheme_that_is_wrong_is_told(monkeypatch, scheme, message):
-    monkeypatch.setattr("rayfed_kd.data.partition.load_object", lambda *_: scheme)
+    monkeypatch.setattr("rayfed_kd.data.partition.load_function", lambda *_: scheme)
     with pytest.raises(RecipeError) as told:
         make_partition(pool_of(5), 2, "mine:scheme", {}, stream())
     assert str(told.value) == f"partition.name = 'mine:scheme': {message}"
 
 
 def test_own_scheme_may_give_lists_in_any_order(monkeypatch):
-    monkeypatch.setattr("rayfed_kd.data.partition.load_object", lambda *_: plain_lists)
+    monkeypatch.setattr("rayfed_kd.data.partition.load_function", lambda *_: plain_lists)
     partition = make_partition(pool_of(5), 2, "mine:scheme", {}, stream(), test="official")
     assert (lists(partition.train), partition.train[1].dtype) == ([[0, 2], []], np.int64)
 

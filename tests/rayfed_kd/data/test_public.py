@@ -94,6 +94,23 @@ def test_saved_partition_brings_its_public_set(tmp_path):
         setting(f"partition.file={path}", "partition.public={count: 7}")
 
 
+def test_shared_public_set_is_of_the_clients_training_samples(tmp_path):
+    """The clients' split is that of a recipe without a public set; nobody is tested on a public sample."""
+    shared, path = "partition.public={count: 7, apart: false}", tmp_path / "partition.parquet"
+    drawn, alone = setting(shared).partition, setting("partition.public=null").partition
+    for ours, theirs in zip((*drawn.train, *drawn.test), (*alone.train, *alone.test), strict=True):
+        assert np.array_equal(ours, theirs)
+    assert len(np.unique(drawn.public)) == 7
+    assert np.isin(drawn.public, np.concatenate(drawn.train)).all()
+    drawn.save(path)
+    assert np.array_equal(setting(f"partition.file={path}", shared).partition.public, drawn.public)
+
+
+def test_shared_public_set_cannot_be_larger_than_what_clients_train_on():
+    with pytest.raises(RecipeError, match=r"partition\.public\.count = 59: the clients train on \d+ samples"):
+        setting("partition.public={count: 59, apart: false}")
+
+
 def test_saved_public_sample_that_a_client_has_is_refused(tmp_path):
     drawn, path = setting().partition, tmp_path / "partition.parquet"
     twice = Partition(drawn.train, drawn.test, drawn.origin, np.append(drawn.public, drawn.train[0][0]))

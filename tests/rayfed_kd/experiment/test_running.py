@@ -24,7 +24,8 @@ from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.studies import Study, StudyRun
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.results.tables import SCHEMAS, read_table
+from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.tables import read_table
 
 SMALL = {
     "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},

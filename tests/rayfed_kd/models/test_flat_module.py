@@ -1,5 +1,7 @@
 """A module as one flat vector."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -98,3 +100,28 @@ def test_sum_does_not_lose_small_terms():
 def test_no_vectors_have_no_mean():
     with pytest.raises(ValueError, match="at least one"):
         weighted_mean([], [])
+
+
+@pytest.mark.parametrize(
+    ("mode", "training", "output", "running"),
+    [
+        ("keeping_statistics", True, [-1.0, 1.0], [10.0, 4.0]),
+        ("using_batch_statistics", False, [-1.0, 1.0], [10.0, 4.0]),
+        ("using_running_statistics", True, [-4.5, -3.5], [10.0, 4.0]),
+        (None, True, [-1.0, 1.0], [9.2, 3.8]),
+    ],
+)
+def test_batchnorm_of_the_batch_or_of_the_past(mode, training, output, running):
+    """Batch 1, 3: mean 2, variance 1 (2 unbiased). Running mean 10, variance 4: (1 - 10) / 2, (3 - 10) / 2.
+
+    Momentum 0.1 where the past follows: 0.9 x 10 + 0.1 x 2 = 9.2 and 0.9 x 4 + 0.1 x 2 = 3.8.
+    """
+    flat = FlatModule(nn.BatchNorm1d(1, affine=False, eps=1e-12))
+    flat.load(torch.tensor([10.0, 4.0, 7.0]))
+    flat.train() if training else flat.freeze()
+    with getattr(flat, mode)() if mode else nullcontext():
+        shown = flat(torch.tensor([[1.0], [3.0]]))
+    assert shown.squeeze(1).tolist() == pytest.approx(output)
+    assert flat.vector()[:2].tolist() == pytest.approx(running)
+    assert flat.module.training is training
+    assert flat.module.track_running_stats

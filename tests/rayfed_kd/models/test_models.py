@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
@@ -317,8 +318,23 @@ def test_conditional_image_has_the_published_parameters(shape, expected):
 
 
 @pytest.mark.parametrize(
+    ("shape", "width", "expected"), [((1, 28, 28), 32, 1_317_968), ((3, 32, 32), 8, 1_604_624)]
+)
+def test_dense_image_has_the_parameters_of_its_three_layers(shape, width, expected):
+    """Embeddings (100 + 1 + 10 + 1) u / 2, BatchNorm 2 w, last layer (u + 1) pixels; u = w s s / 16 units."""
+    units, pixels = width * (shape[1] // 4) ** 2, shape[0] * shape[1] ** 2
+    assert expected == 56 * units + 2 * width + (units + 1) * pixels
+    assert count("dense_image", shape, width=width) == expected
+
+
+@pytest.mark.parametrize(
     ("name", "shape"),
-    [("fedcg_feature", (16, 5, 5)), ("conditional_image", (1, 8, 8)), ("dense_feature", (12,))],
+    [
+        ("fedcg_feature", (16, 5, 5)),
+        ("conditional_image", (1, 8, 8)),
+        ("dense_image", (1, 8, 8)),
+        ("dense_feature", (12,)),
+    ],
 )
 def test_conditional_generator_makes_its_space_and_heeds_the_class(name, shape):
     torch.manual_seed(0)
@@ -373,3 +389,12 @@ def test_pooling_before_relu_gives_the_bits_of_relu_before_pooling():
             (maps * torch.arange(maps.numel()).view(maps.shape)).sum().backward()
             found.append((maps.detach(), images.grad))
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(CLASSIFIERS.keys() - {"mlp", "dense"}))
+def test_no_classifier_has_batchnorm_behind_its_last_maps(name):
+    """So generated feature maps, which enter there (KDIA), move no running statistics."""
+    model = make(name, (3, 32, 32), 10)
+    behind = model.stages[last_maps(model, (3, 32, 32))[0] :]
+    assert behind
+    assert not [part for stage in behind for part in stage.modules() if isinstance(part, _BatchNorm)]

@@ -27,7 +27,7 @@ from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.report.page import write_report
-from rayfed_kd.results.tables import TableWriter
+from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
 HEADER = "# Table 2 of Atapour et al. 2024.\n"
@@ -458,11 +458,40 @@ def test_page_needs_the_name_of_one(tmp_path):
         write_report([made(tmp_path / "one")], tmp_path / "page.txt", METHODS)
 
 
-def test_method_of_its_own_is_not_imported_by_a_report(tmp_path, monkeypatch):
-    (tmp_path / "own.py").write_text("raise SystemExit('imported')")
+OWN = {
+    section: {"name": "own_by_folder:Object"}
+    for section in ("method", "model", "data", "partition", "clock", "codec")
+} | {"schedule": {"name": "own_by_folder:Object", "staleness": {"name": "own_by_folder:Object"}}}
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A module that a folder names; importing it ends the test."""
+    (tmp_path / "own_by_folder.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    found = report(made(tmp_path / "one", method={"name": "own:Method"}))
-    assert (found.pairs()["method"], found.pairs()["paper"]) == ("own:Method", "a method of its own")
+
+
+def test_report_imports_nothing_that_a_run_names(own_module, tmp_path):
+    found = report(made(tmp_path / "one", **OWN))
+    assert (found.pairs()["method"], found.pairs()["paper"]) == (
+        "own_by_folder:Object",
+        "a method of its own",
+    )
+
+
+def test_report_imports_nothing_that_a_search_names(own_module, tmp_path):
+    folder = searched(tmp_path / "tune-x")
+    for file in [folder / "search.yaml", *folder.glob("trials/*/config.yaml")]:
+        content = yaml.safe_load(file.read_text())
+        content.get("recipe", content).update(OWN)
+        file.write_text(yaml.safe_dump(content))
+    assert report(folder).tables
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_table_is_read_without_importing_what_its_folder_names(own_module, tmp_path, name):
+    assert read_table(made(tmp_path / "one", **OWN) / "tables", name).num_rows
 
 
 def test_command_writes_both_files_and_refuses_with_exit_code_2(tmp_path):

@@ -12,7 +12,7 @@ from rayfed_kd.results.figures import (
     save_figure,
 )
 from rayfed_kd.results.partition_figures import bubble_figure, heat_map_figure
-from rayfed_kd.results.tables import SCHEMAS
+from rayfed_kd.results.schemas import SCHEMAS
 
 pytestmark = pytest.mark.pictures
 

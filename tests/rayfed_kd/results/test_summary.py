@@ -6,8 +6,8 @@ import math
 import pyarrow as pa
 
 from rayfed_kd.files import write_json
+from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
-from rayfed_kd.results.tables import SCHEMAS
 
 
 def table(name, rows):

@@ -9,7 +9,8 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_kd.results.tables import MERGE_AT, SCHEMAS, TableWriter, read_table
+from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.tables import MERGE_AT, TableWriter, read_table
 
 INT, FLOAT, TEXT = "int64", "double", "string"
 COLUMNS = {
@@ -170,10 +171,10 @@ def test_reader_looks_again_when_parts_merge(tmp_path, monkeypatch):
     writer = written(tmp_path, [1, 2, 3])
     read = pq.read_table
 
-    def merging_first(path):
+    def merging_first(path, **options):
         monkeypatch.setattr(pq, "read_table", read)
         writer.close()
-        return read(path)
+        return read(path, **options)
 
     monkeypatch.setattr(pq, "read_table", merging_first)
     assert rounds_in(tmp_path) == [1, 2, 3]

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rayfed_kd.results.tables import SCHEMAS
+from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tensorboard import SHOWN, RunWriter
 
 ROW = {"wall_s": 3.5, "client_s": 2.0, "bytes_up": 10, "bytes_down": 30, "cohort": 4, "staleness": None}

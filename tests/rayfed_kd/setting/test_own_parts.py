@@ -10,19 +10,23 @@ OWN = """
 import numpy as np
 from torch import nn
 
+from rayfed_kd import data_source, model_builder, partition_scheme
 from rayfed_kd.data.dataset import RawDataset, Source, Split
 from rayfed_kd.models.base import Classifier, Generator
 
 
+@model_builder
 def net(shape, classes, *, hidden: int = 5):
     body = nn.Sequential(nn.Flatten(), nn.Linear(16, hidden), nn.ReLU())
     return Classifier(body, nn.Linear(hidden, classes), hidden)
 
 
+@model_builder
 def draw(shape, classes, *, latent: int = 3):
     return Generator(nn.Sequential(nn.Linear(latent, 16), nn.Unflatten(1, (1, 4, 4)), nn.Sigmoid()), latent)
 
 
+@data_source
 def stripes(folder, *, count: int = 40, value: int = VALUE):
     def decode():
         labels = np.arange(count) % 2
@@ -33,9 +37,30 @@ def stripes(folder, *, count: int = 40, value: int = VALUE):
     return Source((), {"count": count}, decode)
 
 
+@partition_scheme
 def halves(pool, clients, stream, *, first: float = 0.5):
     cut = int(first * len(pool.labels))
     return [np.arange(cut), np.arange(cut, len(pool.labels))]
+
+
+class Net(Classifier):
+    def __init__(self, shape, classes, *, hidden: int = 5):
+        body = nn.Sequential(nn.Flatten(), nn.Linear(16, hidden))
+        super().__init__(body, nn.Linear(hidden, classes), hidden)
+
+
+@model_builder
+def broken(shape, classes):
+    return [][classes]
+
+
+@data_source
+def undecodable(folder):
+    return Source((), {}, lambda: {}["images"])
+
+
+def unmarked(*given, **more):
+    raise AssertionError("called")
 """
 RECIPE = {
     "method": {"name": "fedkf", "generator": {"name": "own_parts:draw", "latent": 4}},
@@ -92,3 +117,45 @@ def test_options_of_own_parts_are_checked_like_all_others(own, override, message
 def test_arrays_of_own_data_are_those_of_its_code(own):
     data = rayfed_kd.prepare(RECIPE).setting.dataset
     assert np.array_equal(np.unique(data.train.images), [0, 200])
+
+
+def test_a_class_of_modules_is_a_model_without_a_mark(own):
+    prepared = rayfed_kd.prepare({**RECIPE, "model": {"name": "own_parts:Net", "hidden": 3}})
+    assert prepared.setting.builders["model"]().feature_size == 3
+
+
+@pytest.mark.parametrize(
+    ("section", "role"),
+    [("model", "model_builder"), ("data", "data_source"), ("partition", "partition_scheme")],
+)
+@pytest.mark.parametrize("name", ["own_parts:unmarked", "shutil:rmtree", "own_parts:halves", "own_parts:net"])
+def test_only_an_object_that_is_marked_for_its_role_is_called(own, tmp_path, section, role, name):
+    if (section, name) in (("model", "own_parts:net"), ("partition", "own_parts:halves")):
+        pytest.skip("its role")
+    (tmp_path / "kept").mkdir()
+    recipe = {**RECIPE, section: {"name": name, **({"folder": "kept"} if section == "data" else {})}}
+    with pytest.raises(
+        RecipeError, match=rf"{section}.name: {name} is not a function marked @rayfed_kd.{role}"
+    ):
+        rayfed_kd.prepare(recipe)
+    assert (tmp_path / "kept").is_dir()
+
+
+def test_generator_that_is_not_marked_is_not_called(own):
+    with pytest.raises(
+        RecipeError, match=r"method.generator.name: own_parts:stripes is not a function marked"
+    ):
+        rayfed_kd.prepare({**RECIPE, "method": {"name": "fedkf", "generator": {"name": "own_parts:stripes"}}})
+
+
+def test_what_own_data_raises_is_one_message_with_its_line(own):
+    message = r"data.name: own_parts:undecodable failed: KeyError: 'images' \(.*own_parts.py, line"
+    with pytest.raises(RecipeError, match=message):
+        rayfed_kd.prepare({**RECIPE, "data": {"name": "own_parts:undecodable"}})
+
+
+def test_what_an_own_model_raises_is_one_message_with_its_line(own):
+    with pytest.raises(
+        RecipeError, match=r"model.name: own_parts:broken failed: IndexError: .*own_parts.py, line"
+    ):
+        rayfed_kd.prepare({**RECIPE, "model": {"name": "own_parts:broken"}})

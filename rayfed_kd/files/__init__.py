@@ -1,0 +1,34 @@
+"""Files and folders on disk: whole files, locked folders, safe names, damage told in one message."""
+
+from rayfed_kd.files.folders import LOCK, locked_folder, unwritable_folder, writing
+from rayfed_kd.files.names import file_name, folder_name, path_fault, plain_folder
+from rayfed_kd.files.reading import read_json, read_parquet
+from rayfed_kd.files.whole import (
+    UNFINISHED_PREFIX,
+    atomic_write,
+    empty_folder,
+    folder_written_aside,
+    remove_unfinished,
+    write_json,
+    written_aside,
+)
+
+__all__ = [
+    "LOCK",
+    "UNFINISHED_PREFIX",
+    "atomic_write",
+    "empty_folder",
+    "file_name",
+    "folder_name",
+    "folder_written_aside",
+    "locked_folder",
+    "path_fault",
+    "plain_folder",
+    "read_json",
+    "read_parquet",
+    "remove_unfinished",
+    "unwritable_folder",
+    "write_json",
+    "writing",
+    "written_aside",
+]

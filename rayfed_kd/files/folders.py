@@ -1,0 +1,78 @@
+"""Folders that a user named: locked while one process fills them, and what cannot be written to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rayfed_kd.errors import RecipeError
+
+# The folder in which Ray unpacks the project for a job that was submitted with --working-dir.
+RAYS_COPIES = "working_dir_files"
+LOCK = ".lock"  # the file that `locked_folder` locks
+
+
+@contextmanager
+def locked_folder(folder: Path, option: str, doing: str, wait_s: float = 0) -> Iterator[None]:
+    """Create the folder if needed, and keep other processes out while the block runs.
+
+    Args:
+        folder: the folder to lock; the lock is the file `.lock` within it.
+        option: the option that names the folder, as results.folder; error messages start with it.
+        doing: what another process that holds the lock is doing, as `running`.
+        wait_s: seconds to wait for another process.
+
+    Raises:
+        RecipeError: another process holds the lock, the folder cannot be written, or it lies in Ray's copy
+            of the project, which Ray removes when the job ends.
+    """
+    if RAYS_COPIES in folder.parts:
+        raise RecipeError(
+            f"{option}: {folder} lies in Ray's copy of the project, which Ray removes when the job ends; "
+            "expected an absolute path on storage that all machines see"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK)
+        lock.acquire(timeout=wait_s)
+    except Timeout:
+        raise RecipeError(f"{option}: another process is {doing} in {folder}") from None
+    except OSError as error:
+        raise unwritable_folder(folder, option, error) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def unwritable_folder(folder: Path, option: str, error: OSError) -> RecipeError:
+    """The error for a folder that cannot be written, with the operating system's reason.
+
+    Args:
+        folder: the folder.
+        option: the option that names it, as results.folder.
+        error: what the operating system said.
+
+    Returns: the error, to be raised by the caller.
+    """
+    return RecipeError(f"{option}: {folder} cannot be written ({error})")
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Let what goes wrong while the block writes to a place become one message that names the option.
+
+    Args:
+        path: the file or folder that the user named.
+        option: the option that names it, as --to.
+
+    Raises:
+        RecipeError: the operating system did not take what was written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unwritable_folder(path, option, error) from None

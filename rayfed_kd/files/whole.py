@@ -1,0 +1,161 @@
+"""Files and folders that are whole or not there: after a kill or a power cut the old content is, or the new.
+
+Every file that the project writes goes through `atomic_write`, or through `written_aside` where a library
+wants a path to write to. Two kinds of files are exceptions, as they grow: log.txt and TensorBoard's event
+files. Both are read line by line or record by record, and nothing that a run needs stands in them alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rayfed_kd.files.folders import LOCK
+
+# Names of unfinished files start with this. The dot hides them from Arrow, which reads a folder as one table.
+UNFINISHED_PREFIX = ".part-"
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write a whole file: after a crash or a power cut the old content is there, or the new one.
+
+    Args:
+        path: the file; its folder exists.
+        content: text, written as UTF-8, or bytes.
+
+    Raises:
+        OSError: the disk does not take the file; what was there before is untouched.
+    """
+    with written_aside(path) as aside:
+        aside.write_bytes(content.encode("utf8") if isinstance(content, str) else content)
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Let the block write another file in the same folder, and rename it to `path` when the block ends.
+
+    For libraries that write to a path themselves, as Arrow, matplotlib and safetensors do. If the block
+    raises, the unfinished file is removed and `path` is untouched.
+
+    Args:
+        path: the file to write; its folder exists.
+
+    Yields: an empty file's path, with the same suffix as `path`, so that a library picks the same format.
+
+    Raises:
+        OSError: the disk does not take the file.
+    """
+    aside = _unfinished(path)
+    os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        yield aside
+        # The order matters: content, then name, then the folder that holds the name.
+        _flush_to_disk(aside)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    _flush_to_disk(path.parent)
+
+
+@contextmanager
+def folder_written_aside(folder: Path) -> Iterator[Path]:
+    """Let the block fill another folder beside, and rename it to `folder` when the block ends.
+
+    A folder that was there is removed first: a kill at that moment leaves none, never half of one. If the
+    block raises, the unfinished folder is removed and `folder` is untouched.
+
+    Args:
+        folder: the folder to make, of plain files; the folder that holds it exists.
+
+    Yields: the empty folder to fill.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    aside = _unfinished(folder)
+    try:
+        aside.mkdir()
+        yield aside
+        for path in aside.iterdir():
+            _flush_to_disk(path)
+        _flush_to_disk(aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    _flush_to_disk(folder.parent)
+
+
+def remove_unfinished(folder: Path, name: str | None = None) -> None:
+    """Remove the files and folders that a killed process left unfinished in a folder.
+
+    Only for what no other process writes: its unfinished files would be removed, too.
+
+    Args:
+        folder: the folder; its other subfolders are left alone.
+        name: of the file or folder that was being written; None: all.
+    """
+    for aside in folder.glob(f"{UNFINISHED_PREFIX}*"):
+        if name is None or aside.name.endswith(f"-{name}"):
+            _remove(aside)
+
+
+def empty_folder(folder: Path) -> None:
+    """Remove all that lies in a folder but its lock, which the caller holds.
+
+    Args:
+        folder: as `locked_folder` made it.
+    """
+    for path in folder.iterdir():
+        if path.name != LOCK:
+            _remove(path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON with `atomic_write`, indented by two spaces.
+
+    Args:
+        path: the file; its folder exists.
+        content: what `json.dumps` takes.
+
+    Raises:
+        OSError: the disk does not take the file.
+    """
+    atomic_write(path, json.dumps(content, indent=2) + "\n")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _unfinished(path: Path) -> Path:
+    """The name of `path` until it is whole.
+
+    It is random: two processes that write the same file never share one, and nobody can put a link there.
+    """
+    return path.with_name(f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}-{path.name}")
+
+
+def _flush_to_disk(path: Path) -> None:
+    """fsync of a file or folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot flush a folder and say EINVAL; a file's content must be flushed.
+        if error.errno != errno.EINVAL or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,148 @@
+"""YAML as recipes, studies and spaces use it: plain values, of bounded size and depth.
+
+A text that YAML's own loader would turn into something else (a date, a set, bytes, an object), or that would
+take hours or all memory (nested thousands of levels, an alias of an alias of an alias), is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayfed_kd.errors import RecipeError, nearest, shortened
+
+MOST_BYTES = 1 << 20  # a recipe that lists something for each of 100,000 clients has half of that
+MOST_LEVELS = 50  # of lists and mappings within one another; a recipe has about five
+MOST_VALUES = 500_000  # what the text stands for once every alias is written out
+MOST_CHARACTERS = 100  # of a number
+WHOLE_NUMBERS = range(-(2**63), 2**63)  # what tables and random streams can hold
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Builds what JSON has, and reads YAML 1.2's floats: PyYAML reads 1e-4, which has no dot, as text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._levels = 0
+        self._values = 0
+        self._values_of: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """As YAML's own; counts levels, and the values that the text stands for."""
+        before, event = self._values, self.peek_event()  # type: ignore[no-untyped-call]
+        if self._levels == MOST_LEVELS:
+            raise _refused(f"more than {MOST_LEVELS} levels of lists and keys", event.start_mark)
+        self._levels += 1
+        node = super().compose_node(parent, index)
+        self._levels -= 1
+        if not isinstance(event, yaml.AliasEvent):
+            self._values += 1
+            self._values_of[id(node)] = self._values - before
+        elif id(node) in self._values_of:
+            self._values += self._values_of[id(node)]
+        else:  # its node is not composed to the end
+            raise _refused("an alias that lies within what it stands for", event.start_mark)
+        if self._values > MOST_VALUES:
+            raise _refused(f"more than {MOST_VALUES} values", event.start_mark)
+        return node
+
+    def construct_scalar(self, node: Any) -> Any:
+        """As YAML's own; a number has a bounded length: Python takes minutes for a million digits."""
+        number = node.tag.endswith((":int", ":float"))
+        if number and len(getattr(node, "value", "")) > MOST_CHARACTERS:
+            raise _refused(f"a number of more than {MOST_CHARACTERS} characters", node.start_mark)
+        return super().construct_scalar(node)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """As YAML's own; refuses what cannot be read as its tag says, and numbers that nothing can hold."""
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, OverflowError, KeyError, IndexError, AttributeError):
+            kind = node.tag.rpartition(":")[2]
+            raise _refused(f"{shortened(repr(node.value))} is no {kind}", node.start_mark) from None
+        problem = None
+        if isinstance(value, int) and value not in WHOLE_NUMBERS:
+            problem = f"{shortened(node.value)} needs more than 64 bits"
+        if isinstance(value, float) and math.isnan(value):
+            problem = "NaN is no number"
+        if isinstance(value, float) and math.isinf(value) and "inf" not in node.value.lower():
+            problem = f"{shortened(node.value)} is too large"
+        if problem is not None:
+            raise _refused(problem, node.start_mark)
+        return value
+
+
+def _refused(problem: str, mark: Any) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(problem=problem, problem_mark=mark)
+
+
+# Tables of its own: those of the base class are shared with all of PyYAML's users. A date is a text.
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_PlainLoader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
+}
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
+    list("-+0123456789."),
+)
+
+
+def load_yaml(text: str) -> Any:
+    """The value of a YAML text: plain values only, as in JSON, but for `.inf`.
+
+    Raises: RecipeError saying what is wrong, and where in the text.
+    """
+    if len(text) > MOST_BYTES:
+        raise RecipeError(f"{len(text):,} characters of YAML; expected at most {MOST_BYTES:,}")
+    try:
+        return yaml.load(text, Loader=_PlainLoader)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"not YAML: {_told(error)}") from None
+
+
+def read_yaml(path: Path, kind: str) -> Any:
+    """The value of a YAML file.
+
+    Args:
+        path: the file.
+        kind: what the file is to be, as `recipe file`, for the message.
+    Raises: RecipeError if there is no such file, it cannot be read or it is no YAML.
+    """
+    try:
+        if not path.is_file():
+            siblings = [str(p) for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+            raise RecipeError(f"no such {kind}.", hint=nearest(str(path), siblings))
+        if path.stat().st_size > MOST_BYTES:
+            raise RecipeError(f"{path.stat().st_size:,} bytes; expected a {kind} of at most {MOST_BYTES:,}")
+        text = path.read_text(encoding="utf8")
+    except OSError as error:
+        raise RecipeError(f"cannot be read ({error.strerror}); expected a {kind}") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"byte {error.start} is not UTF-8; expected a {kind} in UTF-8") from None
+    return load_yaml(text)
+
+
+def yaml_line(value: Any) -> str:
+    """A plain value as a recipe has it in one line, as `{name: sgd, lr: 0.1}`."""
+    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=float("inf"))
+    return text.strip()[1:-1]
+
+
+def _told(error: yaml.YAMLError) -> str:
+    """An error of the loader in one line: the problem and its place, without a copy of the text."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if problem is None:  # of characters that no YAML has
+        return shortened(" ".join(str(error).split()), 200)
+    place = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+    context = getattr(error, "context", None)
+    return shortened(f"{context + ', ' if context else ''}{problem}", 200) + place

@@ -1,0 +1,62 @@
+"""Numbers beside a reply's parts: NaN and infinity are bad replies, a missing one is told by its call."""
+
+import pytest
+from runs import run_in_process
+
+from rayfed_kd.errors import RunError
+
+RECIPE = {
+    "model": {"name": "mlp"},
+    "data": {"name": "digits", "fraction": 0.1},
+    "partition": {"name": "iid", "clients": 3},
+    "local": {"epochs": 1},
+    "sampling": {"fraction": 1.0},
+    "rounds": 3,
+    "evaluation": {"samples": False},
+}
+OWN = """
+from algorithms.fedavg import FedAvg
+from rayfed_kd.protocol import Reply
+
+
+class Given(FedAvg):
+    def client_update(self, client, message, ctx):
+        state, reply = super().client_update(client, message, ctx)
+        if ctx.client == 1 and ctx.round == 2:
+            return state, Reply(student=reply["student"], NUMBERS)
+        return state, reply
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run_with(numbers, *overrides):
+        name = f"own_metadata_{tmp_path.name}"
+        (tmp_path / f"{name}.py").write_text(OWN.replace("NUMBERS", numbers))
+        return run_in_process({**RECIPE, "method": {"name": f"{name}:Given"}}, *overrides)
+
+    return run_with
+
+
+NOT_FINITE = ["float('nan')", "float('inf')", "-float('inf')", "10**400"]
+
+
+@pytest.mark.parametrize("number", NOT_FINITE)
+def test_number_that_is_not_finite_stops_the_run(run, number):
+    message = r"round 2, client 1, client_update: reply number samples has NaN or infinite values"
+    with pytest.raises(RunError, match=message):
+        run(f"samples={number}")
+
+
+@pytest.mark.parametrize("number", NOT_FINITE)
+def test_number_that_is_not_finite_is_dropped_and_counted(run, number):
+    outcome = run(f"samples={number}", "faults.bad_replies=drop")
+    assert outcome.tables["rounds"]["dropped"].to_pylist() == [0, 1, 0]
+
+
+def test_missing_number_is_told_with_round_client_and_step(run):
+    message = r"round 2, client 1, client_update: the reply has no 'samples', .*; there are seconds, student"
+    with pytest.raises(RunError, match=message):
+        run("seconds=1.0")

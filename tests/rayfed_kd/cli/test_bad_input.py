@@ -1,0 +1,611 @@
+"""Whatever a user hands in: one message, exit code 2, within seconds and without taking memory.
+
+Every case is a command line, with the files that it names. The commands run in this process.
+"""
+
+import json
+import resource
+import shutil
+import signal
+import sys
+from contextlib import contextmanager
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from image_files import images, png
+from memory_limit import limited_memory
+
+import rayfed_kd
+from rayfed_kd.cli.main import main
+from rayfed_kd.report.reading import read_sources
+
+RECIPE = {
+    "method": {"name": "fedavg"},
+    "model": {"name": "mlp"},
+    "data": {"name": "digits", "fraction": 0.1},
+    "partition": {"name": "iid", "clients": 3},
+    "local": {"epochs": 1, "batch_size": 64},
+    "sampling": {"fraction": 1.0},
+    "rounds": 1,
+    "evaluation": {"samples": False},
+}
+SECONDS = 10
+LONGEST_MESSAGE = 1500
+BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "\n".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]"
+    for old, new in zip("abcdefghijk", "bcdefghijkl", strict=True)
+)
+# A document that is no recipe, no study and no space.
+DOCUMENTS = {
+    "not UTF-8": b"seed: caf\xe9",
+    "UTF-16 without a mark": "seed: 1".encode("utf-16-le"),
+    "control characters": b"seed: \x07",
+    "nothing": b"",
+    "a number": b"5",
+    "a text": b"runs space method",
+    "a list": b"[method, runs, space]",
+    "null": b"null",
+    "a date": b"2020-01-01",
+    "a date that is none": b"seed: 2020-99-99",
+    "int abc": b"seed: !!int abc",
+    "float abc": b"seed: !!float abc",
+    "bool abc": b"seed: !!bool abc",
+    "timestamp abc": b"seed: !!timestamp abc",
+    "binary abc": b"seed: !!binary \xff",
+    "python object": b"seed: !!python/object/apply:os.system [ls]",
+    "an own tag": b"seed: !mine 1",
+    "5,000 digits": b"seed: " + b"7" * 5000,
+    "5,000 digits as a tag": b"seed: !!int '" + b"7" * 5000 + b"'",
+    "5,000 hexadecimal digits": b"seed: 0x" + b"7" * 5000,
+    "5,000 base-60 digits": b"seed: 1" + b":07" * 5000,
+    "3,000 lists": b"seed: " + b"[" * 3000 + b"]" * 3000,
+    "3,000 mappings": b"seed: " + b"{a: " * 3000 + b"}" * 3000,
+    "900 indented mappings": b"".join(b" " * place + b"a:\n" for place in range(900)),
+    "an alias bomb": BOMB.encode(),
+    "an alias of itself": b"seed: &a [*a]",
+    "an alias of nothing": b"seed: *a",
+    "a key that is a list": b"? [1]\n: 2",
+    "a key that is a mapping": b"? {a: 1}\n: 2",
+    "a merge of a list": b"<<: [1]",
+    "3 MB": b"seed: [" + b"1, " * 1_000_000 + b"]",
+}
+
+
+def written(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf8")
+    return str(path)
+
+
+def recipe(place, **changes):
+    return written(place / "recipe.yaml", {**RECIPE, **changes})
+
+
+def run(place, *overrides):
+    return ["run", recipe(place), "--local", f"results.folder={place / 'run'}", *overrides]
+
+
+def study(place, **changes):
+    recipe(place)
+    content = {"folder": str(place / "study"), "base": str(place / "recipe.yaml"), "runs": [{"label": "A"}]}
+    return ["compare", written(place / "study.yaml", {**content, **changes}), "--local"]
+
+
+def space(place, entry, *words):
+    content = entry if isinstance(entry, bytes) else {"space": entry}
+    name = written(place / "space.yaml", content)
+    return ["tune", recipe(place), "--space", name, "--folder", str(place / "search"), *words]
+
+
+def parquet(place, column, metadata=None, label=0, label_type=None):
+    """A data set of two images as Hugging Face has them."""
+    stored = pa.table(
+        {
+            "image": pa.array([{"bytes": one, "path": ""} for one in column]),
+            "label": pa.array([label] * len(column), label_type or pa.int64()),
+        }
+    )
+    (place / "data").mkdir()
+    pq.write_table(stored.replace_schema_metadata(metadata), place / "data" / "train-0.parquet")
+    return run(place, f"data={{name: parquet, folder: {place / 'data'}}}")
+
+
+def bomb():
+    """A PNG of 60,000 by 60,000 pixels, as its header says."""
+    import struct
+    import zlib
+
+    header = b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
+    return png(images(4, 4))[:8] + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+
+
+def trace(place, start, end, *overrides, **speeds):
+    facts = {"seconds_per_sample": 0.01, "up_mbit_s": 1, "down_mbit_s": 1, **speeds}
+    rows = [f"{client},{','.join(map(str, facts.values()))},{start},{end}" for client in range(3)]
+    text = "\n".join([f"client,{','.join(facts)},from_s,until_s", *rows])
+    return run(place, f"clock={{name: trace, file: {written(place / 'trace.csv', text)}}}", *overrides)
+
+
+def partition_file(place, metadata):
+    columns = {"client": [0, 1, 2], "split": ["train"] * 3, "sample": [0, 1, 2]}
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), place / "p.parquet")
+    return run(place, f"partition.file={place / 'p.parquet'}")
+
+
+def loop(place):
+    (place / "loop").symlink_to(place / "loop")
+    return place / "loop"
+
+
+def file(place):
+    return written(place / "file", "x")
+
+
+LONG = "x" * 400
+# Sections that name an object, with the key beside it that a partition must have.
+CLIENTS = dict.fromkeys(("method", "model", "data", "schedule", "clock", "codec"), "") | {
+    "partition": "clients: 3"
+}
+OBJECTS = (":", ":b", "os:", "os:getcwd", "shutil:rmtree", "math:pi", "torch.nn:Linear", "os:environ")
+# Name -> the command line; `place` is an empty folder.
+CASES = {
+    **{
+        f"recipe: {name}": lambda place, text=text: ["run", written(place / "r.yaml", text), "--local"]
+        for name, text in DOCUMENTS.items()
+    },
+    **{
+        f"study: {name}": lambda place, text=text: ["compare", written(place / "s.yaml", text), "--local"]
+        for name, text in DOCUMENTS.items()
+    },
+    **{
+        f"study with runs: {name}": lambda place, text=text: [
+            "compare",
+            written(place / "s.yaml", b"runs: [{label: A}]\nfolder: x\ntitle: " + text),
+            "--local",
+        ]
+        for name, text in DOCUMENTS.items()
+        if name not in ("nothing", "a number", "a text", "null", "a date")  # titles
+    },
+    **{f"space: {name}": lambda place, text=text: space(place, text) for name, text in DOCUMENTS.items()},
+    **{
+        f"override: {name}": lambda place, text=text: run(place, text.decode())
+        for name, text in {
+            "a date": b"seed=2020-01-01",
+            "a date that is none": b"seed=2020-99-99",
+            "int abc": b"seed=!!int abc",
+            "5,000 digits": b"seed=" + b"7" * 5000,
+            "3,000 lists": b"seed=" + b"[" * 3000 + b"]" * 3000,
+            "3,000 keys": b".".join([b"model"] * 3000) + b"=1",
+            "an alias of itself": b"seed=&a [*a]",
+            "a long word": b"w" * 5000,
+            "a long key": b"w" * 5000 + b"=1",
+            "a long value": b"seed=" + b"w" * 5000,
+            "a long name": b"model.name=" + b"w" * 5000,
+            "nothing but =": b"=",
+            "two dots": b"model..name=1",
+            "NaN": b"local.optimizer.lr=.nan",
+            "infinity": b"local.optimizer.lr=.inf",
+            "NaN for a list": b"local.vectorise=.nan",
+        }.items()
+    },
+    "compare without a recipe": lambda place: ["compare", "a=1"],
+    "compare a folder": lambda place: ["compare", str(place)],
+    "compare a name of 400 characters": lambda place: ["compare", LONG],
+    "compare a zero byte": lambda place: ["compare", "a\0b"],
+    "run a folder": lambda place: ["run", str(place), "--local"],
+    "run a name of 400 characters": lambda place: ["run", LONG, "--local"],
+    "run a zero byte": lambda place: ["run", "a\0b", "--local"],
+    "run a symlink loop": lambda place: ["run", str(loop(place)), "--local"],
+    "run below a file": lambda place: ["run", f"{file(place)}/r.yaml", "--local"],
+    "methods os:system": lambda place: ["methods", "os:system"],
+    "methods :": lambda place: ["methods", ":"],
+    "methods a:": lambda place: ["methods", "a:"],
+    "methods :b": lambda place: ["methods", ":b"],
+    "methods os:": lambda place: ["methods", "os:"],
+    "methods .os:a": lambda place: ["methods", ".os:a"],
+    "methods os:path.join": lambda place: ["methods", "os:path.join"],
+    "methods with a zero byte": lambda place: ["methods", "o\0s:a"],
+    "methods of 5,000 characters": lambda place: ["methods", "w" * 5000],
+    "methods of 5,000 characters with a colon": lambda place: ["methods", "w" * 5000 + ":x"],
+    "a module that is no Python": lambda place: (
+        written(place / "no_python.py", "def (:"),
+        ["methods", "no_python:Method"],
+    )[1],
+    "a module that fails": lambda place: (
+        written(place / "failing_module.py", "1 / 0"),
+        ["methods", "failing_module:Method"],
+    )[1],
+    "a module that misses another": lambda place: (
+        written(place / "missing_module.py", "import no_such_module_at_all"),
+        ["methods", "missing_module:Method"],
+    )[1],
+    "a module that exits": lambda place: (
+        written(place / "exiting_module.py", "raise SystemExit(0)"),
+        ["methods", "exiting_module:Method"],
+    )[1],
+    **{
+        f"{key}.name={name}": lambda place, key=key, name=name: run(
+            place, f"{key}={{name: '{name}', {CLIENTS[key]}}}"
+        )
+        for key in CLIENTS
+        for name in OBJECTS
+    },
+    "folder ~nouser": lambda place: run(place, "results.folder=~nouser-at-all/x"),
+    "folder with a zero byte": lambda place: run(place, 'results.folder="a\\0b"'),
+    "folder in a symlink loop": lambda place: run(place, f"results.folder={loop(place)}/x"),
+    "folder that is a symlink loop": lambda place: run(place, f"results.folder={loop(place)}"),
+    "folder of 400 characters": lambda place: run(place, f"results.folder={place}/{LONG}"),
+    "folder below a file": lambda place: run(place, f"results.folder={file(place)}/x"),
+    "folder that is a file": lambda place: run(place, f"results.folder={file(place)}"),
+    "folder in /proc": lambda place: run(place, "results.folder=/proc/nothing"),
+    "data folder ~nouser": lambda place: run(place, "data={name: mnist, folder: ~nouser-at-all}"),
+    "data folder with a zero byte": lambda place: run(place, 'data={name: mnist, folder: "a\\0b"}'),
+    "data folder of 400 characters": lambda place: run(place, f"data={{name: mnist, folder: {LONG}}}"),
+    "data folder in a loop": lambda place: run(place, f"data={{name: mnist, folder: {loop(place)}}}"),
+    "data files with a zero byte": lambda place: run(place, 'data={name: parquet, train: "a\\0b"}'),
+    "data files of 400 characters": lambda place: run(place, f"data={{name: parquet, train: {LONG}}}"),
+    "data files of two stars in a name": lambda place: run(place, 'data={name: parquet, train: "a**/b"}'),
+    "data files above the folder": lambda place: run(place, "data={name: parquet, train: ..}"),
+    "partition file with a zero byte": lambda place: run(place, 'partition.file="a\\0b"'),
+    "partition file of 400 characters": lambda place: run(place, f"partition.file={LONG}"),
+    "partition file that is a folder": lambda place: run(place, f"partition.file={place}"),
+    "partition file whose metadata is no JSON": lambda place: partition_file(place, {"rayfed_kd": "{"}),
+    "partition file whose metadata is not UTF-8": lambda place: partition_file(place, {"rayfed_kd": b"\xff"}),
+    "partition file whose metadata is deep": lambda place: partition_file(
+        place, {"rayfed_kd": '{"origin": ' * 100_000}
+    ),
+    "trace file with a zero byte": lambda place: run(place, 'clock={name: trace, file: "a\\0b"}'),
+    "trace file of 400 characters": lambda place: run(place, f"clock={{name: trace, file: {LONG}}}"),
+    "trace file that is a folder": lambda place: run(place, f"clock={{name: trace, file: {place}}}"),
+    "trace file that is no Parquet": lambda place: run(
+        place, f"clock={{name: trace, file: {written(place / 't.parquet', 'PAR1')}}}"
+    ),
+    "trace file of bytes": lambda place: run(
+        place, f"clock={{name: trace, file: {written(place / 't.csv', bytes([255, 254, 10]))}}}"
+    ),
+    "trace window of 1e-300 s": lambda place: trace(place, 0, 1e-300),
+    "trace window of 1e-9 s": lambda place: trace(place, 5, 5 + 1e-9),
+    "trace window until 1e300 s": lambda place: trace(place, 0, 1e300),
+    "trace of 1e300 seconds a sample": lambda place: trace(place, 0, 1, seconds_per_sample=1e300),
+    "trace of 1e-300 Mbit/s": lambda place: trace(place, 0, 1, up_mbit_s=1e-300),
+    "trace latency of 1e300 s": lambda place: trace(place, 0, 1, latency_s=1e300),
+    "trace period of 1e300 s": lambda place: trace(place, 0, 1, "clock.period_s=1e300"),
+    "trace client of 10^30": lambda place: trace(place, 0, 1, "partition.clients=1000000000000"),
+    "metadata of images that is no JSON": lambda place: parquet(
+        place, [png(images(4, 4))] * 9, {"huggingface": "{"}
+    ),
+    "metadata of images that is not UTF-8": lambda place: parquet(
+        place, [png(images(4, 4))] * 9, {"huggingface": b"\xff"}
+    ),
+    "metadata of images with names that are numbers": lambda place: parquet(
+        place,
+        [png(images(4, 4))] * 9,
+        {"huggingface": json.dumps({"info": {"features": {"label": {"names": 5}}}})},
+    ),
+    "metadata of images that is deep": lambda place: parquet(
+        place, [png(images(4, 4))] * 9, {"huggingface": "[" * 100_000}
+    ),
+    "an image that is a decompression bomb": lambda place: parquet(place, [bomb()] * 9),
+    "an image that is no image": lambda place: parquet(place, [b"PNG"] * 9),
+    "an image without bytes": lambda place: parquet(place, [None] * 9),
+    "a label of 10^9": lambda place: parquet(place, [png(images(4, 4))] * 9, label=10**9),
+    "a label of 2^62": lambda place: parquet(place, [png(images(4, 4))] * 9, label=2**62),
+    "a label beyond 2^63": lambda place: parquet(
+        place, [png(images(4, 4))] * 9, label=2**63, label_type=pa.uint64()
+    ),
+    "samples of 2^63": lambda place: run(place, "data={name: synthetic, samples: 9223372036854775808}"),
+    "samples of 10^12": lambda place: run(place, "data={name: synthetic, samples: 1000000000000}"),
+    "test samples of 10^12": lambda place: run(place, "data={name: synthetic, test_samples: 1000000000000}"),
+    "classes of 10^12": lambda place: run(place, "data={name: synthetic, classes: 1000000000000}"),
+    "classes of 10^9": lambda place: run(
+        place, "data={name: synthetic, classes: 1000000000, samples: 10, shape: [1]}"
+    ),
+    "shape of 10^12": lambda place: run(place, "data={name: synthetic, shape: [1, 1000000, 1000000]}"),
+    "clients of 10^12": lambda place: run(place, "partition.clients=1000000000000", "clock.name=constant"),
+    "clients of 10^30": lambda place: run(place, f"partition.clients={10**30}", "clock.name=constant"),
+    "threads of 10^12": lambda place: run(place, f"placement.threads={10**12}"),
+    "a batch of 10^30": lambda place: run(place, f"local.batch_size={10**30}"),
+    "10^30 epochs": lambda place: run(place, f"local.epochs={10**30}"),
+    "10^30 rounds": lambda place: run(place, f"rounds={10**30}"),
+    "a seed of 10^30": lambda place: run(place, f"seed={10**30}"),
+    "a layer of 10^12": lambda place: run(place, f"model.hidden=[{10**12}]"),
+    "a layer of 10^30": lambda place: run(place, f"model.hidden=[{10**30}]"),
+    "randint to 10^30": lambda place: space(place, {"rounds": 1, "seed": {"randint": [1, 10**30]}}),
+    "randint of a seed to 10^30": lambda place: space(place, {"seed": {"randint": [1, 10**30]}}),
+    "uniform over all numbers": lambda place: space(
+        place, {"local.optimizer.lr": {"uniform": [-1.7e308, 1.7e308]}}
+    ),
+    "choice of NaN": lambda place: space(place, {"local.optimizer.lr": {"choice": [float("nan")]}}),
+    "a grid of 10^14 combinations": lambda place: space(
+        place,
+        {"seed": {"randint": [1, 10**7]}, "local.batch_size": {"randint": [1, 10**7]}},
+        "--search",
+        "grid",
+    ),
+    "10^9 trials": lambda place: space(
+        place, {"local.optimizer.lr": {"uniform": [0.1, 0.2]}}, "--samples", "1000000000"
+    ),
+    "a space whose key is a number": lambda place: space(place, {1: {"uniform": [0, 1]}}),
+    "a space whose key is empty": lambda place: space(place, {"": {"uniform": [0, 1]}}),
+    "a space whose key has two dots": lambda place: space(place, {"a..b": {"uniform": [0, 1]}}),
+    "a space with a date": lambda place: space(place, {"seed": {"choice": [date(2020, 1, 1)]}}),
+    "a space of 400 characters": lambda place: ["tune", recipe(place), "--space", LONG],
+    "a space with a zero byte": lambda place: ["tune", recipe(place), "--space", "a\0b"],
+    "a space that is a folder": lambda place: ["tune", recipe(place), "--space", str(place)],
+    "a search below a file": lambda place: [
+        *space(place, {"local.optimizer.lr": {"uniform": [0.1, 0.2]}})[:-1],
+        f"{file(place)}/x",
+    ],
+    "a search in ~nouser": lambda place: [
+        *space(place, {"local.optimizer.lr": {"uniform": [0.1, 0.2]}})[:-1],
+        "~nouser-at-all/x",
+    ],
+    "a study in ~nouser": lambda place: study(place, folder="~nouser-at-all/x"),
+    "a study below a file": lambda place: study(place, folder=f"{file(place)}/x"),
+    "a study with a zero byte": lambda place: study(place, folder="a\0b"),
+    "a study of 400 characters": lambda place: study(place, folder=LONG),
+    "a label of 400 characters": lambda place: study(place, runs=[{"label": LONG}]),
+    "a base with a zero byte": lambda place: study(place, base="a\0b"),
+    "a base of 400 characters": lambda place: study(place, base=LONG),
+    "a seed of 10^30 in a study": lambda place: study(place, seeds=[10**30]),
+    "10^12 seeds": lambda place: [*study(place), "--seeds", "1000000000000"],
+    "a study's folder that is a number": lambda place: study(place, folder=5),
+    "a study's override that is a number": lambda place: study(place, overrides=[5]),
+    "a published table that is not there": lambda place: study(
+        place, published=[{"paper": "../../../etc/passwd", "table": "1"}]
+    ),
+    "pictures below a file": lambda place: ["partition", recipe(place), "--out", f"{file(place)}/x"],
+    "pictures in a file": lambda place: ["partition", recipe(place), "--out", file(place)],
+    "pictures in /proc": lambda place: ["partition", recipe(place), "--out", "/proc/nothing"],
+    "pictures of 400 characters": lambda place: ["partition", recipe(place), "--out", LONG],
+    "pictures with a zero byte": lambda place: ["partition", recipe(place), "--out", "a\0b"],
+    "resume nothing": lambda place: ["resume", str(place), "--local"],
+    "resume a zero byte": lambda place: ["resume", "a\0b", "--local"],
+    "resume a loop": lambda place: ["resume", str(loop(place)), "--local"],
+    "resume 400 characters": lambda place: ["resume", LONG, "--local"],
+    "report nothing": lambda place: ["report", str(place)],
+    "report a zero byte": lambda place: ["report", "a\0b"],
+    "report a loop": lambda place: ["report", str(loop(place))],
+    "report 400 characters": lambda place: ["report", LONG],
+    "export nothing": lambda place: ["export", str(place), "--model", "aca", "--to", "x"],
+    "export a zero byte": lambda place: ["export", "a\0b", "--model", "aca", "--to", "x"],
+}
+ADDRESSES = {
+    "none": "127.0.0.1:1",
+    "no port": "x",
+    "a port beyond all": "localhost:99999999",
+    "a zero byte": "a\0b:1",
+    "5,000 characters": "x" * 5000 + ":1",
+}
+
+
+class TooSlowError(BaseException):
+    """No Exception, which the command might turn into a message."""
+
+
+@contextmanager
+def limits():
+    """Seconds and memory that a bad input may take."""
+
+    def stop(number, frame):
+        raise TooSlowError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        with limited_memory():
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def answered(monkeypatch, capsys):
+    """Runs a command line in this process; gives what it says on standard error."""
+
+    def run_command(words):
+        monkeypatch.setattr(sys, "argv", ["rayfed-kd", *words])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with limits(), pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        told = capsys.readouterr().err
+        assert ended.value.code == 2, told
+        assert "Traceback" not in told
+        assert 10 < len(told) < LONGEST_MESSAGE, told
+        return told
+
+    return run_command
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input_is_answered_with_one_message(name, place, answered):
+    answered(CASES[name](place))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run with devices."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    changes = [f"results.folder={folder}", "clock.name=constant", "checkpoint.every=1"]
+    return rayfed_kd.run(RECIPE, changes, local=True).folder
+
+
+def damaged(name, content):
+    def damage(folder):
+        written(folder / name, content)
+
+    return damage
+
+
+def damaged_part(folder):
+    (part,) = (folder / "tables" / "metrics").glob("*.parquet")
+    part.write_bytes(part.read_bytes()[:-20])
+
+
+def other_part(folder):
+    (part,) = (folder / "tables" / "metrics").glob("*.parquet")
+    pq.write_table(pa.table({"round": ["one"]}), part)
+
+
+DAMAGES = {
+    "config.yaml: not UTF-8": damaged("config.yaml", b"\xff"),
+    "config.yaml: nothing": damaged("config.yaml", b""),
+    "config.yaml: a list": damaged("config.yaml", b"[1]"),
+    "config.yaml: deep": damaged("config.yaml", b"seed: " + b"[" * 3000),
+    "summary.json: no JSON": damaged("summary.json", b"{"),
+    "summary.json: not UTF-8": damaged("summary.json", b"\xff"),
+    "summary.json: a list": damaged("summary.json", b"[1]"),
+    "summary.json: empty": damaged("summary.json", b"{}x"),
+    "summary.json: without rounds": damaged("summary.json", b'{"status": "finished"}'),
+    "summary.json: rounds are a text": damaged("summary.json", b'{"status": "finished", "rounds": "x"}'),
+    "summary.json: deep": damaged("summary.json", b"[" * 100_000),
+    "environment.json: no JSON": damaged("environment.json", b"{"),
+    "environment.json: a list": damaged("environment.json", b"[1]"),
+    "environment.json: packages are a list": damaged("environment.json", b'{"packages": [1]}'),
+    "devices.parquet: no Parquet": damaged("devices.parquet", b"PAR1"),
+    "devices.parquet: nothing": damaged("devices.parquet", b""),
+    "partition.parquet: no Parquet": damaged("partition.parquet", b"PAR1"),
+    "vectorise.yaml: no YAML": damaged("vectorise.yaml", b"{"),
+    "vectorise.yaml: not UTF-8": damaged("vectorise.yaml", b"\xff"),
+    "vectorise.yaml: a list": damaged("vectorise.yaml", b"[1]"),
+    "vectorise.yaml: other fields": damaged("vectorise.yaml", b"client_update: {x: 1}"),
+    "vectorise.yaml: a text for a number": damaged("vectorise.yaml", b"client_update: {together: x}"),
+    "tables: a part cut off": damaged_part,
+    "tables: a part of another table": other_part,
+}
+
+
+@pytest.mark.parametrize(
+    "command", [["resume", "--local", "rounds=2"], ["export", "--model", "aca", "--to", "x"]]
+)
+@pytest.mark.parametrize("section", ["model", "data", "partition"])
+def test_run_folder_calls_nothing_that_is_not_marked(command, section, finished, place, answered):
+    """Its config.yaml may be somebody else's."""
+    shutil.copytree(finished, place / "run")
+    (place / "precious").mkdir()
+    content = yaml.safe_load((place / "run" / "config.yaml").read_text())
+    content[section] = {**content[section], "name": "shutil:rmtree"}
+    content["data"]["folder"] = "precious"
+    written(place / "run" / "config.yaml", content)
+    told = answered([command[0], str(place / "run"), *command[1:]])
+    assert f"{section}.name: shutil:rmtree is not a function marked" in told
+    assert (place / "precious").is_dir()
+
+
+REPORTED = ("config", "summary", "environment", "tables")
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_run_is_not_gone_on_with(name, finished, place, answered):
+    shutil.copytree(finished, place / "run")
+    DAMAGES[name](place / "run")
+    answered(["resume", str(place / "run"), "rounds=2", "--local"])
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGES if name.startswith(REPORTED)])
+def test_damaged_run_is_not_reported(name, finished, place, answered):
+    shutil.copytree(finished, place / "run")
+    DAMAGES[name](place / "run")
+    answered(["report", str(place / "run")])
+
+
+def test_report_reads_what_is_readable_of_a_damaged_log(finished, place):
+    shutil.copytree(finished, place / "run")
+    (place / "run" / "log.txt").write_bytes(b"\xff\nresumed after round 1\n\xc3")
+    assert read_sources([place / "run"]).runs[0].resumed == [1]
+
+
+@pytest.fixture
+def no_ray_yet(monkeypatch):
+    """As if this process had no Ray, without ending the one that other tests share."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_address_where_no_ray_answers_is_refused(name, place, answered, no_ray_yet):
+    assert "--address" in answered(["run", recipe(place), "--address", ADDRESSES[name]])
+
+
+def test_ray_that_does_not_start_is_answered(place, answered, no_ray_yet, monkeypatch):
+    def time_out(**options):
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.init", time_out)
+    assert "timed out during startup" in answered(["run", recipe(place)])
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_dots_in_a_folder_lead_where_they_say(command, place, monkeypatch):
+    words = run(place, "results.folder=a/../x") if command == "run" else study(place, folder="a/../x")
+    monkeypatch.setattr(sys, "argv", ["rayfed-kd", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert list((place / "x").iterdir())
+
+
+TARGETS = {
+    "below a file": lambda place: f"{file(place)}/x.html",
+    "a folder": str,
+    "/proc": lambda place: "/proc/nothing/x.html",
+    "/dev/full": lambda place: "/dev/full",
+    "400 characters": lambda place: LONG,
+    "a zero byte": lambda place: "a\0b",
+    "a loop": lambda place: f"{loop(place)}/x.html",
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_report_is_not_written_to_a_wrong_place(name, finished, place, answered):
+    assert "--to" in answered(["report", str(finished), "--to", TARGETS[name](place)])
+
+
+@contextmanager
+def full_disk():
+    """To this process the disk is full: its files cannot grow beyond 100 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("command", ["report", "partition", "export"])
+def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, place, answered):
+    words = {
+        "report": ["report", str(finished), "--to", "x.html"],
+        "partition": ["partition", recipe(place), "--out", "."],
+        "export": ["export", str(finished), "--model", "aca", "--to", "x"],
+    }[command]
+    with full_disk():
+        told = answered(words)
+    assert "cannot be written" in told
+    assert [path.name for path in place.iterdir() if path.name != "recipe.yaml"] == []
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_model_is_not_exported_to_a_wrong_place(name, finished, place, answered):
+    if name in ("a folder", "/dev/full"):
+        pytest.skip("its suffix is replaced: another place")
+    words = ["export", str(finished), "--model", "aca", "--to", TARGETS[name](place)]
+    assert "--to" in answered(words)

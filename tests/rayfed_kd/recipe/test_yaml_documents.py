@@ -1,0 +1,69 @@
+"""YAML as recipes use it: plain values, of bounded size."""
+
+import math
+
+import pytest
+import yaml
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.yaml_documents import MOST_BYTES, MOST_LEVELS, MOST_VALUES, load_yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("-.5E3", -500.0),
+        (".inf", math.inf),
+        ("-.inf", -math.inf),
+        ("0x10", 16),
+        ("9223372036854775807", 2**63 - 1),
+        ("2020-01-01", "2020-01-01"),
+        ("2020-99-99", "2020-99-99"),
+        ("[yes, ~, !!str 1, !!float 1]", [True, None, "1", 1.0]),
+        ("{a: &x [1], b: *x}", {"a": [1], "b": [1]}),
+        ("a: &x {c: 1}\nb: {<<: *x, d: 2}", {"a": {"c": 1}, "b": {"c": 1, "d": 2}}),
+        ("[" * (MOST_LEVELS - 1) + "]" * (MOST_LEVELS - 1), None),
+    ],
+)
+def test_value_is_read(text, value):
+    assert load_yaml(text) == value or value is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (".nan", "not YAML: NaN is no number (line 1, column 1)"),
+        ("1e400", "not YAML: 1e400 is too large (line 1, column 1)"),
+        ("a:\n  9223372036854775808", "9223372036854775808 needs more than 64 bits (line 2, column 3)"),
+        ("7" * 101, "a number of more than 100 characters"),
+        ("!!int abc", "'abc' is no int (line 1, column 1)"),
+        ("!!float ''", "'' is no float"),
+        ("!!set {a}", "could not determine a constructor for the tag 'tag:yaml.org,2002:set'"),
+        ("!!python/name:os.system x", "could not determine a constructor"),
+        ("[" * (MOST_LEVELS + 1), f"more than {MOST_LEVELS} levels"),
+        ("&a [*a]", "an alias that lies within what it stands for"),
+        ("x" * (MOST_BYTES + 1), "1,048,577 characters of YAML; expected at most 1,048,576"),
+        ("a: b: c", "not YAML: mapping values are not allowed here (line 1, column 5)"),
+    ],
+)
+def test_text_is_refused_with_what_and_where(text, message):
+    with pytest.raises(RecipeError) as told:
+        load_yaml(text)
+    assert message in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_aliases_are_counted_as_what_they_stand_for():
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 5)]
+    assert len(load_yaml("\n".join(lines))["a4"]) == 10
+    lines.append(f"a5: [{', '.join(['*a4'] * 10)}]")
+    with pytest.raises(RecipeError, match=f"more than {MOST_VALUES} values"):
+        load_yaml("\n".join(lines))
+
+
+def test_yaml_of_others_is_as_it_was():
+    """The tables of tags belong to PyYAML's class; other packages use it in the same process."""
+    assert yaml.safe_load("!!set {a}") == {"a"}
+    assert yaml.safe_load("2020-01-01").year == 2020

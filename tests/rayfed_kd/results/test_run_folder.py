@@ -1,0 +1,134 @@
+"""A run's folder as it begins and goes on: there is a run in it, or none, at every moment."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from small_recipes import THREE_CLIENTS
+
+import rayfed_kd
+from rayfed_kd.comparison.planning import plan_runs
+from rayfed_kd.comparison.runs import run_each
+from rayfed_kd.comparison.studies import Study
+from rayfed_kd.data.partition import Partition
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.results import folder as run_folders
+from rayfed_kd.results.folder import DESCRIPTION, begin_run, continue_run
+
+DEVICES = {"clock": {"name": "lognormal"}}
+
+
+class KilledError(Exception):
+    """Stands for a kill: nothing after it happens."""
+
+
+def prepared(folder, **changes):
+    return prepare({**THREE_CLIENTS, **changes, "results": {"folder": str(folder)}})
+
+
+def begin(folder, **changes):
+    ready = prepared(folder, **changes)
+    begin_run(folder, ready.recipe, ready.setting, "local")
+
+
+def go_on(folder, **changes):
+    ready = prepared(folder, **changes)
+    continue_run(folder, ready.recipe, ready.setting, "local")
+
+
+def killed_at(monkeypatch, name, start):
+    """What `start` leaves if the process dies before it writes one of the files."""
+    write = run_folders.atomic_write
+
+    def written(path, content):
+        if path.name == name:
+            raise KilledError
+        write(path, content)
+
+    def saved(self, path):
+        if path.name == name:
+            raise KilledError
+
+    with monkeypatch.context() as patch, suppress(KilledError):
+        patch.setattr(run_folders, "atomic_write", written)
+        if name == "partition.parquet":
+            patch.setattr(Partition, "save", saved)
+        start()
+        pytest.fail(f"{name} was written")
+
+
+@pytest.mark.parametrize("name", ["options.yaml", "partition.parquet", "config.yaml"])
+def test_start_that_was_killed_leaves_no_run_and_the_same_command_works(name, tmp_path, monkeypatch):
+    killed_at(monkeypatch, name, lambda: begin(tmp_path))
+    assert not (tmp_path / "config.yaml").exists()
+    with pytest.raises(RecipeError, match=r"holds no run: .* command that started it works again"):
+        rayfed_kd.resume(tmp_path, local=True)
+    begin(tmp_path)
+    assert (tmp_path / "config.yaml").exists()
+
+
+def test_the_recipe_comes_last(tmp_path, monkeypatch):
+    """A folder with config.yaml has all that `resume` needs."""
+    killed_at(monkeypatch, "config.yaml", lambda: begin(tmp_path, **DEVICES))
+    assert {path.name for path in tmp_path.iterdir()} == {*DESCRIPTION}
+
+
+def test_files_of_another_recipe_whose_start_was_killed_go(tmp_path, monkeypatch):
+    killed_at(monkeypatch, "config.yaml", lambda: begin(tmp_path, **DEVICES))
+    begin(tmp_path)
+    assert not (tmp_path / "devices.parquet").exists()
+
+
+def test_resume_writes_what_is_missing_and_leaves_the_rest(tmp_path):
+    begin(tmp_path, **DEVICES)
+    facts = {"packages": {}, "command": ["as it was begun"]}
+    (tmp_path / "environment.json").write_text(json.dumps(facts))
+    for name in ("options.yaml", "partition.parquet", "classes.parquet", "devices.parquet"):
+        (tmp_path / name).unlink()
+    go_on(tmp_path, **DEVICES, rounds=7)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", *DESCRIPTION}
+    assert json.loads((tmp_path / "environment.json").read_text()) == facts
+    assert "rounds: 7" in (tmp_path / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["tables", "checkpoints"])
+def test_folder_with_parts_of_a_run_and_no_recipe_is_refused(name, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(RecipeError, match=f"has {name} of a run, but no config.yaml"):
+        begin(tmp_path)
+
+
+def test_folder_that_holds_a_run_names_the_command_that_goes_on(tmp_path):
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    begin(folder)
+    with pytest.raises(RecipeError, match=r"`rayfed-kd resume '.*/my run'` goes on with it"):
+        begin(folder)
+
+
+def test_interrupted_start_names_resume_though_there_is_no_checkpoint(tmp_path, monkeypatch):
+    from cluster.engine.host import Host
+
+    def interrupted(self, call):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Host, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"`rayfed-kd resume .*/run`"):
+        rayfed_kd.run(THREE_CLIENTS, [f"results.folder={tmp_path / 'run'}"], local=True)
+
+
+def test_run_of_a_comparison_that_was_killed_while_it_began_is_whole_in_the_end(tmp_path, monkeypatch):
+    base = tmp_path / "base.yaml"
+    base.write_text(json.dumps({**THREE_CLIENTS, "rounds": 1, "evaluation": {"samples": False}}))
+    study = Study(base=str(base), folder=str(tmp_path / "runs"), runs=[{"label": "A"}])
+    (run,) = plan_runs(study)
+
+    def start():
+        run_each([run], local=True, address=None, jobs=None, tell=lambda line: None)
+
+    killed_at(monkeypatch, "options.yaml", start)
+    assert run.unfinished_folder.exists()
+    start()
+    names = {path.name for path in run.folder.iterdir()}
+    assert {"config.yaml", "summary.json", *DESCRIPTION} - {"devices.parquet"} <= names

@@ -1,0 +1,70 @@
+"""A wheel that is built from the tree works in an environment of its own, away from the clone."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+SOURCES = ("rayfed_kd", "algorithms", "cluster", "configs", "pyproject.toml", "README.md", "LICENSE")
+
+
+def command(*words, folder):
+    """Runs a command without this process's PYTHONPATH; gives what it printed."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """The Python of an environment with the wheel; it sees this one's packages, but not its rayfed-kd."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in SOURCES:  # building in the tree would leave build/ there
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, symlinks=True)
+        else:
+            shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    command(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source, folder=folder)
+    command(sys.executable, "-m", "venv", "--without-pip", folder / "env", folder=folder)
+    python = folder / "env/bin/python"
+    wheel = next(folder.glob("*.whl"))
+    command(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, folder=folder)
+    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(command(python, "-c", asked, folder=folder).strip())
+    # A line of a .pth file is a folder. The .pth files in it, as that of an editable install, are not read.
+    (packages / "present.pth").write_text(sysconfig.get_path("purelib"))
+    shutil.rmtree(source)
+    return python
+
+
+@pytest.mark.slow
+def test_quickstart_runs_by_its_name_from_another_folder(python, tmp_path):
+    rayfed_kd = python.with_name("rayfed-kd")
+    installed = command(python, "-c", "import rayfed_kd; print(rayfed_kd.__file__)", folder=tmp_path)
+    assert installed.startswith(str(python.parents[1]))
+    assert "  quickstart " in command(rayfed_kd, "recipes", folder=tmp_path)
+    command(rayfed_kd, "run", "quickstart", "rounds=1", "results.folder=first", "--local", folder=tmp_path)
+    assert (tmp_path / "first/summary.json").is_file()
+
+
+@pytest.mark.slow
+def test_wheel_has_every_recipe(python, tmp_path):
+    """A symbolic link in the tree, files in the wheel."""
+    told = "from rayfed_kd.recipe.shipped import FOLDER, shipped_files as files; print(FOLDER)"
+    folder, names = command(
+        python, "-c", f"{told}; print(*files('recipe', 'study', 'space'))", folder=tmp_path
+    ).splitlines()
+    assert folder.startswith(str(python.parents[1]))
+    in_the_tree = [str(path.relative_to(ROOT / "configs")) for path in ROOT.glob("configs/**/*.yaml")]
+    assert names.split() == sorted(name.removesuffix(".yaml") for name in in_the_tree)
