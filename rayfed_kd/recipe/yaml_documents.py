@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +107,15 @@ def load_yaml(text: str) -> Any:
     if len(text) > MOST_BYTES:
         raise RecipeError(f"{len(text):,} characters of YAML; expected at most {MOST_BYTES:,}")
     try:
-        return yaml.load(text, Loader=_PlainLoader)
+        return deepcopy(_parsed(text))
     except yaml.YAMLError as error:
         raise RecipeError(f"not YAML: {_told(error)}") from None
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Any:
+    """The runs of a study have one base recipe, and most overrides in common: parsing is slow."""
+    return yaml.load(text, Loader=_PlainLoader)
 
 
 def read_yaml(path: Path, kind: str) -> Any:

@@ -149,6 +149,18 @@ def test_local_protocol_gives_the_defaults_result(changes):
     assert kinds[1] == {"weights", "generator", "scalars", "logits", "metadata"}
 
 
+def test_importance_is_normalised_alike_in_both_protocols():
+    """Eq. 7: over the clients of the cohort the shares of each sample add up to one."""
+    alphas = []
+    for protocol in ("upload", "local"):
+        sim = simulation(f"method.protocol={protocol}")
+        server, ctx = sim.begin().server, server_context(sim.setting, 1)
+        cohort = EngineCohort(1, sim.run_state)
+        alphas.append(sim.setting.method.run_round(server, cohort, ctx).alpha)
+    torch.testing.assert_close(alphas[0].sum(1), torch.ones(len(alphas[0])))
+    torch.testing.assert_close(alphas[0], alphas[1], rtol=1e-3, atol=1e-5)
+
+
 def test_local_protocol_goes_on_over_rounds():
     """The model kept for the second exchange does not leak into the next round's state."""
     result = run("method.protocol=local", "rounds=3")

@@ -2,6 +2,8 @@
 
 A default is part of a result: who changes one changes runs that do not name it. The file says so in the diff,
 and the changelog to users. Papers' values are held by the methods' own tests and by `test_recipes.py`.
+
+    python tests/configs/test_defaults.py      # writes the file anew
 """
 
 from pathlib import Path
@@ -28,7 +30,6 @@ MODELS = {
     "staleness": (STALENESS_RULES, lambda entry: entry),
     "clocks": (CLOCKS, lambda entry: entry.options_model()),
 }
-WRITTEN = yaml.safe_load(FILE.read_text())
 
 
 def defaults(kind):
@@ -43,4 +44,9 @@ def defaults(kind):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_defaults_and_ranges_are_those_written_down(kind):
-    assert defaults(kind) == WRITTEN[kind]
+    assert defaults(kind) == yaml.safe_load(FILE.read_text())[kind]
+
+
+if __name__ == "__main__":
+    content = yaml.safe_dump({kind: defaults(kind) for kind in MODELS}, sort_keys=False, width=1000)
+    FILE.write_text(f"# Option: default; what it takes. test_defaults.py holds the code to it.\n{content}")

@@ -64,19 +64,20 @@ class TestMap:
     def tests_of(self, mutant: Mutant, budget_s: float) -> tuple[list[str], float]:
         """Test names for a mutant and their seconds, at most `budget_s`.
 
-        A line that only an import runs has all tests that run any line of its file, and those of defaults.
+        A line in no function's body has all tests that run any line of its file, and those of defaults.
         """
         lines = self._lines.get(mutant.file, {})
         reached = range(mutant.line, mutant.last_line + 1)
         numbers = {test for line in reached for test in lines.get(str(line), [])}
-        if not numbers:
+        if mutant.at_import or not numbers:
             numbers = {test for tests in lines.values() for test in tests}
             numbers |= {place for place, name in enumerate(self._names) if name.startswith(DEFAULTS)}
         stem = Path(mutant.file).stem
         mirrored = f"tests/{Path(mutant.file).parent}/test_{stem}.py::"
+        nearest = (mirrored, DEFAULTS) if mutant.at_import else (mirrored,)
         names = sorted(
             (self._names[number] for number in numbers),
-            key=lambda name: (not name.startswith(mirrored), self._seconds[name]),
+            key=lambda name: (not name.startswith(nearest), self._seconds[name]),
         )
         chosen, total_s = [], 0.0
         for name in names:

@@ -38,6 +38,7 @@ class Mutant:
     Attributes:
         file: below the project's root.
         line, last_line, column: of the change.
+        at_import: whether it stands in no function's body: options and their defaults do.
         kind: what is changed.
         before, after: the changed statement's source.
         source: the whole file with the fault.
@@ -47,6 +48,7 @@ class Mutant:
     line: int
     last_line: int
     column: int
+    at_import: bool
     kind: str
     before: str
     after: str
@@ -99,15 +101,18 @@ def mutants(file: str) -> list[Mutant]:
     """
     source = (ROOT / file).read_text(encoding="utf8")
     tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    bodies = [(function.body[0].lineno, function.end_lineno or 0) for function in functions]
     faults = []
     for node in _nodes(tree):
         for kind, new in mutations(node):
             text = _replaced(source, node, new)
-            place = (node.lineno, node.end_lineno, node.col_offset)  # type: ignore[attr-defined]
+            line, place = node.lineno, (node.lineno, node.end_lineno, node.col_offset)  # type: ignore[attr-defined]
+            at_import = not any(first <= line <= last for first, last in bodies)
             before = _one_line(ast.get_source_segment(source, node))
             after = "nothing" if new is None else _one_line(ast.unparse(ast.fix_missing_locations(new)))
             if _parses(text):
-                faults.append(Mutant(file, *place, kind, before, after, text))
+                faults.append(Mutant(file, *place, at_import, kind, before, after, text))
     return sorted(faults, key=lambda mutant: (mutant.line, mutant.key))
 
 

@@ -200,6 +200,20 @@ def test_equal_clients_draw_their_own_label_mix():
     assert {len(part) for part in parts} == {50}
 
 
+def test_classes_that_are_used_up_are_left_out_and_the_rest_scaled_up(monkeypatch):
+    """Three classes of four samples, two clients of six.
+
+    The first wants class 0 alone: its four, then one each of the others. The second wants .5, .3, .2:
+    class 0 is gone, .6 and .4 of six round to four and two, of which class 1 has three left.
+    """
+    wishes = np.array([[1.0, 0.0, 0.0], [0.5, 0.3, 0.2]])
+    monkeypatch.setattr("rayfed_kd.data.schemes.proportions", lambda alpha, shape, stream: wishes)
+    labels = np.repeat(np.arange(3), 4)
+    parts = drawn("dirichlet_client", Pool(labels, 3), 2, alpha=1.0)
+    counts = [np.bincount(labels[part], minlength=3).tolist() for part in parts]
+    assert counts == [[4, 1, 1], [0, 3, 3]]
+
+
 def test_every_client_leads_in_one_class_of_its_group():
     """C = 5 classes, one group of 5: each class has another leader."""
     labels = np.repeat(np.arange(5), 100)
