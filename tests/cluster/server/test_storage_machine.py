@@ -52,7 +52,7 @@ class Storage(RuleBasedStateMachine):
 
     def _open(self):
         self.tables = TableWriter(self.folder / "tables")
-        self.keeper = Checkpointer(self.folder, CheckpointRecipe(keep=KEEP))
+        self.keeper = Checkpointer(self.folder, CheckpointRecipe(keep=KEEP), self.tables.row_counts)
 
     def teardown(self):
         if hasattr(self, "folder"):
@@ -115,15 +115,31 @@ class Storage(RuleBasedStateMachine):
 
     @rule()
     def resume(self):
+        self._resume(max(self.intact, default=0))
+
+    @precondition(lambda self: self.expected)
+    @rule()
+    def lose_the_newest_part_and_resume(self):
+        """The rounds of a lost part are made again: no checkpoint that has them is gone on from."""
+        self._open()  # removes parts that lie within others, which would be read in the lost one's place
+        part = max((self.folder / "tables" / "rounds").glob("part-*.parquet"))
+        first = int(part.name.split("-")[1])
+        part.unlink()
+        self._resume(max((number for number in self.intact if number < first), default=0))
+
+    def _resume(self, newest):
+        """As an assembled run resumes; `newest` is the round of the checkpoint that it must find."""
+        self._open()
         told = []
-        snapshot = self.keeper.latest(lambda arrays: arrays, "cpu", told.append)
-        newest = max(self.intact, default=0)
+        snapshot = self.keeper.latest(lambda arrays: arrays, "cpu", told.append, self.folder / "tables")
         assert (0 if snapshot is None else snapshot.round) == newest
         if snapshot is not None:
             assert snapshot.server.tolist() == [newest, self.saved[newest]]
         assert len(told) == len([number for number in self.saved if number > newest])
-        self._open()
         self.tables.truncate(newest)
+        self.keeper.tidy(newest)
+        self.saved = {number: life for number, life in self.saved.items() if number <= newest}
+        self.intact &= set(self.saved)
         self.round, self.lives = newest, self.lives + 1
         self.expected = {number: life for number, life in self.expected.items() if number <= newest}
 
