@@ -92,14 +92,14 @@ def read_timing(recipe: Recipe) -> Timing:
 
 
 def check_exchanges(recipe: Recipe, method: Method[Any, Any]) -> None:
-    """Whether rounds of several exchanges meet an asynchronous schedule: asked first, as no option would help.
+    """Whether rounds of several exchanges meet an asynchronous schedule: asked first, as no option helps.
 
     Raises: RecipeError
     """
     if schedule_class(recipe).asynchronous and not method.asynchronous:
         raise RecipeError(
-            f"schedule.name = {recipe.schedule.name!r}: {recipe.method.name}'s rounds have several exchanges; "
-            "expected sync or quorum"
+            f"schedule.name = {recipe.schedule.name!r}: {recipe.method.name}'s rounds have several "
+            "exchanges; expected sync or quorum"
         )
 
 
