@@ -65,11 +65,12 @@ def make_ready(recipe: Recipe) -> Prepared:
     from cluster.server.grouping import check_grouping
     from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names
     from rayfed_kd.setting.loading import load_data, load_partition
-    from rayfed_kd.setting.timing import check_exchanges
+    from rayfed_kd.setting.timing import check_exchanges, check_timing
 
     method = make_method(location, recipe.method)
     check_exchanges(recipe, method)
     timing, codec = read_names(recipe)
+    check_timing(timing, recipe, method)
     devices = timing.load_devices()
     dataset = load_data(recipe)
     partition = load_partition(recipe, dataset)

@@ -15,10 +15,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol.staleness import UpdateRule
 from rayfed_kd.recipe.registry import annotated_options
-from rayfed_kd.recipe.schema import Named
 from rayfed_kd.seeds import numpy_stream
 
 
@@ -92,22 +90,6 @@ class Schedule(ABC):
     def options_model(cls) -> type[ScheduleOptions]:
         """The model of its options."""
         return annotated_options(cls, ScheduleOptions)
-
-    @classmethod
-    def check_exchanges(cls, schedule: Named, method: str) -> None:
-        """Refuse a method whose rounds have several exchanges. It is asked first, for such methods alone.
-
-        Args:
-            schedule: the recipe's `schedule`, whose options are not checked yet.
-            method: its name in the recipe.
-
-        Raises: RecipeError if the schedule cannot run it; by default if the schedule is asynchronous.
-        """
-        if cls.asynchronous:
-            raise RecipeError(
-                f"schedule.name = {schedule.name!r}: {method}'s rounds have several exchanges; expected "
-                "sync or quorum"
-            )
 
     def check(self, least_seconds: Sequence[float]) -> None:  # noqa: B027 a default: nothing to refuse
         """Refuse what is known to fail before the first round.

@@ -80,47 +80,58 @@ class Timing:
 
 
 def read_timing(recipe: Recipe) -> Timing:
-    """The recipe's schedule and clock, their options checked, and whether they fit each other and the cohort.
+    """The recipe's schedule and clock, their options checked.
 
     Raises: RecipeError
     """
     kind, clock, named = schedule_class(recipe), clock_class(recipe), recipe.schedule
     options = validate(kind.options_model(), named.options, "schedule", named.name)
-    if kind.needs_clock and not (clock.simulated or clock.measured):
-        raise RecipeError(
-            f"schedule.name = {named.name!r}: which reply comes first is a question of time; expected a "
-            "clock, as clock.name=lognormal"
-        )
     schedule = kind(options, ScheduleFacts(recipe.partition.clients, cohort_size(recipe), recipe.seed))
     clock_options = validate(clock.options_model(), recipe.clock.options, "clock", recipe.clock.name)
     return Timing(schedule, clock, clock_options)
 
 
 def check_exchanges(recipe: Recipe, method: Method[Any, Any]) -> None:
-    """Whether the method's exchanges fit the schedule: asked first, as no clock or option would help.
+    """Whether rounds of several exchanges meet an asynchronous schedule: asked first, as no option helps.
 
     Raises: RecipeError
     """
-    if not method.asynchronous:
-        schedule_class(recipe).check_exchanges(recipe.schedule, recipe.method.name)
+    if schedule_class(recipe).asynchronous and not method.asynchronous:
+        raise RecipeError(
+            f"schedule.name = {recipe.schedule.name!r}: {recipe.method.name}'s rounds have several "
+            "exchanges; expected sync or quorum"
+        )
+
+
+def check_timing(timing: Timing, recipe: Recipe, method: Method[Any, Any]) -> None:
+    """Whether method and clock fit the schedule. The method is looked at first, as no clock would help it.
+
+    Raises: RecipeError
+    """
+    name = recipe.schedule.name
+    if not timing.schedule.drops_late and not method.asynchronous:
+        raise RecipeError(
+            f"schedule.name = {name!r}: with these options it keeps late replies, and {recipe.method.name}'s "
+            "rounds have several exchanges, a late reply fits none of the next one's; expected sync, or "
+            "quorum with late: drop"
+        )
+    if timing.schedule.needs_clock and not (timing.clock_class.simulated or timing.clock_class.measured):
+        raise RecipeError(
+            f"schedule.name = {name!r}: which reply comes first is a question of time; expected a clock, as "
+            "clock.name=lognormal"
+        )
 
 
 def check_schedule(
     schedule: Schedule, clock: Clock, method: Method[Any, Any], recipe: Recipe, sizes: Sequence[int]
 ) -> None:
-    """Refuse what is known to fail before the first round, beside `check_exchanges`.
+    """Refuse what is known to fail before the first round, beside `check_timing`.
 
     Args:
         sizes: [K] training samples.
 
     Raises: RecipeError
     """
-    if not schedule.drops_late and not method.asynchronous:
-        raise RecipeError(
-            f"schedule.name = {recipe.schedule.name!r}: with these options it keeps late replies, and "
-            f"{recipe.method.name}'s rounds have several exchanges, a late reply fits none of the next "
-            "one's; expected sync, or quorum with late: drop"
-        )
     check_weights(schedule.rule.staleness, recipe.rounds)
     work = [method.least_samples(size, recipe.local) for size in sizes]
     schedule.check([clock.least_seconds(client, samples) for client, samples in enumerate(work)])

@@ -89,7 +89,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     """
     from cluster.server.grouping import check_grouping
     from rayfed_kd.setting.blueprint import make_method, read_names
-    from rayfed_kd.setting.timing import check_exchanges
+    from rayfed_kd.setting.timing import check_exchanges, check_timing
     from rayfed_kd.tuning.space import coefficient_overrides
 
     setting = prepared.setting
@@ -101,6 +101,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     method = make_method(method_location(changed), changed.method)
     check_exchanges(changed, method)
     timing, codec = read_names(changed)
+    check_timing(timing, changed, method)
     setting = replace(setting, recipe=changed, method=method, timing=timing, codec=codec)
     setting.check()
     check_grouping(setting)

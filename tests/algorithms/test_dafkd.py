@@ -314,9 +314,13 @@ def test_generators_step_moves_the_generator_alone():
 
 
 def test_adversarial_loss_is_eq_2():
-    """Logits 0 real, 0 and log 3 fake: f = 1/2; 1 - f = 1/2, 1/4. Mean of log 2, log 2, log 4 = 4/3 log 2."""
-    loss = adversarial_loss(torch.tensor([0.0]), torch.tensor([0.0, float(np.log(3))]))
-    assert loss.item() == pytest.approx(4 / 3 * np.log(2), rel=1e-6)
+    """Logits 0 and log 3: f = 1/2, 3/4. Real: log 2, log 4/3. Fake, 1 - f = 1/2, 1/4: log 2, log 4.
+
+    Their mean is log(2 x 4/3 x 2 x 4) / 4.
+    """
+    logits = torch.tensor([0.0, float(np.log(3))])
+    assert adversarial_loss(logits, logits).item() == pytest.approx(np.log(64 / 3) / 4, rel=1e-6)
+    assert adversarial_loss(logits[1:], logits[:1]).item() == pytest.approx(np.log(8 / 3) / 2, rel=1e-6)
 
 
 def test_distillation_from_a_mixed_target_by_hand():

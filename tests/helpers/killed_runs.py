@@ -23,7 +23,7 @@ from rayfed_kd.results.tables import read_table
 ENGINES = ("local", "ray")
 BASE = {
     **FOUR_CLIENTS,
-    "rounds": 20,
+    "rounds": 40,
     "sampling": {"fraction": 0.5},
     "evaluation": {"samples": False},
     "checkpoint": {"every": 2},
@@ -43,7 +43,7 @@ VICTIMS = {
     "ray": ["one client host", "one client host", "all client hosts", "server", "command"],
 }
 PROCESSES = {"one client host": "ClientActor", "all client hosts": "ClientActor", "server": "ServerActor"}
-LONGEST_S = 6.0  # a kill comes so many seconds after the last one at most
+LONGEST_S = 2.5  # a kill comes so many seconds after the last one, or after the start, at most
 STARTS = 60
 
 

@@ -11,7 +11,7 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.protocol import Progress, ScheduleFacts
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.timing import cohort_size
-from rayfed_kd.setting.timing import check_exchanges, check_schedule, read_timing
+from rayfed_kd.setting.timing import check_exchanges, check_schedule, check_timing, read_timing
 
 CLOCK = ["clock.name=constant"]
 
@@ -163,7 +163,8 @@ def test_presets_are_the_published_rules():
 )
 def test_bad_schedules_and_clocks_are_answered(overrides, message):
     with pytest.raises(RecipeError) as caught:
-        read_timing(recipe(*overrides))
+        asked = recipe(*overrides)
+        check_timing(read_timing(asked), asked, FedAvg())
     assert message in str(caught.value)
 
 
@@ -171,6 +172,7 @@ def checked(method, *overrides):
     asked = recipe(*overrides, "local.epochs=2", clients=4, fraction=1.0)
     check_exchanges(asked, method)
     timing = read_timing(asked)
+    check_timing(timing, asked, method)
     clock = timing.make_clock(timing.load_devices())
     check_schedule(timing.schedule, clock, method, asked, [100, 200, 300, 400])
 

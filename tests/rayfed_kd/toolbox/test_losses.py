@@ -75,6 +75,15 @@ def test_cross_entropy_matches_the_worked_number():
     assert cross_entropy(U, torch.tensor([0])).item() == pytest.approx(0.6802696706, abs=1e-9)
 
 
+def test_cross_entropies_refuse_logits_that_are_no_rows():
+    """Of one row without a batch torch would take the classes for the batch."""
+    row = torch.zeros(3)
+    with pytest.raises(ValueError, match="logits"):
+        cross_entropy(row, torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match="logits"):
+        soft_cross_entropy(row, row)
+
+
 def test_cross_entropy_matches_definition_in_float64():
     logits, labels = random_logits(5), np.array([0, 4, 2, 2, 1, 3, 0])
     expected = -np.log(softmax(logits)[np.arange(7), labels]).mean()
