@@ -3,7 +3,7 @@
 import importlib
 import re
 import shlex
-from functools import reduce
+from functools import cache, reduce
 
 import pytest
 from hooks import hook
@@ -75,6 +75,11 @@ def section(name, heading):
 def part(name, part):
     """What the site has in the place of a mark."""
     return methods.PARTS[part](name, methods.parted(PAGES[name])[0])
+
+
+@cache
+def methods_by_recipe():
+    return {recipe: load_recipe(recipe).method.name for recipe in shipped_files("recipe")}
 
 
 def command_lines(name):
@@ -192,7 +197,7 @@ def test_every_file_named_on_a_page_exists(name):
 
 @pages
 def test_every_recipe_of_the_method_is_on_its_page(name):
-    recipes = {recipe for recipe in shipped_files("recipe") if load_recipe(recipe).method.name == name}
+    recipes = {recipe for recipe, method in methods_by_recipe().items() if method == name}
     assert recipes <= {line.split()[2] for line in command_lines(name)}
 
 

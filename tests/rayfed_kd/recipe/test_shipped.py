@@ -5,7 +5,7 @@ from click.testing import CliRunner
 from paths import ROOT
 
 from rayfed_kd.cli.main import commands
-from rayfed_kd.comparison.planning import plan_runs
+from rayfed_kd.comparison.studies import read_study
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
@@ -80,9 +80,13 @@ def test_a_name_that_several_have_lists_them():
 
 def test_studies_by_name_find_their_recipes():
     for name in shipped_files("study"):
-        for study in select_studies([last_part(name)]):
-            for run in plan_runs(study):
-                assert find_file(run.source, "recipe").is_file()
+        study = read_study(last_part(name))
+        bases = {study.base, *(run.base for run in study.runs), *(t.base for t in study.tables.values())} - {
+            None
+        }
+        assert bases
+        for base in bases:
+            assert find_file(base, "recipe").resolve().is_relative_to(ROOT / "configs")
 
 
 def test_a_wrong_study_suggests_the_nearest_of_studies_and_recipes():
