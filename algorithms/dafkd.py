@@ -229,7 +229,7 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         predicted = options.prediction(logits)
         if not (options.correlation and options.adversarial):
             return predicted, predicted.new_zeros(predicted.shape[:2])
-        frozen = ctx.frozen_model(ctx.initial_vector("discriminator"), "discriminator")
+        frozen = ctx.frozen_model(ctx.initial_vector("discriminator"), "discriminator")  # architecture only
         return predicted, log_importance(replies, frozen, samples, features, sharing=options.sharing)
 
     def _distilled(

@@ -145,6 +145,7 @@ class FedDF(Averaging[None]):
             return start
         teachers = Ensemble(ctx.frozen_model(start), list(replies.vectors("student")), batched=False)
         with torch.no_grad():
+            # Teachers are frozen and these images not augmented: one pass gives the targets of all J steps.
             said = [self.mixed(teachers(images)) for _, images in ctx.public.in_order(ids)]
         student = ctx.model(start)
         optimizer, best = Optimizer(options.optimizer, student), Best(options.validation, held_out)
@@ -164,6 +165,7 @@ class FedDF(Averaging[None]):
         ids, validation = ctx.public.ids, self.options.validation
         if validation is None:
             return ids, ids[:0]
+        # By id, not drawn: every round holds out the same samples.
         held = ids % validation.one_in == 0
         return ids[~held], ids[held]
 
@@ -174,6 +176,7 @@ class Best:
     def __init__(self, validation: Validation | None, held_out: Tensor) -> None:
         self._validation, self._held_out = validation, held_out
         self.model: Tensor | None = None
+        # -1, so that the first look is a new best even if nothing is right.
         self._right, self._step = -1, 0
 
     def enough(self, step: int, steps: int, student: FlatModule, ctx: ServerContext) -> bool:

@@ -203,11 +203,13 @@ class FedFTG(OneExchange[ServerState, ClientState]):
                 images = generate(generator, z, labels, ctx)
                 taught = teachers.some(members, images)
                 loss = self._generator_loss(taught, student(images), labels, weights[members], ctx)
+                # L_dis / m for each client of this turn, so that a pass over all m has it once.
                 diversity = pairwise_diversity_loss(z, images) * len(members) / len(teachers)
                 ctx.log(diversity=diversity)
                 generating.minimise(loss + options.lambda_dis * diversity)
             generator.freeze()
             student.train()
+            # G and the clients' models stand still during the I_d steps: one target serves them all.
             with torch.no_grad():
                 images = generate(generator, z, labels, ctx)
                 target = torch.einsum("kb,kbc->bc", weights, teachers(images).softmax(2))

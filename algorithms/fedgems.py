@@ -209,6 +209,7 @@ class Fusion:
         self, options: Options, server: ServerState, questions: Questions | None, ctx: ServerContext
     ) -> None:
         self._options, self._questions = options, questions
+        # Copied, because `teach` writes into them and the server's state before the round must stay.
         self.pool, self.known = (value.to(ctx.device, copy=True) for value in (server.pool, server.known))
         self.counts = dict.fromkeys(
             ("self_training", "self_distillation", "ensemble_distillation", "untaught"), 0.0
@@ -223,10 +224,12 @@ class Fusion:
         lesson = blended(self.pool[ids], options.epsilon)  # S2
         if options.self_training:  # S1
             lesson.hard[right], lesson.soft[right] = 1.0, 0.0
+        # Samples that clients are asked about: S3's, and those of a branch that is ablated (Table 5).
         taught = unknown.clone()
         taught |= right & (not options.self_training)
         taught |= recalled & (not options.self_distillation)
         untaught = torch.zeros_like(taught)
+        # No questions at epsilon = 1, where no KL term has a weight.
         if self._questions is not None and taught.any():
             answers = self._questions.ask(ids[taught]).to(logits)
             lesson.teacher[taught] = mean_logits(list(answers))

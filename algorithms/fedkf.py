@@ -198,7 +198,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     def distil(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """L, the student's step; x^ and p^ are from before the generator's."""
         if not self.options.gamma:
-            return Loss(batch["hard"])
+            return Loss(batch["hard"])  # nothing is added to CE: the student is FedAvg's to the bit
         with normalising(models["student"], self.options.batchnorm):
             logits = models["student"](batch["x"].detach())
         kl = distillation(batch["p"].detach(), logits)

@@ -237,7 +237,7 @@ class KDIA(OneExchange[ServerState, None]):
     def _trained_generator(self, server: ServerState, replies: Replies, ctx: ServerContext) -> Tensor:
         """Algorithm 1, lines 13 to 20: last round's generator against the cohort's heads."""
         generator = ctx.model(server.generator, "generator")
-        model = ctx.frozen_model(server.student)
+        model = ctx.frozen_model(server.student)  # for its architecture
         samples = torch.tensor(replies.numbers("samples"), device=ctx.device)
         shares = samples / samples.sum() / (len(replies) if self.options.ensemble_scale == "k" else 1)
         ensemble = mixed_heads(model, list(replies.vectors("student")), stage_of_maps(model, ctx), shares)

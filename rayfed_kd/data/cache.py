@@ -48,6 +48,7 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
     folder = _writable(cache_folder())
     key = entry_key(name, source, fraction, folder)
     entry = folder / f"{name.rpartition(':')[2]}-{key}"
+    # Looked at under the lock: another process may have made the entry while this one waited.
     with FileLock(folder / f".{key}.lock"):
         if not is_whole(entry):
             with blaming(f"data.name: {name}"):
@@ -74,6 +75,7 @@ def unpack_entry(entry: Path, files: Mapping[str, Array]) -> None:
     Raises: DataError if the disk does not take it.
     """
     folder = _writable(entry.parent)
+    # The entry's name ends with its key, so this is the lock of `load_cached`.
     with FileLock(folder / f".{entry.name.rpartition('-')[2]}.lock"):
         if is_whole(entry):
             return
@@ -137,6 +139,7 @@ def is_whole(entry: Path) -> bool:
     try:
         meta = json.loads((entry / "meta.json").read_text(encoding="utf8"))
         return all((entry / file).stat().st_size == size for file, size in meta["files"].items())
+    # The last three: meta.json is valid JSON, but not of the form that `_write` gives it.
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -228,6 +231,7 @@ def _statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     channels = images.shape[1]
     if images.dtype != np.uint8:
         return (0.0,) * channels, (1.0,) * channels
+    # From counts of the 256 values: their sums are exact, and no float copy of all images is made.
     values = np.arange(256) / 255
     counts = [np.bincount(images[:, c].ravel(), minlength=256) for c in range(channels)]
     total = images.size / channels
@@ -236,4 +240,5 @@ def _statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
         float(np.sqrt(count @ (values - mean) ** 2 / total))
         for count, mean in zip(counts, means, strict=True)
     ]
+    # A channel of one colour has deviation 0, by which nothing can be divided.
     return tuple(means), tuple(deviation or 1.0 for deviation in deviations)

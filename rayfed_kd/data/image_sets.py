@@ -151,6 +151,7 @@ def _read_svhn(root: Path, train: bool) -> Split:
         images = datasets.SVHN(root, split="train" if train else "test", download=False)
     except ModuleNotFoundError:
         raise DataError("data svhn: its .mat files are read through scipy: pip install scipy") from None
+    # torchvision has turned SVHN to [n, c, h, w] already; `_split` expects channels last.
     return _split(np.moveaxis(images.data, 1, 3), images.labels)
 
 
@@ -185,6 +186,7 @@ CIFAR100 = (
 # fmt: on
 GREY28, COLOUR32 = (1, 28, 28), (3, 32, 32)
 CIFAR10_STATISTICS: Statistics = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+# KDIA's constants. CIFAR-10 above and EMNIST below have those of FedKF.
 CINIC_STATISTICS: Statistics = ((0.47890, 0.47228, 0.43047), (0.24206, 0.23828, 0.25875))
 
 

@@ -64,6 +64,8 @@ def parquet(
             names = tuple(str(label) for label in range(top + 1))
         return RawDataset(*splits, names)
 
+    # The number of training files is part of the cache key, as the same files may be divided otherwise
+    # into train and test.
     settings = {"columns": [image_column, label_column], "train": len(train_files)}
     return Source((*train_files, *test_files), settings, decode)
 
@@ -244,6 +246,7 @@ def decode_image(encoded: bytes | Path | None, where: str) -> Array:
         with Image.open(source) as picture:
             if picture.mode.startswith(DEEP):
                 raise DataError(f"{where}: pixels of mode {picture.mode}, expected eight bits a channel")
+            # Known from the header. Pillow decodes not before `convert`, so nothing large has been made yet.
             if picture.width * picture.height > MOST_PIXELS:
                 raise DataError(
                     f"{where}: {picture.width} x {picture.height} pixels; expected {MOST_PIXELS:,} at most"

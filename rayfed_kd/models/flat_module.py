@@ -61,6 +61,7 @@ class FlatModule:
             place = view_as(self.storage[start:stop], parameter.shape)
             place.copy_(parameter.data)
             parameter.data = place
+            # Backward adds in place to a gradient that is there; without one it would make another tensor.
             parameter.grad = view_as(self.gradients[start:stop], parameter.shape)
             start = stop
 
@@ -180,6 +181,7 @@ class FlatModule:
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
         """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
+        # In train mode such a layer hands torch no running statistics that could be updated.
         with self._batchnorm(track_running_stats=False):
             yield
 
@@ -262,6 +264,7 @@ def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, client:
         client: whose own vector; None: the one that all have in common.
     """
     stream = ("initial", name) if client is None else ("initial", name, client)
+    # Layers draw from torch's global generator; it is put back, so that no other draw depends on this one.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, *stream))
         return FlatModule(build()).vector()

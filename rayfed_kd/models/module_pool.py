@@ -36,6 +36,7 @@ class ModulePool:
         if name not in self._builders:
             raise KeyError(f"no architecture {name!r}; there are {sorted(self._builders)}")
         idle = self._idle[name]
+        # Any of them: `load` replaces its whole content, and a context sets its mode.
         module = idle.pop() if idle else self._build(name)
         module.load(vector)
         self._lent.append((name, module))

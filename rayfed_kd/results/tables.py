@@ -105,6 +105,7 @@ class TableWriter:
                 )
 
     def _merge_when_many(self, name: str) -> None:
+        # Merged parts are left alone until `close`: a long run would rewrite all its rows each time.
         single = [part for part in _covering(self._folder / name) if part.first == part.last]
         if len(single) >= MERGE_AT:
             self._merge(name, single)
@@ -235,6 +236,7 @@ def _cut(part: _Part, after_round: int) -> None:
     if part.first <= after_round:
         table = read_parquet(part.path)
         shorter = table.filter(pa.compute.less_equal(table["round"], after_round))
+        # It lies within the longer part: readers leave it out until that one is gone.
         _write_part(part.path.parent, part.first, after_round, shorter)
     part.path.unlink()
 

@@ -39,6 +39,8 @@ class RunWriter:
         # Torch takes two seconds to load, this on top of it a quarter: not before it is needed.
         from torch.utils.tensorboard import SummaryWriter
 
+        # A TensorBoard that is open keeps what it has read of files that are gone; purge_step drops it.
+        # Five seconds in place of torch's 120, so that the page follows a run.
         self._writer: Any = SummaryWriter(str(folder), flush_secs=5, purge_step=0 if anew else None)
 
     def round(

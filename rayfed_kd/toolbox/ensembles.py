@@ -43,6 +43,8 @@ class Ensemble:
         batched: bool,
     ) -> None:
         self._part = _Part(flat.module, function or _logits)
+        # A copy, in memory that torch allocated: kernels are chosen by alignment, so the last bits could
+        # differ on views of received memory.
         self._stacked = torch.stack([vector.to(flat.storage.device) for vector in vectors])
         names = [name for name, _ in self._part.named_parameters()]
         # In the order of `FlatModule.tensors`. BatchNorm's counters, integers, play no part in eval mode.

@@ -123,6 +123,7 @@ def labelled_noise_batches(
     """
     pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.local.epochs, ctx)
     for epoch in range(ctx.local.epochs):
+        # Both cut N_k into stretches of B, so a batch has as many labels as samples.
         for drawn, wanted in zip(ctx.batches(epoch), pool.epoch(epoch), strict=True):
             size = len(wanted)
             # A client with less than one batch keeps it: it would train on nothing.

@@ -32,6 +32,7 @@ def drawn_labels(counts: Tensor, number: int, ctx: Context) -> Tensor:
     ends = counts.cpu().to(torch.int64).cumsum(0)
     shape, stream = (number,), ctx.stream("labels")
     places = torch.randint(int(ends[-1]), shape, generator=stream, device=ctx.device)
+    # right: the first class whose end lies above the place; a class without samples has no such place.
     return torch.searchsorted(ends.to(ctx.device), places, right=True)
 
 

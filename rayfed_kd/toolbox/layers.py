@@ -43,6 +43,7 @@ class Layers:
         # Parameters (0) and buffers (1) are two stretches of the vector, each in the order of layers.
         reached = [0, 0]
         for owner, start, stop in model.spans():
+            # -1, a tensor of no layer, lies below every layer and is refused.
             layer, kind = layer_of.get(id(owner), -1), int(start >= model.num_parameters)
             if layer < reached[kind]:
                 raise RecipeError("its vector does not hold its layers in their order", path="model.name")

@@ -86,6 +86,7 @@ class LocalSteps:
     def run(self) -> None:
         """Makes them for this client alone."""
         for drawn, further in self.batches():
+            # A copy, because later phases find what earlier ones hand on in it.
             batch = dict(further)
             if drawn is not None:
                 batch["images"], batch["labels"] = self.ctx.read(drawn)

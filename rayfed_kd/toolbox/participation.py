@@ -27,7 +27,9 @@ from rayfed_kd.toolbox.slots import Slots
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Mean = Literal["geometric", "arithmetic", "harmonic", "interval", "participation", "samples"]
 
-# How fast a running weight shrinks with each round that its client sits out.
+# How fast a running weight shrinks with each round that its client sits out: F^intv by the factor exp(-1),
+# the geometric mean of three by its third root. The other two frequencies do not fall with time. Arithmetic
+# and harmonic means have no such factor: all slots are added afresh.
 DECAYS = {"geometric": math.exp(-1 / 3), "interval": math.exp(-1), "participation": 1.0, "samples": 1.0}
 
 
@@ -72,6 +74,7 @@ def combined(three: Frequencies, mean: Mean) -> Array:
         with np.errstate(divide="ignore"):  # a frequency of 0 makes the mean 0, as in the limit
             raw = 3.0 / (1.0 / stacked).sum(axis=0)
     elif mean == "geometric":
+        # Roots first: the product of three small frequencies may underflow.
         raw = np.cbrt(stacked).prod(axis=0)
     else:
         raw = getattr(three, mean)
@@ -91,6 +94,7 @@ def unseen_weight(mean: Mean, unseen: int, unseen_samples: float, now: int) -> f
     return {
         "geometric": 0.0,
         "participation": 0.0,
+        # exp(-(t - t_k)) with t_k = -1.
         "interval": unseen * math.exp(-1.0 - now),
         "samples": unseen_samples,
     }[mean]

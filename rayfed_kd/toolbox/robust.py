@@ -72,6 +72,7 @@ def coordinate_median(vectors: Tensor) -> Tensor:
     Returns: [P].
     """
     n = len(vectors)
+    # Leaves one value of an odd number and two of an even one.
     return _mean_between(vectors, (n - 1) // 2)
 
 
@@ -90,6 +91,7 @@ def trimmed_mean(vectors: Tensor, share: float) -> Tensor:
 
 
 def _mean_between(vectors: Tensor, cut: int) -> Tensor:
+    # Sorted before the sum, so that the order of clients does not change how it is rounded.
     ordered = vectors.sort(dim=0).values[cut : len(vectors) - cut]
     return ordered.to(torch.float64).mean(dim=0).to(vectors.dtype)
 

@@ -45,10 +45,12 @@ class Slots:
         # In client order, so that the order of arrival does not change how the sum is rounded.
         for client in sorted(updates):
             new, new_weight = updates[client]
+            # Taken off with the weight it was added with; `scaled` has scaled both alike.
             if client in entries:
                 total.add_(entries[client].load().to(torch.float64), alpha=-weights[client])
             total.add_(new.load().to(torch.float64), alpha=new_weight)
             entries[client], weights[client] = new, new_weight
+        # Added afresh and rounded once: of the two sums only that of the vectors drifts over the rounds.
         return Slots(total, math.fsum(weights.values()), entries, weights)
 
     def scaled(self, factor: float) -> Slots:

@@ -280,6 +280,7 @@ def transfer_loss(logits: Tensor, labels: Tensor, teacher: Tensor, terms: Terms)
     loss = cross_entropy(logits, labels)
     logged = {"ce": loss}
     for name, (weight, term) in terms.items():
+        # A term of weight 0 is not computed: FedICT without its terms must give FedGKT's bits.
         if weight:
             logged[name] = term(teacher, logits)
             loss = loss + weight * logged[name]

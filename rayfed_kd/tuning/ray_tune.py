@@ -113,6 +113,7 @@ def _quiet_ray_tune() -> Iterator[None]:
         "TUNE_DISABLE_SIGINT_HANDLER": "1",
         "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial may fail before it has a value
         "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+        # Ray Tune's newer output takes the place of the reporter that `verbose=0` silences below.
         "RAY_AIR_NEW_OUTPUT": "0",
     }
     logger, before = logging.getLogger("ray.tune"), dict(os.environ)
@@ -229,6 +230,7 @@ class _TrialRecorder(tune.Callback):
     tell: Tell
 
     def __post_init__(self) -> None:
+        # Noted before the search begins: trials that end in it have records that are over, too, and are told.
         self._over_before = {record.number for record in self.folder.records() if record.over}
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
@@ -247,6 +249,7 @@ class _TrialRecorder(tune.Callback):
             return
         record = self.folder.record(number)
         assert record is not None
+        # A trial that failed by itself has returned without an error, so Ray Tune takes it for complete.
         if not record.over:
             record = replace(record, status=status, round=round_index, error=error)
             self.folder.write_record(record)
