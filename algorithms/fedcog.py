@@ -91,6 +91,7 @@ class FedCOG(Averaging[ClientState | None]):
         """Generate x~ of missing classes and learn what w^t predicts on them; otherwise CE alone."""
         options, student = self.options, ctx.model(message["student"])
         labels = missing_labels(ctx.label_counts(), options.images)
+        # Updates are counted from 0, rounds from 1.
         if options.lambda_kd and len(labels) and message["version"] + 1 >= options.generation_from_round:
             consensus = ctx.frozen_model(message["student"])
             own = None if client is None else ctx.frozen_model(client.previous)

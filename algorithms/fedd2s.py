@@ -129,7 +129,7 @@ class FedD2S(Method[Tensor, Tensor]):
         before, copy = ctx.frozen_model(server), ctx.model(server)
         taught = []
         for reply in replies:
-            copy.load(server)
+            copy.load(server)  # one module serves all copies, one after the other
             self._teach(copy, before, reply, ctx)
             taught.append(copy.vector().cpu())
         server = weighted_mean(taught, [1.0] * len(taught))  # eq. 11

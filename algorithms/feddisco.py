@@ -126,6 +126,7 @@ def discrepancy(counts: Tensor, metric: str) -> Tensor:
     if metric == "l2":
         return (frequencies - 1 / len(counts)).square().sum().sqrt().to(torch.float32)
     negative_entropy = torch.xlogy(frequencies, frequencies).sum()
+    # Of uniform classes the KL is 0, and may come out a bit below by rounding.
     return (math.log(len(counts)) + negative_entropy).clamp(min=0).to(torch.float32)
 
 

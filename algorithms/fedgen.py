@@ -129,6 +129,7 @@ class FedGen(OneExchange[ServerState, None]):
         optimizer = Optimizer(ctx.local.optimizer, student)
         generating = min(options.generated_epochs, ctx.local.epochs) if version else 0
         generated = options.generated_batch or ctx.local.batch_size
+        # As tensors: what may differ between clients of a group reaches a batched loss in `given` alone.
         numbers = {"faded": options.decay**version, "share": options.alpha * generated / ctx.local.batch_size}
         given = {name: torch.tensor(value, device=ctx.device) for name, value in numbers.items()}
         train_batches(

@@ -171,6 +171,7 @@ class FedMD(Method[ServerState, ClientState]):
             return aggregate(logits, [1.0] * len(logits), self.options)
         likely = [z.div(self.options.temperature).softmax(dim=1) for z in logits]
         mixed = aggregate(likely, [1.0] * len(likely), self.options)
+        # Times T, by which the digest divides again. The smallest number for a 0, which has no logarithm.
         return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log() * self.options.temperature
 
     def update(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:

@@ -36,6 +36,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.toolbox.averaging import GlobalModel
 from rayfed_kd.toolbox.local_training import mean_loss, train_on_labels
 
+# Added to F_k, as released: at F_k = 0 the power q - 1 would be infinite for q below 1.
 SMALLEST_LOSS = 1e-10
 
 

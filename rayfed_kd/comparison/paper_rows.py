@@ -73,6 +73,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
     Returns: 1 for the same order, -1 for the reverse; NaN if one of them ties all rows.
     """
+    # All ordered pairs: each pair counts twice above and below the line, so the quotient is the same.
     ours, theirs = (np.sign(np.subtract.outer(values, values)) for values in (first, second))
     untied = float(np.sqrt((ours**2).sum() * (theirs**2).sum()))
     return float((ours * theirs).sum()) / untied if untied else float("nan")

@@ -16,9 +16,8 @@ from rayfed_kd.seeds import numpy_stream
 
 Array = np.ndarray[Any, Any]
 GIGABYTE = 2**30
-MOST_CLASSES = (
-    100_000  # ImageNet has 21,841; a larger label is a slip, and counts by class would fill the memory
-)
+# ImageNet has 21,841. A larger label is a slip, and counts by class would fill the memory.
+MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True)

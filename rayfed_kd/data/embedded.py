@@ -25,6 +25,7 @@ def digits(folder: Path) -> Source:
 
     def decode() -> RawDataset:
         with np.load(DIGITS) as stored:
+            # The digits are stored with values from 0 to 16.
             pixels = np.round(stored["images"].astype(np.float64) * 255 / 16).astype(np.uint8)
             labels = stored["labels"].astype(np.int64)
         return RawDataset(Split(pixels, labels), None, tuple("0123456789"))

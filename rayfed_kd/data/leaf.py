@@ -68,4 +68,5 @@ def _pixels(samples: Sequence[Sequence[float]]) -> Array:
     values = np.asarray(samples, dtype=np.float64).reshape(-1, 1, 28, 28)
     if values.size and (values.min() < 0 or values.max() > 1):
         raise ValueError(f"pixels from {values.min():g} to {values.max():g}, expected 0 to 1")
+    # LEAF writes pixels as shares of 255; rounded, they are the original bytes.
     return np.round(values * 255).astype(np.uint8)

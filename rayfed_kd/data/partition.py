@@ -174,6 +174,7 @@ def _halved(part: Array, fraction: float, stream: np.random.Generator) -> tuple[
     """Training and test part; whoever has a sample keeps at least one to train on."""
     shuffled = stream.permutation(part)
     held = min(round(fraction * len(part)), max(len(part) - 1, 0))
+    # Ascending, as every part is: the saved rows are sorted, and a loaded partition must equal this one.
     return np.sort(shuffled[held:]), np.sort(shuffled[:held])
 
 

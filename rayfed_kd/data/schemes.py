@@ -52,6 +52,7 @@ def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator
     """
     uniform = 1.0 - stream.random(size)  # in (0, 1]: its logarithm is finite
     logs = np.log(stream.standard_gamma(alpha + 1.0, size)) + np.log(uniform) / max(alpha, SMALLEST_ALPHA)
+    # Relative to the largest: at small alpha the exponentials of all logarithms alone would be 0.
     shifted = np.exp(logs - logs.max(axis=1, keepdims=True))
     rows: Array = shifted / shifted.sum(axis=1, keepdims=True)
     return rows
@@ -219,6 +220,7 @@ def apportioned(share: Array, total: int) -> Array:
     Returns: [parts] int64 of sum `total`.
     """
     ends = np.round(np.cumsum(share) * total).astype(np.int64)
+    # The shares' sum may be a bit off 1, so the last end is set, and none lies beyond it.
     ends[-1] = total
     counts: Array = np.diff(np.minimum(ends, total), prepend=0)
     return counts
@@ -241,6 +243,7 @@ def _new_leader(alpha: float, size: int, led: set[int], stream: np.random.Genera
         if leader not in led:
             led.add(leader)
             return np.asarray(share)
+    # `share` and `leader` are those of the last draw.
     heir = min(set(range(size)) - led)
     share[[leader, heir]] = share[[heir, leader]]
     led.add(heir)
@@ -273,6 +276,7 @@ def mended(parts: list[Array], min_size: int) -> list[Array]:
             size, giver = heapq.heappop(largest)
             pieces.append(parts[giver][-1:])
             parts[giver] = parts[giver][:-1]
+            # Sizes are negative, because heapq gives the smallest first.
             if -size - 1 > min_size:
                 heapq.heappush(largest, (size + 1, giver))
         parts[client] = np.sort(np.concatenate(pieces))

@@ -57,6 +57,8 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
         raise RecipeError(f"--client {client}: {model} is one model for all; expected no --client")
     found = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
     module = setting.module_pool().lend(found.architecture, found.vector).module
+    # safetensors takes neither tensors that share memory, as views of a flat vector do, nor other orders of
+    # elements, as channels-last convolutions have.
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
     paths = [Path(to).with_suffix(ending) for ending in (".safetensors", ".pt", ".yaml")]
     whom = model if client is None else f"{model}, client {client}"

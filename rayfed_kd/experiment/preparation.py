@@ -83,6 +83,7 @@ def make_ready(recipe: Recipe) -> Prepared:
         devices=devices,
         import_paths=own,
     )
+    # As every other process builds it, unpickling included: what fails there fails here, before the run.
     setting = blueprint.build()
     setting.check()
     check_grouping(setting)

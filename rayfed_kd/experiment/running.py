@@ -69,6 +69,7 @@ def _resumable(folder: Path) -> Iterator[None]:
     except (RunError, KeyboardInterrupt) as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         if interrupted or list((folder / "checkpoints").glob("round-*.json")):
+            # `compare` renames such a folder when its run is finished, which `resume` would not do.
             of_comparison = folder.suffix == UNFINISHED
             command = f"`rayfed-kd resume {shlex.quote(str(folder))}`"
             way_on = "the same compare command again" if of_comparison else command

@@ -33,6 +33,7 @@ def path_fault(text: str) -> str | None:
     try:
         path.stat()
     except OSError as error:
+        # Others, such as a file that is not there, are no fault of the text.
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             return f"{shown(text)}: {os.strerror(error.errno)}"
     return None

@@ -93,6 +93,7 @@ def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
     Raises: RecipeError if no stage gives maps of more than one place.
     """
     last, training = None, classifier.training
+    # Shapes alone matter. In eval mode, so that no running statistics move.
     hidden = torch.zeros(1, *shape, device=next(classifier.parameters()).device)
     classifier.eval()
     with torch.no_grad():

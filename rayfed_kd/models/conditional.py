@@ -68,6 +68,7 @@ class _Growing(nn.ConvTranspose2d):
     def forward(self, maps: Tensor, output_size: list[int] | None = None) -> Tensor:
         """[batch, into, h, w] -> [batch, out, h + 1, w + 1]."""
         batch, into, height, width = maps.shape
+        # Of `products` a row is a place of a map, with what it adds to the four corners of its 2x2 square.
         kernel = self.weight.permute(0, 2, 3, 1).reshape(into, -1)
         products = (maps.permute(0, 2, 3, 1).reshape(-1, into) @ kernel).view(batch, height, width, 2, 2, -1)
         corners = [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -67,6 +67,7 @@ class RunRecorder:
         if after_round is not None:
             self._tables.truncate(after_round)
             self._log.info("resumed after round %s", after_round)
+            # wall_s goes on over a resumption: a round's own seconds are counted from the last that stays.
             rounds = read_table(folder / "tables", "rounds")["wall_s"].to_pylist()
             self._last_wall_s = rounds[-1] if rounds else 0.0
         self._real_means: Array | None = None
@@ -291,9 +292,8 @@ def _class_means(images: Array, labels: Array, classes: int) -> tuple[Array, Arr
 
 
 def _file_logger(path: Path) -> logging.Logger:
-    logger = logging.Logger(
-        str(path), logging.INFO
-    )  # not registered globally: several runs may share a process
+    # Not registered globally: several runs may share a process.
+    logger = logging.Logger(str(path), logging.INFO)
     handler = logging.FileHandler(path, encoding="utf8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)

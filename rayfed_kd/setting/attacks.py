@@ -46,6 +46,8 @@ class Honest:
         for place in range(count):
             mean += payloads[place].to(mean)
         mean /= count
+        # A second pass, around the mean: the mean of squares less the squared mean would cancel
+        # where clients agree.
         squares = torch.zeros_like(mean)
         for place in range(count):
             squares += (payloads[place].to(mean) - mean).square()

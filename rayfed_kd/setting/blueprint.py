@@ -64,10 +64,12 @@ class Blueprint:
         Raises: RunError if this process runs other code than the one that made the blueprint.
         """
         check_identity(self.identity)
+        # Before unpickling, which imports the user's classes.
         self.find_modules()
         parts: Parts = pickle.loads(self.pickled_parts)
         dataset = open_dataset(locate_entry(Path(self.dataset_folder)))
         if self.recipe.data.pixels == "symmetric":
+            # (x - 0.5) / 0.5: pixels in [-1, 1], as generators that end in tanh make them (DaFKD).
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)
         method, timing, codec = parts

@@ -229,6 +229,7 @@ class Setting:
 
         def build() -> nn.Module:
             shape = self.spaces[space] if cut is None else self._shape_at(cut)
+            # Once: module pools build the same architecture again for every module that is lent at a time.
             if path not in self._measured:
                 check_module_size(lambda: make(shape, classes, **arguments), path)
                 self._measured.add(path)

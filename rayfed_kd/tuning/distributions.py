@@ -66,9 +66,8 @@ class LogUniform(Uniform):
     def draw(self, stream: np.random.Generator) -> float:
         """Draw with a uniform logarithm."""
         value = math.exp(stream.uniform(math.log(self.low), math.log(self.high)))
-        return min(
-            max(value, self.low), self.high
-        )  # exp(log(x)) may be a bit off x, and outside of the range
+        # exp(log(x)) may be a bit off x, and outside of the range.
+        return min(max(value, self.low), self.high)
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,7 @@ def _sampler_by_number(optuna: Any, seed: int) -> Any:
         """
 
         def before_trial(self, study: Any, trial: Any) -> None:
+            # Modulo 2^32: Optuna seeds a numpy RandomState, which takes 32 bits.
             self._tpe = optuna.samplers.TPESampler(seed=derive(seed, "tune", "optuna", trial.number) % 2**32)
 
         def infer_relative_search_space(self, study: Any, trial: Any) -> Mapping[str, Any]:

@@ -113,7 +113,7 @@ def _quiet_ray_tune() -> Iterator[None]:
         "TUNE_DISABLE_SIGINT_HANDLER": "1",
         "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial may fail before it has a value
         "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-        # Ray Tune's newer output takes the place of the reporter that `verbose=0` silences below.
+        # Ray Tune's newer output prints a last table even with `verbose=0`.
         "RAY_AIR_NEW_OUTPUT": "0",
     }
     logger, before = logging.getLogger("ray.tune"), dict(os.environ)

@@ -126,6 +126,7 @@ def _listed_coefficients(space: Space, request: SearchRequest, seed: int) -> lis
 
 
 def _number_of_trials(request: SearchRequest, space: Space) -> int:
+    # Not `or`: 0 is refused below, and must not become the default.
     samples = next((n for n in (request.samples, space.samples) if n is not None), DEFAULT_TRIALS)
     if samples < 1:
         raise RecipeError(f"--samples {samples}: expected a number of trials of at least 1")

@@ -62,6 +62,7 @@ def tune(
     request = SearchRequest(space, samples, search, scheduler, metric, folder or default_folder(name))
     prepared_search = prepare_search(prepared.setting, request, partial(accept_coefficients, prepared))
     try:
+        # Before the folder is claimed: without Ray Tune there is to be no search in it.
         import rayfed_kd.tuning.ray_tune  # noqa: F401
     except ImportError as error:
         raise RecipeError(
@@ -121,9 +122,8 @@ def _search_on_ray(search: Search, concurrent: int | None, address: str | None, 
         nodes = ray_nodes()
         at_a_time = min(search.trials, concurrent or rooms(recipe, nodes))
         nodes_per_trial = tuple(node.divided(at_a_time) for node in nodes)
-        plan_hosts(
-            recipe, read_timing(recipe).schedule.concurrency, nodes_per_trial
-        )  # raises if not even one trial has room
+        # Raises if not even one trial has room.
+        plan_hosts(recipe, read_timing(recipe).schedule.concurrency, nodes_per_trial)
         limits = TrialLimits(
             search.trials,
             at_a_time,
