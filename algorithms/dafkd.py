@@ -160,6 +160,7 @@ class DaFKD(OneExchange[ServerState, ClientState]):
         seed = samples_seed(ctx)
         answers = cohort.broadcast(self.predict, Message(generator=theta, seed=seed))
         importance = torch.stack(list(answers.vectors("importance")), dim=1).to(ctx.device)
+        # sum_k f s; over sum_k f it is eq. 8's target.
         weighted = torch.stack(list(answers.vectors("weighted"))).sum(0).to(ctx.device)
         # Where every f underflows the target is zero, and the sample teaches nothing.
         total = importance.sum(1, keepdim=True).clamp(min=torch.finfo(importance.dtype).tiny)

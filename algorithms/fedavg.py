@@ -85,6 +85,7 @@ class FedAvg(OneExchange[ServerState, None]):
         if server.slots is None:
             return ServerState(weights, None, server.initial, None)
         slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})
+        # Slots weigh n_k, so all other samples are of clients not seen yet.
         oca = slots.mean(server.initial, sum(ctx.sizes) - slots.weight)
         return ServerState(weights, slots, server.initial, oca)
 

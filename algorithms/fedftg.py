@@ -200,6 +200,7 @@ class FedFTG(OneExchange[ServerState, ClientState]):
             student.freeze()
             generator.train()
             for members in turns * options.generator_steps:  # (1)
+                # From the same z and labels, and anew, because G has moved since the last turn.
                 images = generate(generator, z, labels, ctx)
                 taught = teachers.some(members, images)
                 loss = self._generator_loss(taught, student(images), labels, weights[members], ctx)

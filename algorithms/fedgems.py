@@ -221,6 +221,7 @@ class Fusion:
         right = logits.argmax(dim=1) == labels
         recalled, unknown = ~right & self.known[ids], ~right & ~self.known[ids]
         self.pool[ids[right]], self.known[ids[right]] = logits[right], True
+        # As if all were S2's; the rows of S1, S3 and ablated branches are put right below.
         lesson = blended(self.pool[ids], options.epsilon)  # S2
         if options.self_training:  # S1
             lesson.hard[right], lesson.soft[right] = 1.0, 0.0

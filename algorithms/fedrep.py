@@ -81,6 +81,7 @@ def train_in_turn(
     student: FlatModule, layers: Layers, shared: int, head_epochs: int, ctx: ClientContext
 ) -> None:
     """First the head above layer `shared`, then the layers below it; nothing moves what is fixed."""
+    # Without a head all E epochs are the representation's.
     turn = head_epochs if shared < len(layers) else 0
     phases = (
         (layers.train_rest, layers.parameters(shared, len(layers)), range(turn)),

@@ -68,6 +68,7 @@ def _place_of(optimizer: Optimizer, modules: Sequence[int]) -> int:
 
 def _loss_key(loss: BatchLoss) -> Hashable:
     if isinstance(loss, MethodType) and isinstance(loss.__self__, Method):
+        # A process has one method object for all its clients.
         return loss.__func__, id(loss.__self__)
     if isinstance(loss, MethodType) and _is_frozen(loss.__self__):
         return loss.__func__, loss.__self__

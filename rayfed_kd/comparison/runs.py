@@ -92,6 +92,7 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Callable[..., Result]) -
     try:
         with run.naming():
             ready, on_event = make_ready(recipe), _progress_teller(tell)
+            # restart: without a usable checkpoint the run begins again, as nobody is there to be asked.
             result = work(ready, on_event, resume=resumed, restart=True, tell=tell)
     except RunError as error:
         raise RunError(f"{name}: {error}") from error

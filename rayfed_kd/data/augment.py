@@ -62,6 +62,7 @@ def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     if images.dtype != torch.uint8:
         return images
     shape = (1, -1, *([1] * (images.dim() - 2)))
+    # Mean and deviation are scaled, not the pixels: a pass less. In place, as `to` has made a new tensor.
     return images.to(torch.float32).sub_(mean.view(shape) * 255).div_(std.view(shape) * 255)
 
 

@@ -79,6 +79,7 @@ def dirichlet(
     `min_size` is met by moving samples from the largest clients, never by redrawing for ever.
     """
     owner = np.empty(len(pool.labels), dtype=np.int64)
+    # With the cap a split is redrawn while a client has too little; without it samples are moved at once.
     for _ in range(REDRAWS if balance else 1):
         sizes = np.zeros(clients, dtype=np.int64)
         for label in range(pool.classes):
@@ -170,6 +171,7 @@ def classes(
     seen = np.zeros((clients, pool.classes), dtype=bool)
     holding = np.zeros(pool.classes, dtype=np.int64)
     for client, ties in enumerate(stream.random((clients, pool.classes))):
+        # lexsort's last key counts first: how many hold the class, then the drawn ties.
         seen[client, np.lexsort((ties, holding))[:classes_per_client]] = True
         holding += seen[client]
     owner = np.empty(len(pool.labels), dtype=np.int64)

@@ -102,6 +102,7 @@ class InProcess(Launcher):
         from cluster.server.assembly import assemble
 
         setting, threads = prepared.setting, torch.get_num_threads()
+        # How sums are rounded depends on the number of threads: it is the recipe's, not the machine's.
         torch.set_num_threads(setting.recipe.placement.threads)
         try:
             engine = self.engine(setting)

@@ -50,6 +50,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
 
     try:
         return pq.read_table(path, columns=columns)
+    # An OSError as well, but no damage: `read_table` then lists the folder again.
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:

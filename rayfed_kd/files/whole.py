@@ -53,6 +53,7 @@ def written_aside(path: Path) -> Iterator[Path]:
         OSError: the disk does not take the file.
     """
     aside = _unfinished(path)
+    # 0o666 less the umask, as any file that `open` makes; a file of tempfile's would be its owner's alone.
     os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield aside
@@ -60,6 +61,7 @@ def written_aside(path: Path) -> Iterator[Path]:
         _flush_to_disk(aside)
         aside.replace(path)
     except BaseException:
+        # BaseException, because Ctrl-C, too, must leave no unfinished file.
         aside.unlink(missing_ok=True)
         raise
     _flush_to_disk(path.parent)

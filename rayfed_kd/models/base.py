@@ -52,6 +52,7 @@ class Classifier(nn.Module):
         stage; what comes before the first belongs to it.
         """
         stages = self.stages
+        # Of more than one dimension, unlike biases and the parameters of norms.
         weights = [next((p for p in stage.parameters() if p.dim() > 1), None) for stage in stages]
         starts = [place for place, weight in enumerate(weights) if weight is not None]
         names: list[str] = []

@@ -16,10 +16,11 @@ def lenet5(shape: Shape, classes: int) -> Classifier:
     """Two 5x5 convolutions (6, 16) with ReLU and 2x2 max pooling, fully connected 120, 84, classes.
 
     LeCun et al. 1998; 61,706 parameters for 1x28x28 and 10 classes. Images below 32x32 are padded by
-    2 in the first convolution; where the second would see fewer than 5 pixels, it is padded, too.
+    2 in the first convolution; where the second would see fewer than 6 pixels, it is padded, too.
     """
     channels, height, width = image_shape(shape, "lenet5", 4)
     first = 0 if min(height, width) >= UNPADDED else 2
+    # 12 pixels are pooled to 6; the convolution leaves 2 of them, and the second pooling 1.
     second = 0 if min(height, width) + 2 * first - 4 >= 12 else 2
     sides = [((side + 2 * first - 4) // 2 + 2 * second - 4) // 2 for side in (height, width)]
     flat = 16 * sides[0] * sides[1]

@@ -59,6 +59,7 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
         return _drawn(recipe, Pool(labels, dataset.classes, dataset.writers))
     count, stream = _public_count(asked.public, len(labels)), numpy_stream(recipe.seed, "public")
     if not asked.public.apart:
+        # Clients keep all their samples; the public ones are some of these as well.
         partition = _drawn(recipe, Pool(labels, dataset.classes, dataset.writers))
         return partition.sharing(count, asked.public.keep, stream)
     public, private = draw_public(len(labels), count, stream)

@@ -150,6 +150,7 @@ def class_directions(model: FlatModule, ctx: ClientContext) -> tuple[Tensor, Ten
     """Sums of unit vectors of a client's own feature maps by class, [C, F], and their numbers, [C]."""
     stage = stage_of_maps(model, ctx)
     counts = torch.zeros(ctx.classes, dtype=torch.float32, device=ctx.device)
+    # F is known with the first batch.
     sums = torch.zeros(ctx.classes, 0, device=ctx.device)
     with torch.no_grad():
         for images, labels in ctx.epoch(0):
@@ -170,6 +171,7 @@ def mean_cosines(sums: Sequence[Tensor], counts: Sequence[Tensor], directions: T
         directions: [C, F], a vector of each class.
     """
     numbers = torch.stack(list(counts)).sum(0)
+    # The mean of products with one vector is the product with the mean: sums are all that clients send.
     means = torch.stack(list(sums)).sum(0) / numbers.clamp(min=1)[:, None]
     cosines = (means * directions).sum(1)
     cosines[numbers == 0] = torch.nan

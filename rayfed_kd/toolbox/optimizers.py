@@ -153,6 +153,7 @@ class Optimizer:
     def _update(self, factor: float) -> None:
         """One update from the gradients that `minimise` has just computed."""
         with torch.no_grad():
+            # Not before the first step: by `begun` a group knows that it can make all its moments as one.
             self._state = self._state or self.rule.fresh(self._parameters)
             self.rule.step([self._parameters], [self._gradients], [self._state], factor)
 

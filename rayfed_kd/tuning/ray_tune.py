@@ -212,6 +212,7 @@ class _ProposerSearcher(Searcher):
     def _note_best(self, trial_id: str, result: Mapping[str, Any]) -> None:
         number = self._numbers[trial_id]
         if VALUE in result:
+            # The largest so far and not the last: trials are ranked by it when the search is over.
             self._best[number] = max(result[VALUE], self._best.get(number, result[VALUE]))
 
     def save(self, checkpoint_path: str) -> None:
