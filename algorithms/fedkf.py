@@ -236,7 +236,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
         if self.options.steps_per_epoch is None:
             return super().least_samples(num_samples, local)
-        return 0  # a number of batches, not of passes: known when they were drawn
+        return 0  # a number of batches may hold less than E passes: the clock charges what was drawn
 
     def _steps(self, ctx: ServerContext) -> int:
         """Steps per local epoch; 0 stands for one pass."""

@@ -170,7 +170,7 @@ def _new_entry(entry: Path) -> Iterator[Path]:
     Raises: DataError if the disk does not take it.
     """
     try:
-        remove_unfinished(entry.parent, entry.name)  # of a process that was killed in mid-writing
+        remove_unfinished(entry.parent, entry.name)  # left by a process that was killed in mid-writing
         with folder_written_aside(entry) as aside:
             yield aside
     except OSError as error:

@@ -81,7 +81,7 @@ class ImageSet:
             raise DataError(f"data {self.name} in {root}: images are {shape}, expected {self.shape}")
         ours, theirs = map(_folded, (self.class_names, names or self.class_names))
         same = sum(our == their for our, their in zip(ours, theirs, strict=False))
-        if len(ours) != len(theirs) or 2 * same < len(ours):  # mirrors spell a few differently
+        if len(ours) != len(theirs) or 2 * same < len(ours):  # mirrors spell a few names differently
             raise DataError(
                 f"data {self.name} in {root}: the {len(theirs)} classes are {', '.join((names or ())[:3])}, "
                 f"..., expected the {len(ours)} of {self.name}: {', '.join(self.class_names[:3])}, ... "

@@ -201,7 +201,8 @@ def _pixels(file: Path, column: pa.ChunkedArray) -> Array:
     if not pa.types.is_struct(encoded.type) or encoded.type.get_field_index("bytes") < 0:
         raise DataError(f"{file}: the image column is {encoded.type}, expected struct(bytes, path)")
     kind = encoded.type.field("bytes").type
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):  # a text would be opened as a path
+    # Of a text Pillow would open the file that it names.
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise DataError(f"{file}: the images' bytes are {kind}, expected binary")
     pictures = decode_images(encoded.field("bytes").to_pylist(), str(file))
     shapes = {picture.shape for picture in pictures}

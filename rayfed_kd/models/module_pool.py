@@ -59,5 +59,6 @@ class ModulePool:
         return initial_vector(self._builders[name], self._seed, name, client).to(self.device)
 
     def _build(self, name: str) -> FlatModule:
-        with torch.random.fork_rng(devices=[]):  # layers draw their initial values: not from the caller's
+        # Layers draw initial values from torch's global generator: it must be afterwards as it was.
+        with torch.random.fork_rng(devices=[]):
             return FlatModule(self._builders[name](), self.device)

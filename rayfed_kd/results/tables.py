@@ -85,7 +85,8 @@ class TableWriter:
             after_round: the last round that stays.
         """
         for name in SCHEMAS:
-            _tidy(self._folder / name)  # first: a part would come back once the one that covers it is gone
+            # First, because a covered part would count again once the part that covers it is gone.
+            _tidy(self._folder / name)
             for part in _parts(self._folder / name):
                 if part.last > after_round:
                     _cut(part, after_round)
@@ -136,7 +137,7 @@ def read_table(folder: str | Path, name: str, columns: Sequence[str] | None = No
     for _ in range(READ_ATTEMPTS - 1):
         try:
             return _read_parts(Path(folder, name), schema, columns)
-        except FileNotFoundError:  # merged into another part since the folder was listed
+        except FileNotFoundError:  # the part was merged since the folder was listed
             continue
     return _read_parts(Path(folder, name), schema, columns)
 

@@ -220,7 +220,7 @@ def slope_penalty(judge: Judge, real: Tensor, made: Tensor, mix: Tensor) -> Tens
 
     # torch.func, because autograd.grad cannot run where a group of clients trains under vmap.
     slopes: Tensor = torch.func.grad(believed)(share * real + (1 - share) * made)
-    # At 0 the norm has no gradient.
+    # The norm has no gradient at 0, hence the 1e-12.
     norms = (slopes.flatten(1).square().sum(1) + 1e-12).sqrt()
     return (norms - 1).square().mean()
 

@@ -126,7 +126,7 @@ def labelled_noise_batches(
         # Both cut N_k into stretches of B, so a batch has as many labels as samples.
         for drawn, wanted in zip(ctx.batches(epoch), pool.epoch(epoch), strict=True):
             size = len(wanted)
-            # A client with less than one batch keeps it: it would train on nothing.
+            # A client with fewer samples than a batch keeps its only one: it would train on nothing.
             if drop_last and size < ctx.local.batch_size <= ctx.num_samples:
                 ctx.count_drawn(size)
             elif generating:

@@ -20,8 +20,7 @@ from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer, faded
 from rayfed_kd.toolbox.public_data import AugmentingOptions
 
-# In nats; without a bound a client that is certain would weigh infinitely.
-# Nats. Of a client that is sure the entropy rounds to 0: 1 / H would be infinite, and its softmax NaN.
+# In nats. The entropy of a client that is certain rounds to 0: 1 / H would be infinite, its softmax NaN.
 LEAST_ENTROPY = 1e-8
 
 

@@ -115,7 +115,7 @@ def krum_scores(vectors: Tensor, corrupt: int) -> Tensor:
     exact = vectors.to(torch.float64).flatten(1)
     # Row by row: all pairs at once would take n times the memory of the vectors.
     distances = torch.stack([(exact - row).square().sum(dim=1) for row in exact])
-    distances.fill_diagonal_(math.inf)  # nobody is his own neighbour, also where two are equal
+    distances.fill_diagonal_(math.inf)  # no vector is its own neighbour, even where two are equal
     return distances.sort(dim=1).values[:, : n - corrupt - 2].sum(dim=1)
 
 

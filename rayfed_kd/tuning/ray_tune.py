@@ -68,7 +68,8 @@ def run_trials(
         trial_run: runs one trial, in the process that Ray Tune gives it.
         tell: called with a line when a trial starts and ends.
     """
-    tune_folder = folder.path / TUNE_FOLDER  # a killed search leaves it; Ray Tune would add to it
+    # A killed search leaves this folder, and Ray Tune would add to what is in it.
+    tune_folder = folder.path / TUNE_FOLDER
     shutil.rmtree(tune_folder, ignore_errors=True)
     searcher, recorder = _ProposerSearcher(proposer, folder, tell), _TrialRecorder(limits, folder, tell)
     with _quiet_ray_tune():
@@ -119,7 +120,8 @@ def _quiet_ray_tune() -> Iterator[None]:
     logger, before = logging.getLogger("ray.tune"), dict(os.environ)
     level = logger.level
     os.environ |= variables
-    logger.setLevel(logging.CRITICAL)  # errors are told with their trial
+    # `_TrialRecorder` tells of an error, with its trial.
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
@@ -204,7 +206,7 @@ class _ProposerSearcher(Searcher):
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
         number = self._numbers[trial_id]
-        self._note_best(trial_id, result or {})  # the last result may have come with the end alone
+        self._note_best(trial_id, result or {})  # Ray Tune may give the last result here alone
         record = self._folder.record(number)
         failed = error or (record is not None and record.status == "failed")
         self._proposer.learn(number, None if failed else self._best.get(number))

@@ -208,7 +208,7 @@ class SearchFolder:
             lock.acquire(timeout=LOCK_TIMEOUT_S)
         except Timeout:
             raise RecipeError(f"another process is running in {self.trial(number)}") from None
-        lock.release()  # the run takes it itself
+        lock.release()  # the run takes the lock itself
 
     def write_record(self, record: TrialRecord) -> None:
         """Write a trial's record, and create the trial's folder if needed."""

@@ -122,12 +122,13 @@ class TrialRun:
     def _simulate(self, number: int, coefficients: Coefficients, on_event: Callable[[Event], None]) -> None:
         from cluster.ray_backend.placement import plan_hosts
 
-        os.chdir(self.working_folder)  # Ray Tune changed it
+        # Ray Tune has changed it, and relative paths of the recipe are meant from there.
+        os.chdir(self.working_folder)
         sys.argv[:] = self.command
         folder = self.folder.trial(number)
         self.folder.wait_for_trial(number)
         if read_summary(folder).get("status") == "finished":
-            return  # only its record was not written before the search was cut off
+            return  # the search was cut off before the record said so
         prepared = make_ready(self._trial_recipe(number, coefficients))
         # The actors of `plan`, for which Ray Tune has placed this trial.
         plan = plan_hosts(prepared.recipe, prepared.setting.schedule.concurrency, self.nodes)
