@@ -125,6 +125,7 @@ class DataFree(Method[ServerState, None]):
             loss = generator_loss(imagined, student, self.options)
             ctx.log(**loss.logged)
             imitating.minimise(loss.value)
+            # As in FedKF, the student sees the images from before the generator's step.
             kl = distillation(imagined.logits.detach(), student(imagined.images.detach()))
             ctx.log(kl=kl)
             learning.minimise(kl)

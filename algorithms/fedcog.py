@@ -141,7 +141,7 @@ class FedCOG(Averaging[ClientState | None]):
                 ctx.log(disagreement=apart)
                 loss = loss - options.lambda_dis * apart
             optimizer.minimise(loss)
-        return images.trainable
+        return images.trainable  # the same memory, without gradient
 
     def _disagreement(self, consensus_logits: Tensor, own_logits: Tensor) -> Tensor:
         """D, scalar; gradient reaches both."""

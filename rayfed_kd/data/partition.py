@@ -120,6 +120,7 @@ class Partition:
         if count > len(held):
             raise RecipeError(f"partition.public.count = {count}: the clients train on {len(held)} samples")
         drawn = stream.permutation(held)[:count]
+        # The first of those drawn: another `keep` does not change which are drawn.
         return replace(self, public=np.sort(drawn[:keep]), origin={**self.origin, "shared": count})
 
 

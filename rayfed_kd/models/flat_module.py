@@ -214,6 +214,7 @@ class FlatModule:
     def vector(self) -> Tensor:
         """A copy of the module as a vector, [num_elements] float32, on its device."""
         with torch.no_grad():
+            # Integer buffers are no views: training has moved them and not their places.
             for buffer, place in self._integers:
                 place.copy_(buffer)
             return self.storage.clone()
@@ -236,6 +237,7 @@ class FlatModule:
         if train != self._requires_grad:
             self.module.requires_grad_(train)
             self._requires_grad = train
+        # A module that is lent again still holds the gradients of an earlier step.
         self.gradients.zero_()
         return self
 

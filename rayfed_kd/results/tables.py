@@ -225,6 +225,7 @@ def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
         if wrong:
             raise TypeError(f"table {name}, column {field.name}: {wrong[0]!r} is not {field.type}")
     if pa.types.is_map(field.type):
+        # Arrow takes a map as a list of pairs.
         values = [None if value is None else list(value.items()) for value in values]
     try:
         return pa.array(values, field.type)

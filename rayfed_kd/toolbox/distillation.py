@@ -136,6 +136,7 @@ def distil(
             ctx.log(distillation=loss)
             optimizer.minimise(loss, factor=pace.factor)
             losses.append(loss.detach())
+        # Reading a loss waits for the device, so it is read only where the rate depends on it.
         if options.decay < 1:
             pace.note(torch.stack(losses).mean().item())
 

@@ -119,12 +119,14 @@ def participated(
         now: t, from 0.
     """
     if mean not in DECAYS:
+        # Any weight: `weighted_model` adds these slots afresh with their own.
         return slots.replaced({client: (model, 1.0) for client, (model, _) in models.items()})
     newest = max(before.values(), default=now)
     updates = {
         client: (model, running_weight(mean, counts[client], samples))
         for client, (model, samples) in models.items()
     }
+    # Weights are relative to the newest t_k; the factor that all have in common cancels in the mean.
     return slots.scaled(DECAYS[mean] ** (now - newest)).replaced(updates)
 
 
@@ -154,4 +156,5 @@ def weighted_model(
         return slots.mean(initial, unseen_weight(mean, len(sizes) - len(last), rest_samples, now))
     weights = combined(three, mean)
     weighed = slots.reweighted({client: float(weights[client]) for client in last})
+    # F sums to 1. With everybody seen the rest is rounding, and must not bring theta_g^0 in.
     return weighed.mean(initial, 1.0 - weighed.weight if len(last) < len(sizes) else 0.0)

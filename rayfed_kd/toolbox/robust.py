@@ -153,6 +153,7 @@ def spectral_filter(points: Tensor, bound: float, draw: Callable[[int], Tensor])
     exact = points.to(torch.float64).transpose(0, 1)
     inliers = torch.ones(exact.shape[:2], dtype=torch.bool, device=points.device)
     least = -(-len(points) // 2)
+    # Samples whose filter has not ended yet; each ends by itself.
     open_ = torch.arange(len(exact), device=points.device)
     while len(open_):
         variance, distance = top_direction(exact[open_], inliers[open_])
