@@ -149,6 +149,7 @@ class FedDF(Averaging[None]):
             said = [self.mixed(teachers(images)) for _, images in ctx.public.in_order(ids)]
         student = ctx.model(start)
         optimizer, best = Optimizer(options.optimizer, student), Best(options.validation, held_out)
+        # Passes without end, of which J steps are taken.
         batches = paired_batches(ids, torch.cat(said), ctx, count(), options.batch_size)
         for step, (images, targets) in enumerate(islice(batches, steps)):
             with normalising(student, options.batchnorm):

@@ -44,6 +44,7 @@ class FedProx(Averaging[None]):
         """CE and the proximal term."""
         student = models["student"]
         hard = cross_entropy(student(batch["images"]), batch["labels"])
+        # Without the term, not with a term of weight 0: then the result is FedAvg's to the bit.
         if not self.options.mu:
             return Loss(hard, {"ce": hard})
         distance = squared_distance(student.parameters(), student.parts(given["received"]))

@@ -13,6 +13,7 @@ from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import EXECUTION, Recipe
 
+# More rounds only add to those that are there, and EXECUTION's sections change no result.
 CHANGEABLE = ("rounds", *EXECUTION)
 
 

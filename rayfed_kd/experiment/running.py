@@ -56,6 +56,7 @@ def run(
         launcher = make_launcher(engine, local=local, address=address)
         method_location(resolved)  # before Ray starts: a misspelt name is reported at once
         with launcher.session(resolved) as wait_until_ready:
+            # Ray, if it is the engine, starts in a thread meanwhile.
             prepared = make_ready(resolved)
             wait_until_ready()
             return run_prepared(prepared, launcher, on_event, tell=tell)

@@ -41,6 +41,7 @@ def dafl_image(
         nn.BatchNorm2d(width),
         nn.Upsample(scale_factor=2),
         nn.Conv2d(width, width, 3, padding=1),
+        # DAFL's code, and FedKF's after it, passes 0.8 by position, where BatchNorm's eps stands.
         nn.BatchNorm2d(width, eps=batchnorm_eps),
         nn.LeakyReLU(0.2),
         nn.Upsample(scale_factor=2),

@@ -153,6 +153,7 @@ def poisoned(
     theta = far_away(attack, honest.mean.shape[-1], seed)
     if attack.name == "paf":
         return dict.fromkeys(lying, paf(honest, theta))
+    # By the run's list, so that the same attacker goes far whoever else is in the cohort.
     return {client: ofom(honest, theta)[liars.index(client)] for client in lying}
 
 

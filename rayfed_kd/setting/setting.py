@@ -142,6 +142,7 @@ class Setting:
         for name in self.builders:
             flat = module_pool.lend(name, module_pool.initial_vector(name))
             length = flat.vector().numel()
+            # Of architectures of one length: what is a buffer in one of them is taken as a buffer in all.
             parameters[length] = min(flat.num_parameters, parameters.get(length, length))
         return parameters
 
@@ -222,6 +223,7 @@ class Setting:
         registered = REGISTRIES[architecture.kind]
         make = load_function(architecture.name, registered, MODEL_BUILDER, f"{path}.name", nn.Module)
         given, beside = dict(architecture.options), self._keys_of_method(path)
+        # Checked when the builder is made, once; `build` runs for every module.
         options = validate(options_model(make), given, path, architecture.name, beside)
         arguments = {name: getattr(options, name) for name in type(options).model_fields}
         classes = architecture.classes or self.dataset.classes
