@@ -38,7 +38,7 @@ def source_hash() -> str:
         assert spec is not None and spec.submodule_search_locations
         root = Path(next(iter(spec.submodule_search_locations)))
         for file in sorted(root.rglob("*.py")):
-            # A zero byte ends the name, and the hash of the content has a fixed length.
+            # A zero byte ends the name and the hash has a fixed length, so other trees give other bytes.
             digest.update(f"{package}/{file.relative_to(root).as_posix()}\0".encode())
             digest.update(hashlib.blake2b(file.read_bytes()).digest())
     return digest.hexdigest()

@@ -34,7 +34,7 @@ def draw_devices(medians: Devices, seed: int, compute_sigma: float, bandwidth_si
         numpy_stream(seed, "devices"),
         np.array([[compute_sigma], [bandwidth_sigma], [bandwidth_sigma]]),
     )
-    # Drawn for a sigma of 0 as well, so that one sigma does not change what the other's draws are.
+    # Three draws a client whatever the sigmas are: bandwidths stay when compute_sigma changes.
     factors = np.exp(stream.standard_normal((3, len(medians))) * sigma)
     return Devices(
         medians.seconds_per_sample * factors[0],

@@ -91,7 +91,7 @@ def trimmed_mean(vectors: Tensor, share: float) -> Tensor:
 
 
 def _mean_between(vectors: Tensor, cut: int) -> Tensor:
-    # Sorted before the sum, so that the order of clients does not change how it is rounded.
+    # The sort also makes the rounding of the sum independent of the order of clients.
     ordered = vectors.sort(dim=0).values[cut : len(vectors) - cut]
     return ordered.to(torch.float64).mean(dim=0).to(vectors.dtype)
 
