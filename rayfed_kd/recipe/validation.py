@@ -64,11 +64,10 @@ def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) ->
     whose = f"no option of {where.owner}" if where.owner else f"no key of {parent or 'a recipe'}"
     there = f" There are: {', '.join(sorted(known))}." if known else " It takes none."
     there += f" The method's own there: {', '.join(sorted(beside))}." if beside else ""
-    replaced = ""
     if where.owner and len(steps) == 1:  # often left over from the recipe when only a name was changed
-        replaced = f" '{parent}={{name: {where.owner}}}' replaces name and options."
+        there += f" '{parent}={{name: {where.owner}}}' replaces name and options."
     hint = ".".join(filter(None, [parent, near])) if near else None
-    return RecipeError(f"{where.path(steps)} is {whose}.{'' if near else there}{replaced}", hint=hint)
+    return RecipeError(f"{where.path(steps)} is {whose}.{'' if near else there}", hint=hint)
 
 
 def _steps(raw: Any, fault: Mapping[str, Any]) -> list[str]:
