@@ -233,6 +233,7 @@ class Host:
         try:
             with torch.inference_mode():
                 for chosen in torch.split(indices, EVALUATION_BATCH):
+                    # Clients' own test parts are samples of the data set's training split.
                     images, labels = self._data.gather(chosen, "train" if split == "local" else "test")
                     logits = model(self._data.normalise(images))
                     correct.append(logits.argmax(dim=1) == labels)

@@ -52,6 +52,7 @@ class ObservedClients:
         """Send each of the named clients its own message; the replies come in client order."""
         # Keyed by identity: under `broadcast` all clients have the same object, which is published once.
         published = {id(message): self._publish(message) for message in messages.values()}
+        # All are submitted before the first is waited for, so that they run at the same time.
         started = [
             (client, self._observe(client, step, published[id(messages[client])])[1])
             for client in sorted(messages)
@@ -69,6 +70,7 @@ class ObservedClients:
         """Start `step` on all clients; see `EngineCohort.questions`. Nothing is counted."""
         published = self._publish(message)
         started = {client: self._observe(client, step, published) for client in self._clients}
+        # Observations are for people: no attack, no codec, and nothing is counted.
         return EngineQuestions(started, (answer, question), self.traffic, lambda *counted: None, drop=False)
 
     def _publish(self, message: Message) -> Published:
