@@ -29,7 +29,8 @@ class ClientHosts:
         actors: the actors' handles.
         pinned: whether client k runs on host k.
         load: number of calls that each host has.
-        building: hosts that are not built: new ones, and lost ones until they are built again.
+        building: hosts that are not built: new ones, lost ones until they are built again, and those that
+            are gone. No job is sent to them.
         gone: host -> why it will never be built.
     """
 
@@ -98,6 +99,7 @@ class ClientHosts:
             except Exception as error:  # raised by `build`, such as other code there: no host can be built
                 self._fault = explained(error)
                 break
+        # It stays in `building`, so that no job is sent to it.
         self._new.discard(host)
         self.gone[host] = lost
 

@@ -90,6 +90,7 @@ class RowHandle:
 
     def __init__(self, rows: Rows, place: int) -> None:
         self._rows, self._place = rows, place
+        # The copy that `own` made. Every call of `own` returns the same one.
         self._own: RayHandle | None = None
 
     def resolve(self) -> Mapping[str, Array]:

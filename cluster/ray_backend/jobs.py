@@ -72,6 +72,7 @@ class Pace:
     def expected_s(self, call: StepCall) -> float:
         """Expected seconds of a step; infinite if no step of that name has ended yet."""
         pace = self._seconds.get(call.step)
+        # Infinite: a step of unknown length goes alone, and its end tells the pace.
         return math.inf if pace is None else pace * self._sizes[call.facts.client]
 
 

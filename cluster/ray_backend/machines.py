@@ -225,7 +225,7 @@ def install(name: str, files: Sequence[str], *contents: Array) -> None:
 
 
 def _on_each(nodes: Sequence[Node], work: Callable[..., Any], *given: Any) -> list[Any]:
-    """What `work` gives on every machine.
+    """What `work` gives on every machine, in the order of `nodes`; it runs on all at the same time.
 
     Raises: what it raised there; RunError if a machine cannot import it or is lost.
     """
@@ -234,6 +234,8 @@ def _on_each(nodes: Sequence[Node], work: Callable[..., Any], *given: Any) -> li
 
 
 def _start(work: Callable[..., Any], node: Node, *given: Any) -> Any:
+    # soft=False: a probe on another machine would tell nothing of this one. It asks for no CPU, so that it
+    # also runs where all are taken.
     affinity = NodeAffinitySchedulingStrategy(node.id, soft=False)
     return ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=affinity).remote(*given)
 

@@ -22,7 +22,7 @@ from rayfed_kd.recipe.schema import ResourceRecipe
 from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.setting import Setting
 
-POLL_S = 0.1
+POLL_S = 0.1  # seconds between two looks at the server's lines and events
 STOP_S = 60.0  # for a stopped server to write its checkpoint and its tables
 NOTICE_S, ROOM_S = 10.0, 600.0  # of waiting for room on a busy cluster
 
@@ -131,10 +131,11 @@ def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: b
     """The server, and what the caller must keep while it runs: the blueprint and the handles."""
     server_options, *host_options = _options(plan, group)
     shared = ray.put(blueprint)
-    # Restarted for ever: how often a step is tried again is the engine's to count.
+    # Actors restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
     client_actor = ray.remote(ClientActor)
     clients = [client_actor.options(max_restarts=-1, **options).remote() for options in host_options]
     server_actor = ServerActor.options(**server_options)  # type: ignore[attr-defined]
+    # As an argument of its own the blueprint arrives as a value, in a list as a reference.
     return server_actor.remote(shared, [shared], clients, plan, folder, resume), [shared, *clients]
 
 
@@ -150,6 +151,7 @@ def _watched(
     try:
         while True:
             done, _ = ray.wait([running], timeout=POLL_S)
+            # After `done` was read: if the run is over, its last events are there, and are passed on, too.
             seen = _tell(server, seen, on_event, tell)
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt

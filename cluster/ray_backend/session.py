@@ -138,12 +138,13 @@ def check_address(address: str) -> None:
 def run_together(
     runs: Sequence[Callable[[int, threading.Event], None]], recipe: Recipe, jobs: int | None
 ) -> None:
-    """Calls every run with its share of the cluster (one in so many) and an event that stops it.
+    """Call every run in a thread, several at a time.
 
     Args:
-        runs: each blocks until it is over.
-        recipe: says what a client actor and a server need.
-        jobs: at a time; None: as many as have room for one client actor each beside their server.
+        runs: each is called with n, because one part in n of the cluster is its own, and with an event that
+            stops it. It blocks until it is over.
+        recipe: says what a client actor and a server request.
+        jobs: runs at a time; None: as many as have room for a server and one client actor each.
     Raises: what a run raised, once the others are over; KeyboardInterrupt after all were ended.
     """
     together = min(len(runs), jobs or rooms(recipe, ray_nodes()))
