@@ -54,7 +54,7 @@ class RayEngine:
         actors: the client actors' handles, not built yet.
         blueprint: a reference to the blueprint that they are built from.
         plan: which client may run on which host. Shared models are evaluated on any host.
-        sizes: [K] training samples of each client, to start long steps first.
+        sizes: [K] training samples of each client: steps with more samples start first.
         loop: the event loop that waits for references.
         faults: how often a step whose host was lost is run again, and how long a step may take.
         max_inflight: most calls that all actors have together at a time; None: no limit.

@@ -13,7 +13,7 @@ from cluster.engine.calls import EvaluationCall, PersonalCall, StepCall, StepRes
 
 @dataclass(order=True)
 class Job:
-    """Calls that go to one host together. Jobs sort longest first, so that none of them ends long after all.
+    """Calls that go to one host together. Jobs sort longest first: a long one that starts last ends last.
 
     Attributes:
         priority: minus the number of samples, then the job's number in order of submission.

@@ -18,7 +18,7 @@ class Meters:
     """The meters of one run, in the server's process.
 
     Args:
-        run: its name.
+        run: the run's name, the tag of all its meters.
     """
 
     def __init__(self, run: str) -> None:

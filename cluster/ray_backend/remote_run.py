@@ -39,7 +39,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def check_room(setting: Setting, share: int = 1) -> None:
-    """Raises RecipeError, with both numbers, if one part in `share` of the cluster cannot hold the run."""
+    """Raise RecipeError, naming request and machines, if one part in `share` of them cannot hold the run."""
     plan_hosts(setting.recipe, setting.schedule.concurrency, [node.divided(share) for node in ray_nodes()])
 
 
@@ -62,8 +62,8 @@ def run_on_ray(
         setting: the same in this process.
         folder: the run's folder.
         on_event: called with every round's event.
-        share: this run may use one part in so many of the cluster.
-        plan: the hosts, if the calling actor is in their placement group; None: planned here.
+        share: the run may use one part in `share` of every machine.
+        plan: the hosts, if the calling actor is in their placement group, as a trial is; None: planned here.
         stop: if another thread sets it, the run ends as after Ctrl-C.
         resume: continue from the folder's newest checkpoint.
         tell: called with each line for the user, as of damaged checkpoints or waiting for room.
@@ -173,7 +173,7 @@ def _watched(
 def _tell(
     server: Any, seen: tuple[int, int], on_event: Callable[[Event], None], tell: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Hands on the server's lines and events beyond those `seen`; gives how many there are now."""
+    """Pass on the server's lines and events beyond the numbers `seen`; gives the numbers now."""
     try:
         lines, events = ray.get([server.lines.remote(seen[0]), server.events.remote(seen[1])])
     except ray.exceptions.RayError:  # the server is gone: `running` says why
@@ -190,6 +190,7 @@ def _options(plan: Plan, group: Any) -> list[dict[str, Any]]:
     options = []
     for actor, place in zip(plan.actors, bundles(plan).places, strict=True):
         option: dict[str, Any] = _resources(actor)
+        # An actor in a bundle is placed by the selector of the bundle; see `bundles`.
         if place < 0:
             option["label_selector"] = dict(actor.label_selector)
         else:

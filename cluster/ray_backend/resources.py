@@ -93,6 +93,7 @@ class FreeResources:
     """
 
     def __init__(self, node: Node) -> None:
+        # At least HOST_BYTES: memory alone never refuses a machine its first client actor.
         self.node, self._own = node, dict(node.resources)
         self._cpus, self._memory = node.cpus, max(node.memory_bytes, HOST_BYTES)
         whole = math.floor(node.gpus)

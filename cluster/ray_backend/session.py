@@ -31,7 +31,7 @@ class RaySession:
     """Ray for one run: the cluster at `address` or RAY_ADDRESS, else a private one here that ends with it.
 
     It starts in a thread, so that a recipe can be checked meanwhile: enter it, do other work, then `ready`.
-    Left with an error it does not wait for what still starts: the thread ends that, too.
+    If the `with` block ends while Ray still starts, it does not wait: the thread then ends what it started.
 
     Args:
         recipe: for the server's share of cores.
@@ -67,7 +67,7 @@ class RaySession:
             self._thread.join()
 
     def _live(self) -> None:
-        """Start to end in one thread: Ray's processes are killed when the thread that made them ends."""
+        """Start and end Ray in one thread: Ray's processes are killed when the thread that made them ends."""
         if self._foreign:
             self._started.set()
             return
@@ -113,7 +113,7 @@ def check_address(address: str) -> None:
 
     Args:
         address: HOST:PORT; "auto" and addresses with a scheme are left to Ray.
-    Raises: RecipeError
+    Raises: RecipeError if nothing answers there, a web server does, or it is not HOST:PORT.
     """
     if address == "auto" or "://" in address:
         return

@@ -93,6 +93,7 @@ class Evaluator:
             round_index: the round that the rows are marked with.
             models: as `Method.evaluated` returns them.
             records: client id -> its record, for the clients' states.
+        Returns: the started evaluation. The one before it must have ended.
         """
         vectors = shared_vectors(models)
         handle = self._engine.publish({name: to_array(vector) for name, vector in vectors.items()})

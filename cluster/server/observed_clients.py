@@ -37,7 +37,8 @@ class ObservedClients:
 
     def __init__(self, clients: Sequence[int], round_index: int, run: RunState) -> None:
         self._clients, self._round, self._run = list(clients), round_index, run
-        self.traffic = Traffic()  # `EngineCohort` records it; of an observation it is not read
+        # A cohort's traffic goes into the tables. That of observations is never read.
+        self.traffic = Traffic()
 
     @property
     def clients(self) -> Sequence[int]:
