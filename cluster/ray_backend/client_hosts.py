@@ -65,6 +65,7 @@ class ClientHosts:
             if job.client in self._new:  # it is built in a moment; a lost one may take minutes
                 return None
         built = [host for host in self.allowed(job.client) if host not in self.building]
+        # Of equally loaded hosts the lowest number; no result depends on the choice.
         host = min(built, key=self.load.__getitem__) if built else None
         return host if host is not None and self.load[host] < depth else None
 

@@ -40,7 +40,7 @@ from rayfed_kd.recipe.schema import FaultsRecipe
 # 2.60: a call with an argument of 10 to 80 kB takes two thirds of the time of one with a reference to it.
 SMALL = 32 * 1024
 STOPPED = "stopped in the middle of a round"
-# Seconds of work that short steps are combined to, in one call to a host: a call itself takes milliseconds.
+# Seconds of work that short steps are combined to, in one call to a host: a call itself costs 1 to 4 ms.
 LEAST_S, MOST_S = 0.005, 0.05
 
 

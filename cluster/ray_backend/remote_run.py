@@ -23,8 +23,8 @@ from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.setting import Setting
 
 POLL_S = 0.1  # seconds between two looks at the server's lines and events
-STOP_S = 60.0  # for a stopped server to write its checkpoint and its tables
-NOTICE_S, ROOM_S = 10.0, 600.0  # of waiting for room on a busy cluster
+STOP_S = 60.0  # seconds for a stopped server to write its checkpoint and its tables
+NOTICE_S, ROOM_S = 10.0, 600.0  # seconds without room on a busy cluster until a line says so; until an error
 
 Event = Mapping[str, Any]
 
@@ -159,6 +159,7 @@ def _watched(
                 summary = ray.get(running)
                 return summary, ray.get(server.evaluated.remote())
     except KeyboardInterrupt:
+        # Not waited for: `running` ends when the server has written what it has.
         server.stop.remote()
         ray.wait([running], timeout=STOP_S)
         _tell(server, seen, on_event, tell)

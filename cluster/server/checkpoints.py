@@ -236,8 +236,8 @@ def _load(path: Path, publish: Publish, device: torch.device | str) -> Snapshot:
         for client, participations, version, exchange, state in tree["records"]:
             handle = None if state is None else publish({"state": packed(state)})
             records[client] = ClientRecord(participations, handle, version, exchange)
-        # As they were sent, encoded: clients decode them, and the server does for the staleness of late
-        # replies.
+        # As they were sent, encoded: clients decode them, and so does the server to see what a late reply
+        # changed.
         messages = [publish(unpack(packed(message))) for message in tree["under_way"]["messages"]]
         return Snapshot(
             round=tree["round"],

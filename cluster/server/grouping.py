@@ -92,7 +92,7 @@ class Grouping:
         if size == "auto":
             size = self._decision(calls, max(alike.values(), key=len)).together
         groups = [part for places in alike.values() for part in _parts(places, size)]
-        # By their first clients: dispatches keep client order, also with several architectures.
+        # Groups start in the order of their first clients, also with several architectures.
         return sorted(groups)
 
     def note(self, facts: Sequence[StepFacts]) -> None:

@@ -71,7 +71,7 @@ class ObservedClients:
         """Start `step` on all clients; see `EngineCohort.questions`. Nothing is counted."""
         published = self._publish(message)
         started = {client: self._observe(client, step, published) for client in self._clients}
-        # Observations are for people: no attack, no codec, and nothing is counted.
+        # Observations are for people: answers are neither attacked nor encoded nor counted.
         return EngineQuestions(started, (answer, question), self.traffic, lambda *counted: None, drop=False)
 
     def _publish(self, message: Message) -> Published:
