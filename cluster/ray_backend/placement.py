@@ -93,12 +93,11 @@ class Bundles:
 def bundles(plan: Plan) -> Bundles:
     """The placement group of a plan's server and hosts."""
     group = Bundles([], [], [])
-    for place, actor in enumerate(plan.actors):
-        request = amounts(actor)
+    for place, request in enumerate(map(amounts, plan.actors)):
         group.places.append(len(group.requests) if request else -1)
         if request:
             group.requests.append(request)
-            group.selectors.append(_selector(actor, plan.server_nodes if place == 0 else ()))
+            group.selectors.append(actor_selector(plan, place))
     return group
 
 
@@ -111,9 +110,10 @@ def rooms(recipe: Recipe, nodes: Sequence[Node]) -> int:
     return max(1, min(fits, default=len(nodes)))
 
 
-def _selector(actor: ResourceRecipe, nodes: Sequence[str]) -> dict[str, str]:
-    on = {NODE_ID: f"in({', '.join(nodes)})"} if nodes else {}
-    return {**actor.label_selector, **on}
+def actor_selector(plan: Plan, place: int) -> dict[str, str]:
+    """Ray's label selector of a plan's actor: its own, and the machines that the server may be on."""
+    on = {NODE_ID: f"in({', '.join(plan.server_nodes)})"} if place == 0 and plan.server_nodes else {}
+    return {**plan.actors[place].label_selector, **on}
 
 
 def plan_hosts(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:

@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from cluster.ray_backend.actors import ClientActor, ServerActor
 from cluster.ray_backend.host_calls import LOST
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
-from cluster.ray_backend.placement import Plan, bundles, plan_hosts
+from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from cluster.ray_backend.resources import total
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.recipe.schema import ResourceRecipe
@@ -129,7 +129,7 @@ def _summed(requests: Sequence[Mapping[str, float]]) -> str:
 
 def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:
     """The server, and what the caller must keep while it runs: the blueprint and the handles."""
-    server_options, *host_options = _options(plan, group)
+    server_options, *host_options = actor_options(plan, group)
     shared = ray.put(blueprint)
     # Actors restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
     client_actor = ray.remote(ClientActor)
@@ -186,16 +186,16 @@ def _tell(
     return seen[0] + len(lines), seen[1] + len(events)
 
 
-def _options(plan: Plan, group: Any) -> list[dict[str, Any]]:
+def actor_options(plan: Plan, group: Any) -> list[dict[str, Any]]:
     """Ray's options of the server and of host 0, 1, ...: each in its own bundle, if it has one."""
     options = []
-    for actor, place in zip(plan.actors, bundles(plan).places, strict=True):
-        option: dict[str, Any] = _resources(actor)
+    for number, bundle in enumerate(bundles(plan).places):
+        option: dict[str, Any] = _resources(plan.actors[number])
         # An actor in a bundle is placed by the selector of the bundle; see `bundles`.
-        if place < 0:
-            option["label_selector"] = dict(actor.label_selector)
+        if bundle < 0:
+            option["label_selector"] = actor_selector(plan, number)
         else:
-            option["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, place)
+            option["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, bundle)
         options.append(option)
     return options
 
