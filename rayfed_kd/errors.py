@@ -80,5 +80,5 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate most like `name`, or None if none is close."""
     import difflib
 
-    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.65)
     return matches[0] if matches else None

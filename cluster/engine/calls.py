@@ -19,12 +19,12 @@ class StepCall:
 
     Attributes:
         step: name of the method's step.
-        facts: client, round, participation and exchange.
+        facts: client, round, participation and exchange. All but the round decide the step's random streams.
         message: the message's parts, by reference.
         metadata: the message's plain numbers.
         state: the client's state before the step, by reference; None at its first step.
         state_version: number of the dispatch that produced that state; a host that has it does not fetch it.
-        number: number of this dispatch in the run, from 1; 0 for an observation.
+        number: number of this dispatch in the run, from 1; an observation's number is not used.
         observing: whether the step is an observation: the state after it is discarded.
     """
 
@@ -83,7 +83,13 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step's facts; the reply's parts and the client's new state are references."""
+    """A step's result, as the server gets it.
+
+    Attributes:
+        facts: the facts, as values.
+        parts: the reply's encoded parts by name, by reference.
+        state: the client's packed new state, as "state", by reference.
+    """
 
     facts: StepFacts
     parts: Handle

@@ -59,7 +59,7 @@ class Host:
 
     Args:
         setting: method, data, partition.
-        host: this host's number, for the tables.
+        host: this host's number, from 0, for the tables; no result depends on it.
         device: where it computes.
         keep_states: number of clients whose latest states it keeps, so that these need not travel.
     """
@@ -75,6 +75,7 @@ class Host:
         # Client -> number of the dispatch that made its state, and the state; the least recent goes first.
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
+        # The handle of the last message, and its decoded parts on this device; see `step`.
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
         self._pools: dict[str, Tensor] = {}
         self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
@@ -93,7 +94,8 @@ class Host:
         started, in_group = time.perf_counter(), ctx is not None
         ctx = ctx or self._context(call.facts)
         try:
-            # A broadcast is copied to the device once per round, not once per client.
+            # A broadcast is copied to the device once per round, not once per client. Steps share these
+            # tensors, because a step may not change its message in place. Handles are compared, not arrays.
             if self._message[0] != call.message:
                 arrays = call.message.resolve()
                 if self._down.codec is not None:
@@ -108,6 +110,7 @@ class Host:
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
         finally:
+            # A step of a group waits in the middle of its work while others run: it still needs its modules.
             if not in_group:
                 self._module_pool.take_back()
         seconds, (rss_mb, gpu_mb) = time.perf_counter() - started, self._memory()
@@ -160,6 +163,7 @@ class Host:
                 raise StepError(f"{call} of {type(self._setting.method).__name__}: {error}") from None
         # The state after an observation is discarded, so the client's kept state must stay.
         if not call.observing:
+            # Not a copy: a step may not change its state in place, so the next one finds it as it was sent.
             self._kept[call.facts.client] = (call.number, state)
             self._kept.move_to_end(call.facts.client)
             while len(self._kept) > self._keep_states:
@@ -167,13 +171,19 @@ class Host:
         return packed
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
-        """Evaluate a shared model on a stretch of test samples."""
+        """Evaluate a shared model on a stretch of test samples.
+
+        Returns: each sample's outcome in the stretch's order, and the stretch's summed loss.
+        """
         vector = to_tensor(call.vectors.resolve()[call.model], self._device)
         indices = self._pool(call.split)[call.start : call.stop]
         return self._tested(self._frozen(Evaluated(vector, call.architecture)), call.split, indices)
 
     def personal(self, call: PersonalCall) -> Evaluated:
-        """A client's own model, which the method makes from the client's state."""
+        """A client's own model, which the method makes from the client's state.
+
+        Returns: its vector, and the name of its architecture in the module pool.
+        """
         state, ctx = self._state_and_context(call)
         model = self._setting.method.personal(state, ctx)
         evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
@@ -197,6 +207,7 @@ class Host:
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
         finally:
+            # `_tested` does so, too; this is for an error before it.
             self._module_pool.take_back()
 
     def _state_and_context(self, call: PersonalCall) -> tuple[Any, ClientContext]:
@@ -222,6 +233,7 @@ class Host:
         try:
             with torch.inference_mode():
                 for chosen in torch.split(indices, EVALUATION_BATCH):
+                    # Clients' own test parts are samples of the data set's training split.
                     images, labels = self._data.gather(chosen, "train" if split == "local" else "test")
                     logits = model(self._data.normalise(images))
                     correct.append(logits.argmax(dim=1) == labels)
@@ -268,6 +280,7 @@ class Host:
 def _non_finite(arrays: Mapping[str, Array], wire: Mapping[str, Array]) -> tuple[str, ...]:
     """Parts with a NaN or infinite value, also if only the encoded form has one: a float16 may overflow."""
     names = [name for name, array in arrays.items() if not _finite(array)]
+    # Without a codec `encoded` returns the very same mapping, which needs no second look.
     if wire is not arrays:
         names += [
             name for key in wire if (name := key.partition("/")[0]) not in names and not _finite(wire[key])

@@ -41,5 +41,8 @@ class Engine(Protocol):
         ...
 
     def durable(self, result: StepResult) -> StepResult:
-        """Copy a result's arrays so that they survive the loss of the machine that computed them."""
+        """Copy a result's arrays so that they survive the loss of the machine that computed them.
+
+        Returns: the result with handles on the copies; the same result where nothing needs to be copied.
+        """
         ...

@@ -16,7 +16,11 @@ T = TypeVar("T")
 class LocalEngine:
     """One host in the calling process: for tests, debuggers and small runs.
 
-    Every call runs at once in the caller's thread, so a step's error is raised by `submit` itself.
+    Every call runs at once in the caller's thread, so a step's error is raised by `submit` itself, and all
+    futures that it returns are done.
+
+    Args:
+        host: the host that runs all calls.
     """
 
     def __init__(self, host: Host) -> None:
@@ -31,6 +35,7 @@ class LocalEngine:
         if len(calls) == 1:
             done = [self._host.step(calls[0])]
         else:
+            # From three lists to one (facts, parts, state) per call, as `step` returns it.
             done = list(zip(*self._host.steps(calls), strict=True))
         return [_done(StepResult(facts, Held(parts), Held(state))) for facts, parts, state in done]
 
@@ -44,11 +49,11 @@ class LocalEngine:
         return result
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
-        """Evaluates now."""
+        """Evaluate a shared model now; the future is done."""
         return _done(self._host.evaluate(call))
 
     def evaluate_personal(self, call: PersonalCall) -> Future[int]:
-        """Evaluates now."""
+        """Evaluate a client's own model now; the future is done and gives its correct predictions."""
         return _done(self._host.evaluate_personal(call))
 
 

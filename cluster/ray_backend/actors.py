@@ -47,6 +47,7 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     Returns: the CPU or the first visible GPU, as Ray shows an actor only its own.
     Raises: RunError if Ray assigned a GPU that torch does not see.
     """
+    # Ray sets it from num_cpus. The recipe decides instead, so that all hosts give the same bits.
     torch.set_num_threads(threads)
     assigned = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     if not assigned or num_gpus == 0 or os.environ.get(LOGICAL_GPUS) == "1":
@@ -57,6 +58,7 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
             "of Ray's machines computes on the CPU all the same, to try a placement"
         )
     if num_gpus < 1:
+        # Ray only counts fractions of a GPU and limits nothing. This limits torch's own allocations.
         torch.cuda.set_per_process_memory_fraction(num_gpus, 0)
     if deterministic:
         # cuBLAS is deterministic only with a fixed workspace; torch raises an error without the variable.
@@ -103,6 +105,7 @@ class ClientActor:
         """Run a group's steps: packed facts, stacked parts, and states (None if no client keeps one)."""
         facts, parts, states = self._host.steps(packed.calls())
         stateless = not any(one.keeps_state for one in facts)
+        # One object for all states: a client's state is copied out of it where it is kept (`RowHandle.own`).
         return pack_facts(facts), stacked(parts), None if stateless else states
 
     def several(self, packed: PackedCalls) -> list[Any]:
@@ -117,6 +120,7 @@ class ClientActor:
             except StepError as error:  # the other steps are independent of it, and their results are used
                 done.append((error, {}, None))
         facts, parts, states = zip(*done, strict=True)
+        # Each state is a return value of its own, so that keeping one does not keep the others in the store.
         return [pack_facts(facts), stacked(parts), *states]
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
@@ -134,7 +138,8 @@ class ClientActor:
         return self._built
 
 
-@ray.remote(concurrency_groups={"control": 2})  # type: ignore[call-overload]  # status answers while a round's references come in
+# The group has an event loop of its own, so its methods answer while the actor's own loop is busy.
+@ray.remote(concurrency_groups={"control": 2})  # type: ignore[call-overload]
 class ServerActor:
     """The server: it runs the loop in a thread and writes the results; it answers calls at any moment.
 
@@ -195,7 +200,8 @@ class ServerActor:
             on_event=meters.round,
             tell=self._lines.append,
         )
-        if self._stopping:  # `stop` came while the run was assembled, and had no simulation to stop yet
+        # `stop` came while the run was assembled, and had no simulation to stop yet.
+        if self._stopping:
             self._assembled.simulation.stop()
         return await asyncio.to_thread(self._assembled.run)
 
@@ -212,6 +218,8 @@ class ServerActor:
     @ray.method(concurrency_group="control")
     async def stop(self) -> None:
         """End the run at once, or before it starts; `run` then returns the summary up to there."""
+        # Set before `_assembled` is read; `run` sets `_assembled` before it reads this flag: so one of the
+        # two stops the simulation.
         self._stopping = True
         if self._assembled is not None and self._engine is not None:
             self._assembled.simulation.stop()

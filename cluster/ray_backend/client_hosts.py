@@ -29,7 +29,8 @@ class ClientHosts:
         actors: the actors' handles.
         pinned: whether client k runs on host k.
         load: number of calls that each host has.
-        building: hosts that are not built: new ones, and lost ones until they are built again.
+        building: hosts that are not built: new ones, lost ones until they are built again, and those that
+            are gone. No job is sent to them.
         gone: host -> why it will never be built.
     """
 
@@ -64,6 +65,7 @@ class ClientHosts:
             if job.client in self._new:  # it is built in a moment; a lost one may take minutes
                 return None
         built = [host for host in self.allowed(job.client) if host not in self.building]
+        # Of equally loaded hosts the lowest number; no result depends on the choice.
         host = min(built, key=self.load.__getitem__) if built else None
         return host if host is not None and self.load[host] < depth else None
 
@@ -98,6 +100,7 @@ class ClientHosts:
             except Exception as error:  # raised by `build`, such as other code there: no host can be built
                 self._fault = explained(error)
                 break
+        # It stays in `building`, so that no job is sent to it.
         self._new.discard(host)
         self.gone[host] = lost
 

@@ -25,7 +25,8 @@ class RayHandle:
 
         Raises: RunError if they were lost with a machine.
         """
-        try:  # not `ray.get`: it must not block inside an async actor, as the server is
+        # Not `ray.get`: inside an async actor, as the server is, it warns in every thread.
+        try:
             arrays: Mapping[str, Array] = self.ref.future().result()
         except ray.exceptions.ObjectLostError as error:
             raise RunError(
@@ -77,6 +78,7 @@ class Rows:
     @cached_property
     def unpacked(self) -> Sequence[Mapping[str, Array]]:
         """Each client's arrays by name, in the group's order."""
+        # Views of the one object, kept: each client of the group reads its rows without a fetch of its own.
         return unstacked(self._handle.resolve())
 
 
@@ -90,6 +92,7 @@ class RowHandle:
 
     def __init__(self, rows: Rows, place: int) -> None:
         self._rows, self._place = rows, place
+        # The copy that `own` made. Every call of `own` returns the same one.
         self._own: RayHandle | None = None
 
     def resolve(self) -> Mapping[str, Array]:

@@ -19,7 +19,8 @@ from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.packing import PackedCalls, unpack_facts
 from rayfed_kd.errors import RunError
 
-# Errors that mean that a process, a machine or data on it was lost: the step may run again elsewhere.
+# Errors that mean that a process, a machine or data on it was lost: the step may run again elsewhere. Ray's
+# OutOfMemoryError and ObjectLostError are no RayActorErrors.
 LOST = (
     ray.exceptions.RayActorError,
     ray.exceptions.OutOfMemoryError,
@@ -40,6 +41,7 @@ async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
     # wrap_future throughout: awaiting a reference directly leaks in long loops (ray #45895).
     calls = jobs[0].calls
     if len(jobs) > 1:
+        # The number of return values depends on the jobs, so it is told with the call.
         several = actor.several.options(num_returns=2 + len(jobs))
         packed, parts, *states = several.remote(PackedCalls.of([job.calls[0] for job in jobs]))
         facts, rows = unpack_facts(await asyncio.wrap_future(packed.future())), Rows(RayHandle(parts))

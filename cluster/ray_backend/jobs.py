@@ -13,7 +13,7 @@ from cluster.engine.calls import EvaluationCall, PersonalCall, StepCall, StepRes
 
 @dataclass(order=True)
 class Job:
-    """Calls that go to one host together. Jobs sort longest first, so that none of them ends long after all.
+    """Calls that go to one host together. Jobs sort longest first: a long one that starts last ends last.
 
     Attributes:
         priority: minus the number of samples, then the job's number in order of submission.
@@ -72,6 +72,7 @@ class Pace:
     def expected_s(self, call: StepCall) -> float:
         """Expected seconds of a step; infinite if no step of that name has ended yet."""
         pace = self._seconds.get(call.step)
+        # Infinite: a step of unknown length goes alone, and its end tells the pace.
         return math.inf if pace is None else pace * self._sizes[call.facts.client]
 
 

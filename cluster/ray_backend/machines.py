@@ -60,6 +60,7 @@ def ray_nodes() -> list[Node]:
             has = dict(node["Resources"])
             cpus, gpus, memory = (has.pop(name, 0.0) for name in ("CPU", "GPU", "memory"))
             has.pop("object_store_memory", None)
+            # Ray itself gives every machine a resource "node:IP"; it is not the cluster's own.
             own = {name: amount for name, amount in has.items() if not name.startswith("node:")}
             nodes.append(Node(cpus, gpus, memory, own, node["Labels"], node["NodeID"]))
     return nodes
@@ -81,7 +82,8 @@ def prepare_machines(
     """
     if len(nodes) == 1:
         return blueprint, list(nodes)
-    seen = _on_each(nodes, look, ray.put(blueprint), folder)  # once, with its partition
+    # Put once: the blueprint holds the partition, and every machine fetches it.
+    seen = _on_each(nodes, look, ray.put(blueprint), folder)
     for one in seen:
         check_seen(one, blueprint)
     kinds = {one.instruction_set: one.machine for one in seen}
@@ -131,7 +133,9 @@ def _with_data(blueprint: Blueprint, nodes: Sequence[Node], seen: Sequence[Seen]
     if places:
         files = pack_entry(entry)
         missing = [nodes[place] for place in places]
+        # One object per file, put once; as arguments of their own they arrive as arrays.
         _on_each(missing, install, entry.name, list(files), *map(ray.put, files.values()))
+    # A bare name: each machine finds the entry in its own cache folder (`locate_entry`).
     return replace(blueprint, dataset_folder=entry.name)
 
 
@@ -174,7 +178,7 @@ class Surveyed:
 
 
 def survey() -> list[Surveyed]:
-    """Every machine of the Ray that this process is connected to: one probe after another.
+    """Examine every machine of the Ray cluster that this process is connected to, one after another.
 
     Raises: RunError if one cannot import this package, or is lost.
     """
@@ -183,6 +187,7 @@ def survey() -> list[Surveyed]:
     surveyed = []
     for place, node in enumerate(nodes):
         other = held[(place + 1) % len(nodes)]
+        # The array must be there before a get of it is timed.
         ray.wait([other])
         machine, gpus, known, put_s, get_s = _result(node, _start(probe, node, [other]))
         rates = (PROBE_BYTES / 1e6 / seconds for seconds in (put_s, get_s))
@@ -225,15 +230,18 @@ def install(name: str, files: Sequence[str], *contents: Array) -> None:
 
 
 def _on_each(nodes: Sequence[Node], work: Callable[..., Any], *given: Any) -> list[Any]:
-    """What `work` gives on every machine.
+    """What `work` gives on every machine, in the order of `nodes`; it runs on all at the same time.
 
     Raises: what it raised there; RunError if a machine cannot import it or is lost.
     """
+    # All are started before the first is waited for.
     refs = [_start(work, node, *given) for node in nodes]
     return [_result(node, ref) for node, ref in zip(nodes, refs, strict=True)]
 
 
 def _start(work: Callable[..., Any], node: Node, *given: Any) -> Any:
+    # soft=False: a probe on another machine would tell nothing of this one. It asks for no CPU, so that it
+    # also runs where all are taken.
     affinity = NodeAffinitySchedulingStrategy(node.id, soft=False)
     return ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=affinity).remote(*given)
 

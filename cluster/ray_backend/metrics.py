@@ -18,7 +18,7 @@ class Meters:
     """The meters of one run, in the server's process.
 
     Args:
-        run: its name.
+        run: the run's name, the tag of all its meters.
     """
 
     def __init__(self, run: str) -> None:
@@ -30,12 +30,16 @@ class Meters:
             meter.set_default_tags(tags)
 
     def round(self, event: Mapping[str, Any]) -> None:
-        """A round ended."""
+        """Count a round that ended.
+
+        Args:
+            event: the round's event, with `bytes_up` and `bytes_down`.
+        """
         self._rounds.inc()
         for direction in ("up", "down"):
             if event[f"bytes_{direction}"]:  # a counter takes no zero
                 self._bytes.inc(event[f"bytes_{direction}"], {"direction": direction})
 
     def in_flight(self, calls: int) -> None:
-        """So many calls are at client actors now."""
+        """Show how many calls the client actors have now."""
         self._in_flight.set(calls)

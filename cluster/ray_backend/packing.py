@@ -63,6 +63,7 @@ def stacked(parts: Sequence[Parts]) -> Parts | list[Parts]:
     first, kinds = parts[0], _kinds(parts[0])
     if not first or any(_kinds(one) != kinds for one in parts[1:]):
         return list(parts)
+    # Ray sees one array per name instead of one per client and name.
     return {name: np.stack([one[name] for one in parts]) for name in first}
 
 

@@ -59,12 +59,19 @@ class Patience:
         self._limit, self._loop = limit, loop
         self._turns: list[deque[Turn]] = [deque() for _ in range(hosts)]
         self._longest: dict[Kind, tuple[float, float]] = {}  # seconds, and samples of that call
+        # A given limit is noticed when it is exceeded by about a tenth, or by LOOK_S seconds.
         self._look_s = LOOK_S if limit is None or isinstance(limit, str) else min(LOOK_S, limit / 10)
         self._looking = False
         self._looked = 0.0
 
     def begin(self, host: int, jobs: Sequence[Job]) -> Turn:
-        """Note that the current task sends a call to a host."""
+        """Note that the current task sends a call to a host.
+
+        Args:
+            host: the host's number.
+            jobs: what the call sends.
+        Returns: the call's turn, for `end`; its `limit` is set before the task is cancelled.
+        """
         now = self._loop.time()
         turn = Turn(jobs, asyncio.current_task(self._loop), now)
         self._turns[host].append(turn)
@@ -84,6 +91,7 @@ class Patience:
         now, turns = self._loop.time(), self._turns[host]
         first = turns[0] is turn
         turns.remove(turn)
+        # Only the first call of a host is at work, so the next one's time begins here.
         if first and turns:
             turns[0].since = now
         # Several short steps in one call are as long as the longest of them at least.
@@ -93,7 +101,12 @@ class Patience:
                 self._longest[kind] = took_s, _samples(turn.jobs)
 
     def limit_s(self, jobs: Sequence[Job]) -> tuple[float, str] | None:
-        """A call's limit in seconds and in words; None: it has none."""
+        """A call's limit; None: it has none.
+
+        Args:
+            jobs: what the call sends.
+        Returns: seconds, and what is told if the call exceeds them.
+        """
         if self._limit is None:
             return None
         if not isinstance(self._limit, str):
@@ -113,17 +126,20 @@ class Patience:
 
     def _look(self) -> None:
         now = self._loop.time()
-        # Seconds in which this process itself stood still, as on a suspended machine, are nobody's.
+        # Seconds in which this process itself stood still, as on a suspended machine, count for no call. A
+        # look may be late by one interval without being taken for a standstill.
         paused_s = max(0.0, now - self._looked - 2 * self._look_s)
         self._looked, self._looking = now, any(self._turns)
         for turns in self._turns:
             if not turns:
                 continue
+            # The calls behind it wait at the host, and their time has not begun.
             turn = turns[0]
             turn.since = min(now, turn.since + paused_s)
             limit = self.limit_s(turn.jobs)
             if limit is not None and now - turn.since > limit[0] and not turn.limit:
                 turn.limit = limit[1]
+                # `RayEngine._run` takes this for a lost host: a set `limit` tells it from the loop's end.
                 if turn.task is not None:
                     turn.task.cancel()
         if self._looking:

@@ -40,11 +40,11 @@ class Plan:
     """The hosts of a run.
 
     Attributes:
-        num_hosts: how many client actors.
+        num_hosts: number of client actors.
         pinned: whether client k always runs on host k (one actor per client).
         keep_states: of how many clients a host keeps the latest state.
-        client, server: what an actor asks for.
-        classes: where clients ask for different things, which hosts are whose; empty: all are alike.
+        client, server: the request of a client actor without an override, and that of the server.
+        classes: with overrides, which clients run on which hosts; empty: all hosts are alike.
         strategy: pack or spread.
         server_nodes: Ray's ids of the machines that the server may be on; empty: any.
     """
@@ -93,12 +93,11 @@ class Bundles:
 def bundles(plan: Plan) -> Bundles:
     """The placement group of a plan's server and hosts."""
     group = Bundles([], [], [])
-    for place, actor in enumerate(plan.actors):
-        request = amounts(actor)
+    for place, request in enumerate(map(amounts, plan.actors)):
         group.places.append(len(group.requests) if request else -1)
         if request:
             group.requests.append(request)
-            group.selectors.append(_selector(actor, plan.server_nodes if place == 0 else ()))
+            group.selectors.append(actor_selector(plan, place))
     return group
 
 
@@ -111,9 +110,10 @@ def rooms(recipe: Recipe, nodes: Sequence[Node]) -> int:
     return max(1, min(fits, default=len(nodes)))
 
 
-def _selector(actor: ResourceRecipe, nodes: Sequence[str]) -> dict[str, str]:
-    on = {NODE_ID: f"in({', '.join(nodes)})"} if nodes else {}
-    return {**actor.label_selector, **on}
+def actor_selector(plan: Plan, place: int) -> dict[str, str]:
+    """Ray's label selector of a plan's actor: its own, and the machines that the server may be on."""
+    on = {NODE_ID: f"in({', '.join(plan.server_nodes)})"} if place == 0 and plan.server_nodes else {}
+    return {**plan.actors[place].label_selector, **on}
 
 
 def plan_hosts(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:
@@ -191,7 +191,7 @@ def _plan_classes(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:
 
 
 def _groups(recipe: Recipe) -> list[tuple[ResourceRecipe, list[int]]]:
-    """What is asked for, and by which clients; those without an override last."""
+    """The requests, and the clients of each; those without an override are last."""
     groups: list[tuple[ResourceRecipe, list[int]]] = []
     for override in recipe.placement.overrides:
         request = ResourceRecipe(**override.model_dump(exclude={"clients"}))
@@ -204,7 +204,7 @@ def _groups(recipe: Recipe) -> list[tuple[ResourceRecipe, list[int]]]:
 def _plan(
     recipe: Recipe, groups: Sequence[tuple[ResourceRecipe, list[int]]], counts: Sequence[int], packed: int
 ) -> Plan:
-    """`packed`: clients an actor; 1: one each, so that client k is host k; 0: as many as it gets."""
+    """Make the plan. `packed`: clients per actor; 1: client k is on host k; 0: `counts` alone decides."""
     classes, first = [], 0
     for (resources, members), count in zip(groups, counts, strict=True):
         hosts = tuple(members) if packed == 1 else tuple(range(first, first + count))

@@ -18,7 +18,7 @@ MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 @contextmanager
 def private_environment() -> Iterator[None]:
-    """For the time in which Ray starts: its processes inherit the token, this one's environment forgets it.
+    """Set the token while Ray starts: its processes inherit it, and this process's environment forgets it.
 
     With RAY_AUTH_MODE unset Ray (2.59 and later) turns tokens on for a Ray that it starts, and would write
     one to ~/.ray for all of a user's Rays; RAY_AUTH_TOKEN keeps it in memory. Setting the mode here would be
@@ -33,13 +33,13 @@ def private_environment() -> Iterator[None]:
 
 @cache
 def _token() -> str:
-    """One for each process, not each Ray: Ray reads the token once, for as long as the process lives."""
+    """The token of this process, the same for each Ray that it starts: Ray reads the token only once."""
     return secrets.token_hex(32)
 
 
 @contextmanager
 def _environment(wanted: Mapping[str, str | None]) -> Iterator[None]:
-    """Sets or, for None, removes variables, and puts back what was there."""
+    """Set variables, or remove those whose value is None; afterwards restore what was there."""
     before = {name: os.environ.pop(name, None) for name in wanted}
     try:
         os.environ.update({name: value for name, value in wanted.items() if value is not None})

@@ -15,16 +15,16 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from cluster.ray_backend.actors import ClientActor, ServerActor
 from cluster.ray_backend.host_calls import LOST
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
-from cluster.ray_backend.placement import Plan, bundles, plan_hosts
+from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from cluster.ray_backend.resources import total
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.recipe.schema import ResourceRecipe
 from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.setting import Setting
 
-POLL_S = 0.1
-STOP_S = 60.0  # for a stopped server to write its checkpoint and its tables
-NOTICE_S, ROOM_S = 10.0, 600.0  # of waiting for room on a busy cluster
+POLL_S = 0.1  # seconds between two looks at the server's lines and events
+STOP_S = 60.0  # seconds for a stopped server to write its checkpoint and its tables
+NOTICE_S, ROOM_S = 10.0, 600.0  # seconds without room on a busy cluster until a line says so; until an error
 
 Event = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def check_room(setting: Setting, share: int = 1) -> None:
-    """Raises RecipeError, with both numbers, if one part in `share` of the cluster cannot hold the run."""
+    """Raise RecipeError, naming request and machines, if one part in `share` of them cannot hold the run."""
     plan_hosts(setting.recipe, setting.schedule.concurrency, [node.divided(share) for node in ray_nodes()])
 
 
@@ -62,8 +62,8 @@ def run_on_ray(
         setting: the same in this process.
         folder: the run's folder.
         on_event: called with every round's event.
-        share: this run may use one part in so many of the cluster.
-        plan: the hosts, if the calling actor is in their placement group; None: planned here.
+        share: the run may use one part in `share` of every machine.
+        plan: the hosts, if the calling actor is in their placement group, as a trial is; None: planned here.
         stop: if another thread sets it, the run ends as after Ctrl-C.
         resume: continue from the folder's newest checkpoint.
         tell: called with each line for the user, as of damaged checkpoints or waiting for room.
@@ -129,12 +129,13 @@ def _summed(requests: Sequence[Mapping[str, float]]) -> str:
 
 def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:
     """The server, and what the caller must keep while it runs: the blueprint and the handles."""
-    server_options, *host_options = _options(plan, group)
+    server_options, *host_options = actor_options(plan, group)
     shared = ray.put(blueprint)
-    # Restarted for ever: how often a step is tried again is the engine's to count.
+    # Actors restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
     client_actor = ray.remote(ClientActor)
     clients = [client_actor.options(max_restarts=-1, **options).remote() for options in host_options]
     server_actor = ServerActor.options(**server_options)  # type: ignore[attr-defined]
+    # As an argument of its own the blueprint arrives as a value, in a list as a reference.
     return server_actor.remote(shared, [shared], clients, plan, folder, resume), [shared, *clients]
 
 
@@ -150,6 +151,7 @@ def _watched(
     try:
         while True:
             done, _ = ray.wait([running], timeout=POLL_S)
+            # After `done` was read: if the run is over, its last events are there, and are passed on, too.
             seen = _tell(server, seen, on_event, tell)
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
@@ -157,6 +159,7 @@ def _watched(
                 summary = ray.get(running)
                 return summary, ray.get(server.evaluated.remote())
     except KeyboardInterrupt:
+        # Not waited for: `running` ends when the server has written what it has.
         server.stop.remote()
         ray.wait([running], timeout=STOP_S)
         _tell(server, seen, on_event, tell)
@@ -171,7 +174,7 @@ def _watched(
 def _tell(
     server: Any, seen: tuple[int, int], on_event: Callable[[Event], None], tell: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Hands on the server's lines and events beyond those `seen`; gives how many there are now."""
+    """Pass on the server's lines and events beyond the numbers `seen`; gives the numbers now."""
     try:
         lines, events = ray.get([server.lines.remote(seen[0]), server.events.remote(seen[1])])
     except ray.exceptions.RayError:  # the server is gone: `running` says why
@@ -183,15 +186,16 @@ def _tell(
     return seen[0] + len(lines), seen[1] + len(events)
 
 
-def _options(plan: Plan, group: Any) -> list[dict[str, Any]]:
+def actor_options(plan: Plan, group: Any) -> list[dict[str, Any]]:
     """Ray's options of the server and of host 0, 1, ...: each in its own bundle, if it has one."""
     options = []
-    for actor, place in zip(plan.actors, bundles(plan).places, strict=True):
-        option: dict[str, Any] = _resources(actor)
-        if place < 0:
-            option["label_selector"] = dict(actor.label_selector)
+    for number, bundle in enumerate(bundles(plan).places):
+        option: dict[str, Any] = _resources(plan.actors[number])
+        # An actor in a bundle is placed by the selector of the bundle; see `bundles`.
+        if bundle < 0:
+            option["label_selector"] = actor_selector(plan, number)
         else:
-            option["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, place)
+            option["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, bundle)
         options.append(option)
     return options
 

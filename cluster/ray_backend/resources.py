@@ -10,7 +10,7 @@ from rayfed_kd.recipe.schema import ResourceRecipe
 
 # An idle actor that has imported torch takes about 180 MB (Linux, Ray 2.60); with a model and data more.
 HOST_BYTES = 400 * 2**20
-NODE_ID = "ray.io/node-id"
+NODE_ID = "ray.io/node-id"  # the label that Ray gives every machine
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,12 @@ class Node:
     """What one machine of a cluster has.
 
     Attributes:
-        resources: the cluster's own, by name.
-        labels: what `label_selector` asks about.
-        id: Ray's.
-        sees_folder: whether the run's folder lies there, so that the server may.
+        cpus, gpus: as Ray counts them; fractions in a share of a machine.
+        memory_bytes: the machine's `memory` resource in Ray, in bytes.
+        resources: amounts of the cluster's own resources, by name.
+        labels: label -> value, which `label_selector` asks about.
+        id: Ray's id of the machine.
+        sees_folder: whether the machine sees the run's folder; the server runs only where it does.
     """
 
     cpus: float
@@ -91,6 +93,7 @@ class FreeResources:
     """
 
     def __init__(self, node: Node) -> None:
+        # At least HOST_BYTES: memory alone never refuses a machine its first client actor.
         self.node, self._own = node, dict(node.resources)
         self._cpus, self._memory = node.cpus, max(node.memory_bytes, HOST_BYTES)
         whole = math.floor(node.gpus)

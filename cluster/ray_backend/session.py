@@ -31,7 +31,7 @@ class RaySession:
     """Ray for one run: the cluster at `address` or RAY_ADDRESS, else a private one here that ends with it.
 
     It starts in a thread, so that a recipe can be checked meanwhile: enter it, do other work, then `ready`.
-    Left with an error it does not wait for what still starts: the thread ends that, too.
+    If the `with` block ends while Ray still starts, it does not wait: the thread then ends what it started.
 
     Args:
         recipe: for the server's share of cores.
@@ -67,7 +67,7 @@ class RaySession:
             self._thread.join()
 
     def _live(self) -> None:
-        """Start to end in one thread: Ray's processes are killed when the thread that made them ends."""
+        """Start and end Ray in one thread: Ray's processes are killed when the thread that made them ends."""
         if self._foreign:
             self._started.set()
             return
@@ -113,7 +113,7 @@ def check_address(address: str) -> None:
 
     Args:
         address: HOST:PORT; "auto" and addresses with a scheme are left to Ray.
-    Raises: RecipeError
+    Raises: RecipeError if nothing answers there, a web server does, or it is not HOST:PORT.
     """
     if address == "auto" or "://" in address:
         return
@@ -138,12 +138,13 @@ def check_address(address: str) -> None:
 def run_together(
     runs: Sequence[Callable[[int, threading.Event], None]], recipe: Recipe, jobs: int | None
 ) -> None:
-    """Calls every run with its share of the cluster (one in so many) and an event that stops it.
+    """Call every run in a thread, several at a time.
 
     Args:
-        runs: each blocks until it is over.
-        recipe: says what a client actor and a server need.
-        jobs: at a time; None: as many as have room for one client actor each beside their server.
+        runs: each is called with n, because one part in n of the cluster is its own, and with an event that
+            stops it. It blocks until it is over.
+        recipe: says what a client actor and a server request.
+        jobs: runs at a time; None: as many as have room for a server and one client actor each.
     Raises: what a run raised, once the others are over; KeyboardInterrupt after all were ended.
     """
     together = min(len(runs), jobs or rooms(recipe, ray_nodes()))

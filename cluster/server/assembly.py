@@ -72,6 +72,7 @@ def assemble(
     """
     checkpoints, start = setting.recipe.checkpoint, None
     if resume:
+        # Before the recorder, which deletes rows: an unreadable format is refused with all rows in place.
         start = Checkpointer(folder, checkpoints).latest(engine.publish, device, tell, folder / "tables")
     # Rounds after the checkpoint run again, so the recorder drops their rows. Without a usable checkpoint
     # (0) it drops all rows. None: a new run has no rows.

@@ -38,6 +38,7 @@ def checkpoint_fault(note: Path, path: Path, tables: Path | None) -> str | None:
             version = json.loads(file.metadata()["tree"])["format"]
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         return f"is damaged ({type(error).__name__}: {error})"
+    # After the checksum, because only an intact file tells its format; a damaged one is passed over.
     _check_format(path, version)
     lost = None if tables is None else _lost_rows(facts, tables)
     return None if lost is None else f"cannot be used ({lost})"

@@ -85,6 +85,7 @@ class Checkpointer:
         Raises: RunError naming the object in the server's state that cannot be stored; OSError if the
             folder cannot be written.
         """
+        # First, as the note promises these rows: without them on disk the checkpoint would be refused.
         rows = dict(self._flush())
         self._folder.mkdir(exist_ok=True)
         arrays = _Arrays()
@@ -107,6 +108,7 @@ class Checkpointer:
                 save_file(arrays.by_name or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
             except SafetensorError as error:  # safetensors wraps the file system's error in its own type
                 raise OSError(f"{path}: {error}") from None
+            # Of the file under its temporary name: what is renamed afterwards is what was hashed.
             size, digest = aside.stat().st_size, checkpoint_digest(aside)
         facts = {"round": snapshot.round, "bytes": size, "blake2b": digest, "rows": rows}
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.
@@ -175,6 +177,7 @@ class Checkpointer:
 
     def _notes(self) -> list[Path]:
         """The checkpoints' notes, newest first."""
+        # The numbers have six digits, so that names sort as rounds do (up to round 999,999).
         return sorted(self._folder.glob("round-*.json"), reverse=True)
 
 
@@ -196,6 +199,7 @@ class _Arrays:
     def stored_record(self, client: int, record: ClientRecord) -> list[Any]:
         """A client's record as JSON."""
         packed = None if record.state is None else record.state.resolve()["state"]
+        # A client that keeps no state has a handle all the same: only before its first reply it has none.
         state = None if record.state is None else self.stored(packed or pack(None))
         return [client, record.participations, record.version, record.exchange, state]
 
@@ -205,6 +209,7 @@ class _Arrays:
         listed = []
         for dispatch in dispatches:
             facts, message = dispatch.call.facts, dispatch.call.message
+            # Handles are compared, not arrays: clients of one broadcast have the same handle.
             if message not in messages:
                 messages.append(message)
             plain = {f.name: getattr(dispatch, f.name) for f in fields(dispatch) if f.name != "call"}
@@ -231,6 +236,8 @@ def _load(path: Path, publish: Publish, device: torch.device | str) -> Snapshot:
         for client, participations, version, exchange, state in tree["records"]:
             handle = None if state is None else publish({"state": packed(state)})
             records[client] = ClientRecord(participations, handle, version, exchange)
+        # As they were sent, encoded: clients decode them, and so does the server to see what a late reply
+        # changed.
         messages = [publish(unpack(packed(message))) for message in tree["under_way"]["messages"]]
         return Snapshot(
             round=tree["round"],

@@ -64,4 +64,5 @@ class Records(Mapping[int, ClientRecord]):
                 del self._records[client]
             else:
                 self._records[client] = record
+        # Nothing older is remembered, so a third `undo` in a row changes nothing.
         self._before.insert(0, {})

@@ -78,7 +78,7 @@ class EngineCohort(ObservedClients):
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
         """Start one client's step.
 
-        Returns: a function that waits for the reply and returns it.
+        Returns: a function that waits for the reply and returns it. It raises BadReplyError for a bad one.
         Raises: RunError if the recipe has an attack, which needs all replies of an exchange together.
         """
         if self._run.poisoning is not None:
@@ -172,6 +172,7 @@ class EngineCohort(ObservedClients):
                 state_version=record.version,
                 number=run.counters.dispatches,
             )
+            # At dispatch, not at the reply: an observation of a client at work draws from streams of its own.
             self._records.put(client, replace(record, exchange=record.exchange + 1))
             self._count(call, "down", message.sizes, len(message.metadata))
             dispatch = Dispatch(
@@ -208,6 +209,8 @@ class EngineCohort(ObservedClients):
             if arrival is None:
                 for client in self._drawn(progress) if ask else ():
                     ask(client)  # type: ignore[misc]
+                # Past the deadline the schedule was just asked and wants more: the next reply, whenever it
+                # comes.
                 arrival = queue.next(until=deadline if queue.now < deadline else math.inf)
             if arrival is None:  # the deadline passed first: the schedule is asked again
                 continue
@@ -235,6 +238,7 @@ class EngineCohort(ObservedClients):
         # A client without a usable reply takes no part in the round's later exchanges.
         silent = set(dispatched) - set(collected.clients)
         self._clients = sorted({*self._clients, *collected.clients} - silent)
+        # Set by the round's first exchange only; clients that stay silent are missing from later ones.
         self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
         return collected
 
@@ -248,6 +252,7 @@ class EngineCohort(ObservedClients):
         staleness = self._round - call.facts.round
         if self._schedule.is_too_late(staleness):
             return None
+        # Only now: a reply that is not used needs no second copy.
         if self._faults.durable:
             result = self._run.engine.durable(result)
         record = self._records[dispatch.client]

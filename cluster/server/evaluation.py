@@ -76,6 +76,7 @@ class Evaluator:
         test = setting.dataset.test
         official = 0 if test is None else len(test.labels)
         counts = {client: len(part) for client, part in enumerate(setting.partition.test)}
+        # Without the clients that have no test samples: accuracies are divided by these counts.
         self._counts = {client: count for client, count in counts.items() if count}
         self._lengths = {"official": official, "local": sum(counts.values())}
         self._own_split = setting.recipe.partition.test
@@ -92,6 +93,7 @@ class Evaluator:
             round_index: the round that the rows are marked with.
             models: as `Method.evaluated` returns them.
             records: client id -> its record, for the clients' states.
+        Returns: the started evaluation. The one before it must have ended.
         """
         vectors = shared_vectors(models)
         handle = self._engine.publish({name: to_array(vector) for name, vector in vectors.items()})
@@ -188,6 +190,7 @@ class Evaluator:
 
     def _by_client(self, futures: Sequence[Future[EvaluationResult]]) -> dict[int, int]:
         """Correct predictions of a shared model on each client's test part; `futures` are in client order."""
+        # A stretch may end inside a client's part, so stretches are joined before they are counted by client.
         pooled, _ = _joined(futures)
         correct, start = {}, 0
         for client, count in self._counts.items():

@@ -142,6 +142,7 @@ class EventQueue:
         futures = self._engine.submit([dispatch.call for dispatch in dispatches])
         self.waited_s += time.perf_counter() - started
         for one, future in zip(dispatches, futures, strict=True):
+            # Under a measured clock this second only orders replies that are done at the same look.
             at = one.at
             if self._clock is not None:
                 at = self._clock.earliest(one.client, one.at, one.bytes_down, one.least_samples)
@@ -160,6 +161,7 @@ class EventQueue:
             event = self._events[0]
             started = time.perf_counter()
             try:
+                # Under the local engine and for exact events it is done, and nothing is waited for.
                 result = event.future.result()
             finally:
                 self.waited_s += time.perf_counter() - started
@@ -172,11 +174,13 @@ class EventQueue:
             # Now that its second is exact, another event may be the earliest.
             heapq.heapreplace(self._events, event._replace(at=at, exact=True))
         if until < math.inf:
+            # Nothing arrives by `until`, so simulated time is there now.
             self.now = max(self.now, until)
         return None
 
     def _arrival_s(self, clock: Clock, event: _Event, result: StepResult) -> float:
         dispatch = event.dispatch
+        # `earliest` was told the lower bound, so the arrival is never computed from fewer samples.
         samples = max(result.facts.samples, dispatch.least_samples)
         bytes_up = travelling(self._up, result.facts.sizes)
         at = clock.arrival(dispatch.client, dispatch.at, dispatch.bytes_down, samples, bytes_up)
@@ -200,6 +204,7 @@ class EventQueue:
     def _first_done(self, until: float) -> Arrival | None:
         """The reply that really arrives first, under `clock: real`."""
         started = time.perf_counter()
+        # Under this clock simulated seconds are real ones, since the run's start.
         left = None if until == math.inf else max(0.0, until - (time.monotonic() - self._origin))
         done, _ = wait({event.future for event in self._events}, left, FIRST_COMPLETED)
         self.waited_s += time.perf_counter() - started

@@ -92,10 +92,12 @@ class Grouping:
         if size == "auto":
             size = self._decision(calls, max(alike.values(), key=len)).together
         groups = [part for places in alike.values() for part in _parts(places, size)]
+        # Groups start in the order of their first clients, also with several architectures.
         return sorted(groups)
 
     def note(self, facts: Sequence[StepFacts]) -> None:
         """Tell once how many of a round's steps ran together, and each reason why others did not."""
+        # None marks a step that was not in a group; "" one whose epochs ran with the others'.
         grouped = [one.alone for one in facts if one.alone is not None]
         if not grouped:
             return
@@ -117,16 +119,19 @@ class Grouping:
     def _decision(self, calls: Sequence[StepCall], alike: Sequence[int]) -> Decision:
         step = calls[0].step
         if step not in self._decided:
+            # On the most common architecture; the size found then holds for all of them.
             decision = self._decided[step] = self._measured([calls[place] for place in alike])
             self._write()
             self._tell(f"local.vectorise: {step}: {decision.why}")
         return self._decided[step]
 
     def _measured(self, calls: Sequence[StepCall]) -> Decision:
+        # About one group for each host, or more where these would be larger than MOST.
         size = min(MOST, math.ceil(len(calls) / self._engine.hosts))
         if size < 2:
             return Decision(1, why="one client at a time and host: there is nothing to group")
         looks = [replace(call, observing=True) for call in calls]
+        # Every stride-th client, so that the few are of the whole cohort, and each host gets up to FEW.
         stride = math.ceil(len(looks) / (FEW * self._engine.hosts))
         few = [[look] for look in looks[::stride]]
         groups = [[looks[place] for place in part] for part in _parts(range(len(looks)), size)]

@@ -16,7 +16,7 @@ from rayfed_kd.protocol import Declaration, Simulated
 from rayfed_kd.protocol.message_codec import Direction, PartSize
 
 METADATA, SIMULATION = "metadata", "simulation"
-METADATA_BYTES = 8
+METADATA_BYTES = 8  # of each number
 
 
 def travelling(declared: Declaration, sizes: Mapping[str, PartSize]) -> int:

@@ -37,7 +37,8 @@ class ObservedClients:
 
     def __init__(self, clients: Sequence[int], round_index: int, run: RunState) -> None:
         self._clients, self._round, self._run = list(clients), round_index, run
-        self.traffic = Traffic()  # `EngineCohort` records it; of an observation it is not read
+        # A cohort's traffic goes into the tables. That of observations is never read.
+        self.traffic = Traffic()
 
     @property
     def clients(self) -> Sequence[int]:
@@ -52,6 +53,7 @@ class ObservedClients:
         """Send each of the named clients its own message; the replies come in client order."""
         # Keyed by identity: under `broadcast` all clients have the same object, which is published once.
         published = {id(message): self._publish(message) for message in messages.values()}
+        # All are submitted before the first is waited for, so that they run at the same time.
         started = [
             (client, self._observe(client, step, published[id(messages[client])])[1])
             for client in sorted(messages)
@@ -69,6 +71,7 @@ class ObservedClients:
         """Start `step` on all clients; see `EngineCohort.questions`. Nothing is counted."""
         published = self._publish(message)
         started = {client: self._observe(client, step, published) for client in self._clients}
+        # Observations are for people: answers are neither attacked nor encoded nor counted.
         return EngineQuestions(started, (answer, question), self.traffic, lambda *counted: None, drop=False)
 
     def _publish(self, message: Message) -> Published:

@@ -69,6 +69,7 @@ class Poisoning:
         assert reply.handle is not None
         # Published again: a method may pass on the reply by reference, and must pass on the poisoned one.
         parts = ReceivedParts(self._publish({**reply.handle.resolve(), **changed}), list(reply.parts))
+        # Shallow: client, metadata, staleness and the message that it answers are the honest reply's.
         poisoned_reply = copy(reply)
         poisoned_reply.parts = poisoned_reply.handle = parts
         return poisoned_reply

@@ -80,6 +80,7 @@ class EngineQuestions:
         together = torch.stack(answers)
         if self._poisoning is None:
             return together
+        # Those that `_rows` removed are gone here, too: one id for each row, in the same order.
         return self._poisoning.rows(self._answer, list(self._started), together)
 
     def _rows(self, client: int, chosen: Array) -> Tensor | None:

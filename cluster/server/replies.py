@@ -40,6 +40,7 @@ class ReceivedParts(Mapping[str, Tensor]):
         arrays = self._handle.resolve()
         if self._wire is not None and self._wire.codec is not None:
             arrays = self._wire.decoded(arrays)
+        # After `end_round` a kept view would hold the object in memory; see above.
         if self._keeps:
             self._arrays = arrays
         return arrays

@@ -239,12 +239,12 @@ def check_sample(sampled: Sequence[int], available: Sequence[int], count: int) -
         count: how many were wanted at most.
     Raises: RunError if not.
     """
-    places = [
-        bisect_left(available, client) for client in sampled
-    ]  # no set: there may be millions of clients
+    # A binary search, not a set of those available: there may be millions of clients.
+    places = [bisect_left(available, client) for client in sampled]
     present = [
         place < len(available) and available[place] == c for place, c in zip(places, sampled, strict=True)
     ]
+    # Strictly ascending, so that each client is there once.
     if len(sampled) > count or not all(present) or any(one >= other for one, other in pairwise(sampled)):
         raise RunError(
             f"schedule: it sampled clients {list(sampled)}; expected at most {count} of the {len(available)} "

@@ -130,7 +130,8 @@ class Simulation:
                 self._save(before)
                 raise
             except Exception:
-                with suppress(Exception):  # the round's own error is the one to report
+                # The round before still gets its rows; this round's own error is the one to report.
+                with suppress(Exception):
                     self._settled(GRACE_S)
                 raise
             earlier, last = before, round_index == self.setting.recipe.rounds
@@ -151,10 +152,12 @@ class Simulation:
             self._module_pool.take_back()
             self._check_storable(server, "before the first round")
             start = Snapshot(0, server, {}, 0.0)
+        # Real seconds go on from the checkpoint's: `wall_s` does not count the time between two processes.
         self._started -= start.wall_s
         clock = None if setting.clock.measured else setting.clock
         queue = EventQueue(self.engine, clock, setting.method.up, start.now)
         for dispatch in start.under_way:
+            # One by one: a schedule that leaves steps under way between rounds forms no groups (grouping.py).
             queue.start(dispatch)
         self.run_state = RunState(
             setting=setting,
@@ -183,7 +186,7 @@ class Simulation:
             raise UnstorableError(f"{who}, {when}: {error}") from None
 
     def snapshot(self, round_index: int, server: Any) -> Snapshot:
-        """The run's state after a round. Its records are the live mapping, which later rounds change."""
+        """The run's state after round `round_index`; its records are the live mapping, not a copy."""
         run = self.run_state
         return Snapshot(
             round=round_index,
@@ -203,6 +206,9 @@ class Simulation:
     def round(self, round_index: int, server: Any) -> Any:
         """Run one round, after `begin`. Its record is written when its evaluation ends, perhaps later.
 
+        Args:
+            round_index: the round's number, from 1.
+            server: the server's state before the round.
         Returns: the server's new state.
         """
         method, started, queue = self.setting.method, time.perf_counter(), self.run_state.queue
@@ -229,6 +235,7 @@ class Simulation:
             "wall_s": time.perf_counter() - self._started,
             "dispatch_s": cohort.traffic.dispatch_s,
             "client_s": client_s,
+            # The rest: neither waiting for clients' results nor publishing messages.
             "server_s": trained - started - client_s - cohort.traffic.dispatch_s,
             "evaluate_s": time.perf_counter() - trained,
         }
@@ -251,7 +258,9 @@ class Simulation:
                 record.tables |= {
                     n: [{**row, "sim_s": sim_s} for row in table_rows] for n, table_rows in rows.items()
                 }
-            if not self._given_up:  # else the round will run again, and its rows must not be there twice
+            # Else the round runs again. Rows written just before this flag was set go when the run is
+            # resumed.
+            if not self._given_up:
                 self.recorder.record(record)
 
         if evaluation is None or evaluation.done:

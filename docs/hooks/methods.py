@@ -117,7 +117,12 @@ def _named(recipe: str) -> str:
 
 
 def published(name: str, meta: Meta) -> str:
-    """The method's rows in the papers' main tables: a row per setting, a column per system and metric."""
+    """The method's rows in the papers' main tables: a row per setting, a column per system and metric.
+
+    A page whose head has `published: SENTENCE` and `systems: []` is of a method that these papers lack.
+    """
+    if "published" in meta:
+        return str(meta["published"])
     parts = []
     for paper, ids in meta.get("tables", MAIN_TABLES).items():
         content = paper_tables(paper)

@@ -26,6 +26,7 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
     """
     import torch
     import yaml
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     from cluster.engine.calls import PersonalCall
@@ -71,7 +72,10 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
         for path in paths:
             remove_unfinished(path.parent, path.name)
         with written_aside(paths[0]) as aside:
-            save_file(state, aside, metadata={"model": model, "round": str(snapshot.round)})
+            try:
+                save_file(state, aside, metadata={"model": model, "round": str(snapshot.round)})
+            except SafetensorError as error:  # safetensors wraps the file system's error in its own type
+                raise OSError(str(error)) from None
         with written_aside(paths[1]) as aside:
             torch.save(state, aside)
         atomic_write(paths[2], f"{header}# of the run with this recipe:\n{recipe}")

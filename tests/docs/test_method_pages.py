@@ -148,6 +148,10 @@ def test_commands_on_the_page_are_those_of_the_method(name):
 def test_published_numbers_on_the_page_are_those_of_the_papers(name):
     meta, _ = methods.parted(PAGES[name])
     shown = "\n".join(" ".join(row) for row in table_rows(part(name, "published")))
+    if "published" in meta:  # the five papers' tables lack the method, and its page says whose have it
+        assert meta["published"] in shown + part(name, "published")
+        assert not meta["systems"]
+        return
     assert meta["systems"]
     found = dict.fromkeys(meta["systems"], 0)
     for paper, ids in meta.get("tables", methods.MAIN_TABLES).items():

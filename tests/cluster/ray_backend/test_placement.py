@@ -5,6 +5,7 @@ import re
 import pytest
 
 from cluster.ray_backend.placement import bundles, plan_hosts, rooms
+from cluster.ray_backend.remote_run import actor_options
 from cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
@@ -188,6 +189,15 @@ def test_server_lies_where_the_runs_folder_is_seen():
     assert first == {"ray.io/node-id": "in(near)"}
     assert others == [{}] * found.num_hosts
     assert plan([Node(4, 0, 64 * GIB, id="near")]).server_nodes == ()
+
+
+def test_server_that_requests_nothing_is_put_where_the_folder_is_seen():
+    """It has no bundle, so its options must name the machines."""
+    nodes = [Node(4, 0, 64 * GIB, id="far", sees_folder=False), Node(4, 0, 64 * GIB, id="near")]
+    chosen = plan(nodes, "placement.server.num_cpus=0")
+    assert bundles(chosen).places[0] == -1
+    assert actor_options(chosen, None)[0]["label_selector"] == {"ray.io/node-id": "in(near)"}
+    assert "label_selector" not in actor_options(chosen, None)[1]
     with pytest.raises(RecipeError, match="does not see the run's folder"):
         plan(nodes[:1])
 

@@ -248,7 +248,8 @@ def test_rows_that_differ_are_named_beneath_the_table_with_what_they_differ_in(s
     asked = Study.model_validate({**study.model_dump(), "runs": runs, "seeds": [1]})
     found = compare(asked, run=run_locally())
     assert remarks(found) == [
-        "Rows differ in partition.public: {fraction: 0.5, labels: true} in C; null in the others.",
+        "Rows differ in partition.public: {fraction: 0.5, labels: true, apart: true} in C; "
+        "null in the others.",
         "Rows differ in rounds: 2 in A; 1 in the others.",
     ]
     assert caption(found) == "Comparison; last round, one seed."
