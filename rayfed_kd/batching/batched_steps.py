@@ -57,6 +57,7 @@ class BatchedSteps:
             list(dict.fromkeys(names[id(optimizer.module)] for optimizer in phase.optimizers))
             for phase in self._phases
         ]
+        # Made once: they share the storage's memory, so updates in place reach them.
         self._everybody = {name: _leaves(stack, stack.storage) for name, stack in self._trained.items()}
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, list[int]] = {}

@@ -39,6 +39,7 @@ class StackedModules:
         self._modules = list(modules)
         first = modules[0]
         self._parameters, self._buffers = _places(first.module)
+        # Not its subclasses, which may compute something else than `_normalised` does.
         self._norms = [m for m in first.module.modules() if type(m) is nn.GroupNorm]
         self.storage = torch.stack([module.storage for module in modules])
         self.gradients = torch.zeros(len(modules), first.num_parameters, device=first.storage.device)
@@ -98,6 +99,7 @@ class StackedModules:
                 own.append((owner._buffers, name, owner._buffers[name]))
                 owner._buffers[name] = tensor
             for layer in self._norms:
+                # An attribute of the layer hides its class' method until it is removed.
                 layer.__dict__["forward"] = partial(_normalised, layer)
             yield
         finally:
