@@ -179,6 +179,11 @@ class Setting:
         self._check_public()
         self._check_attack()
         sizes = self.partition.sizes.tolist()
+        if not all(sizes):
+            raise RecipeError(
+                f"partition: client {sizes.index(0)} has no training sample, as {sizes.count(0)} of "
+                f"{len(sizes)} clients; expected one or more for each, as partition.min_size=1 gives them"
+            )
         check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
         if isinstance(self.method.options, AggregationOptions):
             self.method.options.check_clients(cohort_size(self.recipe))

@@ -50,6 +50,10 @@ BAD = [
     ("partition.name=dirichlett", "Did you mean dirichlet?"),
     ("partition.clients=0", "partition.clients = 0: expected a number of at least 1"),
     ("partition.clients=5000", "5000"),
+    (  # ten classes, each with one client all but surely
+        "partition={name: dirichlet, alpha: 0.001, clients: 40, min_size: 0}",
+        "of 40 clients; expected one or more for each, as partition.min_size=1 gives them",
+    ),
     ("partition.test=oficial", "partition.test = 'oficial': expected 'local' or 'official'"),
     ("partition.test=official", "partition.test = 'official': digits has no official test set; use 'local'"),
     ("partition.file=nothing.parquet", "nothing.parquet"),
