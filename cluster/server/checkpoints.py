@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from cluster.engine.calls import StepCall
 from cluster.server.checkpoint_faults import FORMAT, checkpoint_digest, checkpoint_fault
 from cluster.server.client_records import ClientRecord
 from cluster.server.event_queue import Dispatch
-from rayfed_kd.files import atomic_write, remove_unfinished, written_aside
+from rayfed_kd.files import atomic_write, remove_unfinished, tensors_written_aside
 from rayfed_kd.protocol import Array, DispatchFacts, Handle
 from rayfed_kd.protocol.codec import Packed, Publish, pack, unpack
 from rayfed_kd.recipe.schema import CheckpointRecipe
@@ -103,11 +103,8 @@ class Checkpointer:
             "under_way": arrays.stored_dispatches(snapshot.under_way),
         }
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"
-        with written_aside(path) as aside:
-            try:
-                save_file(arrays.by_name or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
-            except SafetensorError as error:  # safetensors wraps the file system's error in its own type
-                raise OSError(f"{path}: {error}") from None
+        with tensors_written_aside(path) as aside:
+            save_file(arrays.by_name or {"none": np.zeros(0)}, aside, metadata={"tree": json.dumps(tree)})
             # Of the file under its temporary name: what is renamed afterwards is what was hashed.
             size, digest = aside.stat().st_size, checkpoint_digest(aside)
         facts = {"round": snapshot.round, "bytes": size, "blake2b": digest, "rows": rows}

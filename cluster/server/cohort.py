@@ -15,7 +15,7 @@ from cluster.server.replies import ReceivedParts, ReceivedReply
 from cluster.server.run_state import RunState
 from cluster.server.schedules import check_sample
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import DispatchFacts, Message, Progress, Replies, Reply, Step
+from rayfed_kd.protocol import Message, Progress, Replies, Reply, Step
 from rayfed_kd.protocol.message_codec import Direction, PartSize
 from rayfed_kd.protocol.messages import is_finite
 
@@ -162,16 +162,8 @@ class EngineCohort(ObservedClients):
             if client not in self._clients and not self._schedule.asynchronous:
                 raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
             run.counters.dispatches += 1
+            call = self._call(client, step, message, number=run.counters.dispatches)
             record = self._records[client]
-            call = StepCall(
-                step=step.__name__,
-                facts=DispatchFacts(client, self._round, record.participations, record.exchange),
-                message=message.handle,
-                metadata=message.metadata,
-                state=record.state,
-                state_version=record.version,
-                number=run.counters.dispatches,
-            )
             # At dispatch, not at the reply: an observation of a client at work draws from streams of its own.
             self._records.put(client, replace(record, exchange=record.exchange + 1))
             self._count(call, "down", message.sizes, len(message.metadata))

@@ -83,15 +83,22 @@ class ObservedClients:
         return Published(handle, message.metadata, sizes)
 
     def _observe(self, client: int, step: Step, message: Published) -> tuple[StepCall, Future[StepResult]]:
+        call = self._call(client, step, message, observing=True)
+        (future,) = self._run.engine.submit([call])
+        return call, future
+
+    def _call(
+        self, client: int, step: Step, message: Published, *, number: int = 0, observing: bool = False
+    ) -> StepCall:
+        """A client's step, from the state that its record has now."""
         record = self._run.records[client]
-        call = StepCall(
+        return StepCall(
             step=step.__name__,
             facts=DispatchFacts(client, self._round, record.participations, record.exchange),
             message=message.handle,
             metadata=message.metadata,
             state=record.state,
             state_version=record.version,
-            observing=True,
+            number=number,
+            observing=observing,
         )
-        (future,) = self._run.engine.submit([call])
-        return call, future

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.files import atomic_write, remove_unfinished, writing, written_aside
+from rayfed_kd.files import atomic_write, remove_unfinished, tensors_written_aside, writing, written_aside
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -26,7 +26,6 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
     """
     import torch
     import yaml
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     from cluster.engine.calls import PersonalCall
@@ -71,11 +70,8 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
         paths[0].parent.mkdir(parents=True, exist_ok=True)
         for path in paths:
             remove_unfinished(path.parent, path.name)
-        with written_aside(paths[0]) as aside:
-            try:
-                save_file(state, aside, metadata={"model": model, "round": str(snapshot.round)})
-            except SafetensorError as error:  # safetensors wraps the file system's error in its own type
-                raise OSError(str(error)) from None
+        with tensors_written_aside(paths[0]) as aside:
+            save_file(state, aside, metadata={"model": model, "round": str(snapshot.round)})
         with written_aside(paths[1]) as aside:
             torch.save(state, aside)
         atomic_write(paths[2], f"{header}# of the run with this recipe:\n{recipe}")

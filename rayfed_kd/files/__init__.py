@@ -9,6 +9,7 @@ from rayfed_kd.files.whole import (
     empty_folder,
     folder_written_aside,
     remove_unfinished,
+    tensors_written_aside,
     write_json,
     written_aside,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "read_json",
     "read_parquet",
     "remove_unfinished",
+    "tensors_written_aside",
     "unwritable_folder",
     "write_json",
     "writing",

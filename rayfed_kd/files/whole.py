@@ -68,6 +68,27 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def tensors_written_aside(path: Path) -> Iterator[Path]:
+    """As `written_aside`, for safetensors, which wraps the file system's error in a type of its own.
+
+    Args:
+        path: the file to write; its folder exists.
+
+    Yields: as `written_aside`.
+
+    Raises:
+        OSError: the disk does not take the file.
+    """
+    from safetensors import SafetensorError
+
+    with written_aside(path) as aside:
+        try:
+            yield aside
+        except SafetensorError as error:
+            raise OSError(f"{path}: {error}") from None
+
+
+@contextmanager
 def folder_written_aside(folder: Path) -> Iterator[Path]:
     """Let the block fill another folder beside, and rename it to `folder` when the block ends.
 

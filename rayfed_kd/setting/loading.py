@@ -55,13 +55,13 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
             )
         _check_public_count(asked, len(partition.public), len(labels))
         return partition
+    whole = Pool(labels, dataset.classes, dataset.writers)
     if asked.public is None:
-        return _drawn(recipe, Pool(labels, dataset.classes, dataset.writers))
+        return _drawn(recipe, whole)
     count, stream = _public_count(asked.public, len(labels)), numpy_stream(recipe.seed, "public")
     if not asked.public.apart:
         # Clients keep all their samples; the public ones are some of these as well.
-        partition = _drawn(recipe, Pool(labels, dataset.classes, dataset.writers))
-        return partition.sharing(count, asked.public.keep, stream)
+        return _drawn(recipe, whole).sharing(count, asked.public.keep, stream)
     public, private = draw_public(len(labels), count, stream)
     writers = None if dataset.writers is None else np.asarray(dataset.writers)[private]
     partition = _drawn(recipe, Pool(labels[private], dataset.classes, writers))
