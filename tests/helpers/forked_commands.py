@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import sys
 import threading
+from pathlib import Path
 
 PRELOADED = (
     "torch.utils.tensorboard",
@@ -71,12 +72,12 @@ def call_main(words, errors):
     """What the forked process does: the command, with a session and an error stream of its own."""
     os.setsid()
     for number, path in ((1, os.devnull), (2, errors)):
-        with open(path, "w") as file:
+        with Path(path).open("w") as file:
             os.dup2(file.fileno(), number)
     missing = [name for name in PRELOADED if name not in sys.modules]
     assert not missing, f"the fork server could not import {missing}"
     assert "ray" not in sys.modules, "the fork server has imported Ray"
-    assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1, (
+    assert threading.active_count() == len(list(Path("/proc/self/task").iterdir())) == 1, (
         "a fork copies one thread only"
     )
     sys.argv = ["rayfed-kd", *words]

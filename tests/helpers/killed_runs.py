@@ -45,8 +45,8 @@ VICTIMS = {
     "ray": [*["one client host"] * 6, *["all client hosts"] * 4, "server", "command"],
 }
 PROCESSES = {"one client host": "ClientActor", "all client hosts": "ClientActor", "server": "ServerActor"}
-# A kill comes at most so long after the start, or after the last kill: this part of the undisturbed run's
-# time on the local engine, so that a run can be killed a dozen times before it ends; and on Ray so many seconds.
+# A kill comes at most so long after the start, or after the last kill. On the local engine it is this part of
+# the undisturbed run's time, so that a run is killed a dozen times before it ends; on Ray so many seconds.
 LONGEST_PART, LONGEST_S = 1 / 3, 2.0
 STARTS = 100
 

@@ -9,8 +9,9 @@ resumed until it is finished, and its tables and models are held against those o
 bit. On the local engine the commands are forked where torch is imported already; on Ray most kills hit client
 hosts, which a run gets over without a new start.
 
-A line of the log is one run with all its kills, a dozen perhaps; `--table` counts the kills. With the same log
-the command goes on where it was ended. The exit code is 1 if any run ended otherwise; its folder is then kept.
+A line of the log is one run with all its kills, a dozen perhaps; `--table` counts the kills. With the same
+log the command goes on where it was ended. The exit code is 1 if any run ended otherwise; its folder is then
+kept.
 """
 
 from __future__ import annotations
