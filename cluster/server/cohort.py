@@ -189,7 +189,7 @@ class EngineCohort(ObservedClients):
         """
         schedule, queue = self._schedule, self._queue
         deadline = queue.now + schedule.deadline_s(self._round)
-        replies: list[Reply] = []
+        replies: list[ReceivedReply] = []
         error: BadReplyError | None = None
         # With no client at work nothing can arrive: the update ends with the replies that it has.
         while len(queue):
@@ -226,6 +226,8 @@ class EngineCohort(ObservedClients):
         self.traffic.staleness += [reply.staleness for reply in replies]
         if self._run.poisoning is not None:
             replies = self._run.poisoning.replies(replies)
+            # Those of attackers have parts of their own now.
+            self._received += [reply.parts for reply in replies]
         collected = Replies(replies, self._run.rule)
         # A client without a usable reply takes no part in the round's later exchanges.
         silent = set(dispatched) - set(collected.clients)
@@ -234,7 +236,7 @@ class EngineCohort(ObservedClients):
         self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
         return collected
 
-    def _accepted(self, arrival: Arrival) -> Reply | None:
+    def _accepted(self, arrival: Arrival) -> ReceivedReply | None:
         """The reply, after its client's new state was kept; None, without that, if it is too stale."""
         dispatch, result = arrival.dispatch, arrival.result
         call, facts = dispatch.call, result.facts
