@@ -41,8 +41,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(line, markup=False, highlight=False)  # a label may hold brackets
     if comparison.study.claims:
         claims = Table(*CLAIM_HEADER)
-        for line in claim_cells(comparison):
-            claims.add_row(*map(Text, line))
+        for claim in claim_cells(comparison):
+            claims.add_row(*map(Text, claim))
         console.print(claims)
     for published in published_lines_of(comparison):
         console.print(published.heading, markup=False)
