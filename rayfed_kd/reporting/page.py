@@ -10,19 +10,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, remove_unfinished, writing
-from rayfed_kd.report.cost_sections import bytes_section, faults_section, hosts_section, time_section
-from rayfed_kd.report.paper_sections import comparison_section, published_section
-from rayfed_kd.report.pictures import DASHES, SERIES
-from rayfed_kd.report.reading import Run, Sources, read_sources
-from rayfed_kd.report.result_sections import (
+from rayfed_kd.reporting.cost_sections import bytes_section, faults_section, hosts_section, time_section
+from rayfed_kd.reporting.paper_sections import comparison_section, published_section
+from rayfed_kd.reporting.pictures import DASHES, SERIES
+from rayfed_kd.reporting.reading import Run, Sources, read_sources
+from rayfed_kd.reporting.result_sections import (
     clients_section,
     logged_section,
     metrics_section,
     partition_section,
 )
-from rayfed_kd.report.run_sections import recipes_section, runs_section
-from rayfed_kd.report.search_sections import search_section
-from rayfed_kd.report.sections import Section
+from rayfed_kd.reporting.run_sections import recipes_section, runs_section
+from rayfed_kd.reporting.search_sections import search_section
+from rayfed_kd.reporting.sections import Section
 
 # In this order; a section is left out where the runs have nothing for it.
 RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (

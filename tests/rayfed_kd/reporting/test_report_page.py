@@ -12,7 +12,7 @@ import pytest
 import rayfed_kd
 from algorithms import METHODS
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.report.page import write_report
+from rayfed_kd.reporting.page import write_report
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 from rayfed_kd.tuning.space import coefficient_overrides
 

@@ -26,7 +26,7 @@ from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.report.page import write_report
+from rayfed_kd.reporting.page import write_report
 from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 

@@ -14,7 +14,7 @@ from rayfed_kd.comparison.comparison import HEADLINES
 from rayfed_kd.comparison.table_text import TITLES
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
-from rayfed_kd.report.pictures import (
+from rayfed_kd.reporting.pictures import (
     Line,
     Picture,
     histogram_edges,
@@ -22,8 +22,8 @@ from rayfed_kd.report.pictures import (
     lines_picture,
     partition_picture,
 )
-from rayfed_kd.report.reading import Run
-from rayfed_kd.report.sections import Section, Table, series_looks, series_name
+from rayfed_kd.reporting.reading import Run
+from rayfed_kd.reporting.sections import Section, Table, series_looks, series_name
 from rayfed_kd.results.partition_figures import MOST_CLIENTS
 from rayfed_kd.results.summary import LAST, METRICS
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rayfed_kd.recipe.registry import load_object
-from rayfed_kd.report.reading import Run
-from rayfed_kd.report.sections import Section, Table
+from rayfed_kd.reporting.reading import Run
+from rayfed_kd.reporting.sections import Section, Table
 
 
 def runs_section(runs: Sequence[Run], methods: Mapping[str, str]) -> Section:
