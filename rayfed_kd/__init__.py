@@ -24,6 +24,7 @@ _MODULES = {
     "Result": "experiment.result",
     "data_source": "recipe.roles",
     "export": "experiment.exporting",
+    "load": "experiment.exported_model",
     "model_builder": "recipe.roles",
     "partition_scheme": "recipe.roles",
     "prepare": "experiment.preparation",

@@ -158,10 +158,9 @@ def report(folders: tuple[Path, ...], to: Path) -> None:
 
     The page works offline. Its tables lie beside it as Markdown, under the same name with the suffix .md.
     """
-    from algorithms import METHODS
     from rayfed_kd.reporting.page import write_report
 
-    for path in write_report(folders, to, METHODS):
+    for path in write_report(folders, to):
         click.echo(path)
 
 

@@ -9,8 +9,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rayfed_kd.comparison.comparison import HEADLINES, STATISTICS, Comparison, Row
+from rayfed_kd.comparison.comparison import STATISTICS, Comparison, Row
 from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
+from rayfed_kd.results.summary import HEADLINES
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
 MIB = 2.0**20

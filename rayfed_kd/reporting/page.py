@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
@@ -39,13 +39,12 @@ RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
 )
 
 
-def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) -> list[Path]:
+def write_report(folders: Sequence[Path], to: Path) -> list[Path]:
     """Write the page and, beside it, its tables as Markdown.
 
     Args:
         folders: folders of runs, and of what `rayfed-kd compare` and `rayfed-kd tune` wrote.
         to: the page's file name, which ends in .html; its folder is made if it is not there.
-        methods: name -> location, for the methods' papers.
 
     Returns: both paths.
 
@@ -58,7 +57,7 @@ def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) 
             f"--to {to}: expected a name that ends in .html; the same name in .md lies beside it"
         )
     sources = read_sources(folders)
-    sections = report_sections(sources, methods)
+    sections = report_sections(sources)
     title = _title(sources)
     paths = [to, to.with_suffix(".md")]
     with writing(to, "--to"):
@@ -73,19 +72,18 @@ def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) 
     return paths
 
 
-def report_sections(sources: Sources, methods: Mapping[str, str]) -> list[Section]:
+def report_sections(sources: Sources) -> list[Section]:
     """The page's sections, in order.
 
     Args:
         sources: what was read.
-        methods: name -> location, for the methods' papers.
     """
     compared = [comparison_section(path.resolve().name, text) for path, text in sources.comparisons.items()]
     searched = [search_section(search) for search in sources.searches]
     if not sources.runs:  # a search none of whose trials has a value
         return searched
     rest = [section for make in RUN_SECTIONS if (section := make(sources.runs)) is not None]
-    return [*searched, runs_section(sources.runs, methods), *compared, *rest]
+    return [*searched, runs_section(sources.runs), *compared, *rest]
 
 
 def _title(sources: Sources) -> str:
