@@ -150,10 +150,11 @@ def partition(recipe: str, overrides: tuple[str, ...], out: Path) -> None:
     """Draw RECIPE's partition: pictures, partition.parquet, and a table of the clients."""
     from rich.console import Console
 
-    from rayfed_kd.experiment.partitioning import draw_partition
+    from rayfed_kd.experiment.partitioning import partition as draw_partition
 
-    table, paths = draw_partition(recipe, overrides, out)
-    Console().print(table)
+    drawn = draw_partition(recipe, overrides)
+    paths = drawn.save(out)
+    Console().print(drawn.screen_table())
     for path in paths:
         click.echo(path)
 

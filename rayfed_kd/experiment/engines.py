@@ -180,8 +180,8 @@ def make_launcher(engine: str | None, *, local: bool = False, address: str | Non
     """
     if not isinstance(local, bool):
         raise RecipeError(
-            f"local = {shown(local)}: expected True or False. The recipe's section of this name is changed by "
-            "overrides, as {'local.epochs': 1}"
+            f"local = {shown(local)}: expected True or False. The recipe's section of this name is changed "
+            "by overrides, as {'local.epochs': 1}"
         )
     if local and engine not in (None, "local"):
         raise RecipeError(f"--local and --engine {engine} name two engines; expected one of them")

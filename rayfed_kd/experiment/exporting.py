@@ -158,7 +158,7 @@ def _write_onnx(model: ExportedModel, metadata: dict[str, str], path: Path) -> N
     # Two: a size of one would become a constant of the graph.
     images = torch.zeros(2, *model.description.input_shape)
     program = torch.onnx.export(
-        Unchecked(model),
+        Unchecked(model).eval(),
         (images,),
         input_names=["images" if model.description.pixels else "features"],
         output_names=["logits"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +37,7 @@ class Result:
     """
 
     folder: Path
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any] = field(repr=False)
     tables: Mapping[str, pa.Table] = field(repr=False)
     models: Mapping[str, np.ndarray[Any, Any]] = field(repr=False)
 
@@ -108,13 +107,11 @@ class Result:
         return read_model(self.folder, model, client).loaded()
 
     def __str__(self) -> str:
-        from rich.console import Console
-
+        from rayfed_kd.results.plain_text import table_text
         from rayfed_kd.results.summary_table import summary_notes, summary_table
 
-        stream = io.StringIO()
-        Console(file=stream, width=100, soft_wrap=True).print(summary_table(self.summary))
-        return "\n".join([stream.getvalue().rstrip(), *summary_notes(self.summary), f"folder: {self.folder}"])
+        lines = [table_text(summary_table(self.summary)), *summary_notes(self.summary)]
+        return "\n".join([*lines, f"folder: {self.folder}"])
 
     def _repr_html_(self) -> str:
         from rayfed_kd.results.summary_table import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
@@ -24,6 +25,15 @@ from rayfed_kd.reporting.run_sections import recipes_section, runs_section
 from rayfed_kd.reporting.search_sections import search_section
 from rayfed_kd.reporting.sections import Section
 
+
+class HasFolder(Protocol):
+    """A result that lies in a folder: of a run, a comparison or a search."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+
+
 # In this order; a section is left out where the runs have nothing for it.
 RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
     metrics_section,
@@ -37,6 +47,24 @@ RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
     faults_section,
     recipes_section,
 )
+
+
+def report(*runs: str | Path | HasFolder, to: str | Path = "report.html") -> list[Path]:
+    """Write one HTML page about runs, comparisons and searches, and its tables as Markdown beside it.
+
+    Args:
+        runs: their folders, or what `run`, `compare` and `tune` gave.
+        to: the page's file name, which ends in .html.
+
+    Returns: both paths.
+
+    Raises:
+        RecipeError: as `write_report`, or no run is given.
+    """
+    if not runs:
+        raise RecipeError("report: expected at least one run")
+    folders = [Path(run) if isinstance(run, str | Path) else run.folder for run in runs]
+    return write_report(folders, Path(to))
 
 
 def write_report(folders: Sequence[Path], to: Path) -> list[Path]:

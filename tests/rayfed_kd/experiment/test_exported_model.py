@@ -30,7 +30,8 @@ import rayfed_kd
 @rayfed_kd.model_builder
 def net(shape, classes, *, width: int = 3):
     size = shape[0] * shape[1] * shape[2]
-    return nn.Sequential(nn.Flatten(), nn.Linear(size, width), nn.BatchNorm1d(width), nn.Linear(width, classes))
+    hidden = nn.Sequential(nn.Flatten(), nn.Linear(size, width), nn.BatchNorm1d(width))
+    return nn.Sequential(hidden, nn.Linear(width, classes))
 
 def unmarked(shape, classes):
     raise AssertionError("called")
@@ -44,7 +45,7 @@ def result(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(result):
-    return rayfed_kd.export(result.folder, "global", result.folder.parent / "best")[0]
+    return rayfed_kd.export(result.folder, "aca", result.folder.parent / "best")[0]
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +62,9 @@ def own(tmp_path_factory):
         patch.syspath_prepend(folder)
         changes = {"model": {"name": "own_net_of_export:net", "width": 4}, "results.folder": folder / "run"}
         result = rayfed_kd.run(RECIPE, changes, local=True)
-        path = rayfed_kd.export(result.folder, "global", folder / "best")[0]
+        path = rayfed_kd.export(result.folder, "aca", folder / "best")[0]
         net = sys.modules.pop("own_net_of_export").net
-    return path, net, result.models["global"]
+    return path, net, result.models["aca"]
 
 
 def changed(exported, to, change, state=None):
@@ -79,7 +80,7 @@ def test_metadata_say_what_the_file_is(exported, setting):
     with safe_open(exported, "pt") as file:
         described = json.loads(file.metadata()["rayfed_kd"])
     assert described == {
-        "weights": "global, round 1",
+        "weights": "aca, round 1",
         "architecture": {"kind": "classifier", "name": "mlp", "options": {"hidden": 6}},
         "input_shape": [1, 8, 8],
         "outputs": 10,
@@ -166,7 +167,7 @@ def test_trusted_architecture_is_imported_from_the_folder_of_the_command(own, tm
         description["architecture"] |= {"name": "own_net_of_export:unmarked", "options": {}}
 
     other = changed(path, tmp_path / "other.safetensors", name_unmarked)
-    with pytest.raises(RecipeError, match="is not a function marked @rayfed_kd.model_builder"):
+    with pytest.raises(RecipeError, match="is not a function marked @rayfed_kd"):
         rayfed_kd.load(other, trust=True)
     sys.modules.pop("own_net_of_export")
 
@@ -199,28 +200,14 @@ def test_description_that_does_not_hold_is_told(exported, tmp_path, change, erro
 
 def test_result_loads_its_models(result, exported):
     images = torch.rand(4, 1, 8, 8)
-    assert torch.equal(result.load("global")(images), rayfed_kd.load(exported)(images))
-    with pytest.raises(RecipeError, match="--model oca: this run evaluates global"):
+    assert torch.equal(result.load("aca")(images), rayfed_kd.load(exported)(images))
+    with pytest.raises(RecipeError, match="--model oca: this run evaluates aca"):
         result.load("oca")
-
-
-def test_part_of_a_model_takes_what_the_clients_part_gives(tmp_path):
-    """FedGKT's server takes feature maps: they are not pixels, and are used as they are."""
-    recipe = {**RECIPE, "method": {"name": "fedgkt"}, "model": {"name": "simple_cnn"}}
-    changes = {"results.folder": tmp_path / "run", "data": {"name": "synthetic", "shape": [3, 16, 16]}}
-    result = rayfed_kd.run(recipe, changes, local=True)
-    model = result.load("server")
-    assert not model.description.pixels
-    maps = torch.randn(2, *model.description.input_shape)
-    with torch.no_grad():
-        assert torch.equal(model(maps), model.module(maps))
-    with pytest.raises(TypeError, match="expected floats, got torch.uint8"):
-        model(maps.to(torch.uint8))
 
 
 def test_onnx_without_its_packages_is_told_before_anything_is_written(result, tmp_path, monkeypatch):
     monkeypatch.setattr("rayfed_kd.experiment.exporting.NEEDED_BY_ONNX", ("no_such_package", "json"))
-    done = run_command("export", result.folder, "--model", "global", "--to", tmp_path / "a", "--onnx")
+    done = run_command("export", result.folder, "--model", "aca", "--to", tmp_path / "a", "--onnx")
     assert done.returncode == 2
     assert "--onnx: no_such_package cannot be imported; pip install -e '.[onnx]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -232,7 +219,7 @@ def test_onnx_file_gives_the_models_logits(result, tmp_path):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package)
     runtime = pytest.importorskip("onnxruntime")
-    paths = rayfed_kd.export(result.folder, "global", tmp_path / "best", onnx=True)
+    paths = rayfed_kd.export(result.folder, "aca", tmp_path / "best", onnx=True)
     assert [path.name for path in paths] == ["best.safetensors", "best.pt", "best.yaml", "best.onnx"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)
     session = runtime.InferenceSession(str(paths[3]), providers=["CPUExecutionProvider"])
