@@ -349,7 +349,10 @@ class Recipe(_Strict):
 
     @property
     def header(self) -> str:
-        """The comment at the top of the file that the recipe was read from; kept in a run's config.yaml."""
+        """The comment at the top of the file that the recipe was read from; kept in a run's config.yaml.
+
+        Empty if an override has put another method in the place of the file's.
+        """
         return self._header
 
     @model_validator(mode="after")

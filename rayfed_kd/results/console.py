@@ -12,10 +12,8 @@ from typing import IO, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
-COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))
+from rayfed_kd.results.summary_table import summary_notes, summary_table
 
 
 class RunConsole:
@@ -83,14 +81,9 @@ class RunConsole:
                 both then.
         """
         self.stop()
-        table = Table(title=f"{summary['rounds']} rounds, {summary['status']}")
-        table.add_column("model")
-        for _, title in COLUMNS:
-            table.add_column(title, justify="right")
-        for name, model in summary["models"].items():
-            for title, values in ((name, model["last"]), (f"{name}, best", model["best"])):
-                table.add_row(Text(title), *(_metric_text(metric, values[metric]) for metric, _ in COLUMNS))
-        self._console.print(table)
+        self._console.print(summary_table(summary))
+        for note in summary_notes(summary):
+            self._console.print(note)
         sent = summary["bytes"]
         in_rounds = f"{summary['wall_s']:.1f} s"
         self._console.print(
@@ -127,12 +120,6 @@ def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
     if event.get("sim_s") is not None:
         yield f"simulated {event['sim_s']:,.1f} s"
     yield f"{event['round_s']:.1f} s"
-
-
-def _metric_text(metric: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if metric == "fm" else f"{100 * value:.2f} %"
 
 
 def format_bytes(count: int) -> str:

@@ -99,10 +99,15 @@ class Setting:
         wanted |= self._own_models
         return wanted
 
-    def described(self, name: str) -> tuple[str, Mapping[str, Any]]:
-        """What an architecture's name stands for: registered name or location, and the options given."""
-        architecture, _ = self._architectures[name]
-        return architecture.name, architecture.options
+    def described(self, name: str) -> Architecture:
+        """What an architecture's name stands for."""
+        return self._architectures[name][0]
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, ...]:
+        """Shape of one input: a sample, or maps or features of the recipe's model."""
+        if architecture.cut is None:
+            return self.spaces[architecture.space]
+        return self._shape_at(architecture.cut)
 
     @cached_property
     def _own_models(self) -> dict[str, tuple[Architecture, str]]:
@@ -235,7 +240,7 @@ class Setting:
         space, cut = architecture.space, architecture.cut
 
         def build() -> nn.Module:
-            shape = self.spaces[space] if cut is None else self._shape_at(cut)
+            shape = self.input_shape(architecture)
             # Once: module pools build the same architecture again for every module that is lent at a time.
             if path not in self._measured:
                 check_module_size(lambda: make(shape, classes, **arguments), path)
