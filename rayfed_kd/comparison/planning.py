@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.experiment.running import UNFINISHED
+from rayfed_kd.experiment.resumability import UNFINISHED
 from rayfed_kd.files import file_name
 
 

@@ -6,7 +6,6 @@ result.tables["metrics"].to_pandas()
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,9 +22,6 @@ from rayfed_kd.recipe.schema import Named, Recipe
 if TYPE_CHECKING:
     from cluster.ray_backend.machines import Surveyed
     from cluster.ray_backend.placement import Plan
-
-
-UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
 
 
 def run(
@@ -64,18 +60,18 @@ def run(
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """A failed run's message says how to go on, if it can. An interrupted run always can."""
+    """A failed run's message says how to go on, if it can; an interrupted run's always does."""
+    from rayfed_kd.experiment.resumability import last_checkpoint, resuming_command, under_way, way_on
+
     try:
-        yield
-    except (RunError, KeyboardInterrupt) as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        if interrupted or list((folder / "checkpoints").glob("round-*.json")):
-            # `compare` renames such a folder when its run is finished, which `resume` would not do.
-            of_comparison = folder.suffix == UNFINISHED
-            command = f"`rayfed-kd resume {shlex.quote(str(folder))}`"
-            way_on = "the same compare command again" if of_comparison else command
-            said = f"{error}\nTo go on from the last checkpoint: {way_on}"
-            error.args = (way_on,) if interrupted else (said,)
+        with under_way(folder):
+            yield
+    except KeyboardInterrupt as interruption:
+        interruption.args = (way_on(folder),)
+        raise
+    except RunError as error:
+        if last_checkpoint(folder) is not None:
+            error.args = (f"{error}\nTo go on from the last checkpoint: {resuming_command(folder)}",)
         raise
 
 
