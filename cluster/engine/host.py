@@ -44,8 +44,8 @@ from rayfed_kd.protocol import (
     to_array,
     to_tensor,
 )
-from rayfed_kd.protocol.codec import UnstorableError, pack, unpack
 from rayfed_kd.protocol.message_codec import Wire
+from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
 from rayfed_kd.setting.setting import Setting
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.

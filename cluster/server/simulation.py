@@ -25,7 +25,7 @@ from cluster.server.run_state import RunState
 from cluster.server.traffic import Counters, Traffic
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Evaluable, ServerContext, Shown
-from rayfed_kd.protocol.codec import UnstorableError, pack
+from rayfed_kd.protocol.state_packing import UnstorableError, pack
 from rayfed_kd.setting.setting import Setting
 
 GRACE_S = 5.0  # how long a stopped run waits for its last evaluation

@@ -24,6 +24,11 @@ MOST_SEEDS = 10_000  # each is a run of every row
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Run the seeds 1 to N. Default: the study's, else 1."
 )
 @click.option(
+    "--add-seeds",
+    type=click.IntRange(0, MOST_SEEDS),
+    help="Run N seeds more than the study's and those added before; 0 shows all that are there.",
+)
+@click.option(
     "--table", "tables", multiple=True, metavar="NAME", help="Run this table of the study; repeatable."
 )
 @click.option("--only", multiple=True, metavar="LABEL", help="Run this row and no other; repeatable.")
@@ -47,7 +52,9 @@ def compare(
     rayfed_kd/comparison/studies.py shows every key. quick=true runs a study's quick version. --table, --only
     and --without take parts of a study. The table's title names what the command line changes.
 
-    The table has mean and deviation of every metric, the paper's values, and how far both orders agree.
+    The table has mean and deviation of every metric, each row's difference to the baseline with its 95 %
+    interval, the paper's values, and how far both orders agree. Where an interval holds zero, the table says
+    how many seeds more would decide; --add-seeds runs them.
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
     """
@@ -61,6 +68,8 @@ def compare(
     overrides = [word for word in configs if "=" in word and word != QUICK]
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
         raise RecipeError(f"{wrong}: expected {QUICK}, or nothing")
+    if selection["seeds"] is not None and selection["add_seeds"] is not None:
+        raise RecipeError("--seeds and --add-seeds: expected one of them")
     sources = [word for word in configs if "=" not in word]
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
     run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)

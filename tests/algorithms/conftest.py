@@ -13,7 +13,7 @@ from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import ClientContext, ClientData, DispatchFacts, Replies, Reply, ServerContext
-from rayfed_kd.protocol.codec import unpack
+from rayfed_kd.protocol.state_packing import unpack
 
 SMALL = {
     "model": {"name": "lenet5"},
