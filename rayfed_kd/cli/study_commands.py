@@ -64,6 +64,7 @@ def compare(
     from rayfed_kd.comparison.comparing import compare as compare_runs
     from rayfed_kd.comparison.runs import run_each
     from rayfed_kd.comparison.study_selection import select_studies
+    from rayfed_kd.results.study_console import shown_work
 
     overrides = [word for word in configs if "=" in word and word != QUICK]
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
@@ -72,13 +73,22 @@ def compare(
         raise RecipeError("--seeds and --add-seeds: expected one of them")
     sources = [word for word in configs if "=" not in word]
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
-    run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
     for study in studies:  # all tables, before the first one's runs take hours
         check_study(study)
         check_data(study)
     with resumed_by("the same compare command again"):
         for study in studies:
-            _show_comparison(compare_runs(study, run=run_missing, tell=click.echo))
+            with shown_work("runs") as console:
+                run_missing = partial(
+                    run_each,
+                    local=local,
+                    address=address,
+                    jobs=jobs,
+                    tell=console.message,
+                    work=console.work,
+                )
+                comparison = compare_runs(study, run=run_missing, tell=console.message)
+            _show_comparison(comparison)
 
 
 def _show_comparison(comparison: Comparison) -> None:
@@ -142,11 +152,14 @@ def tune(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     from rich.console import Console
 
     from rayfed_kd.cli.listing import page_width
+    from rayfed_kd.results.study_console import shown_work
     from rayfed_kd.tuning.search_result import write_search_result
     from rayfed_kd.tuning.tune import tune as search_coefficients
 
-    with resumed_by("the same tune command with --resume"):
-        result = search_coefficients(recipe, overrides=overrides, tell=click.echo, **options)
+    with resumed_by("the same tune command with --resume"), shown_work("trials") as console:
+        result = search_coefficients(
+            recipe, overrides=overrides, tell=console.message, work=console.work, **options
+        )
     page_width(Console()).print(result.screen_table())
     for line in result.failures():
         click.echo(line, err=True)

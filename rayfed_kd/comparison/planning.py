@@ -34,6 +34,11 @@ class PlannedRun:
     folder: Path
 
     @property
+    def name(self) -> str:
+        """What the run is called where it is told of."""
+        return f"{self.label}, seed {self.seed}"
+
+    @property
     def done(self) -> bool:
         """Whether the run is finished: its folder has a summary.json."""
         return _is_finished(self.folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import make_launcher
-from rayfed_kd.experiment.preparation import make_ready
+from rayfed_kd.experiment.header import make_ready_telling, wait_for_engine
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _silent, _tables, read_summary
 from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.recipe.loading import load_recipe
@@ -52,8 +52,8 @@ def resume(
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
         return Result(folder, summary, tables, {})
     with launcher.session(recipe) as wait_until_ready:
-        prepared = make_ready(recipe)
-        wait_until_ready()
+        prepared = make_ready_telling(recipe, tell)
+        wait_for_engine(launcher, wait_until_ready, tell)
         return run_prepared(prepared, launcher, on_event, resume=True, restart=restart, tell=tell)
 
 

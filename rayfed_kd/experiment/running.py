@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RunError, naming
 from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay, make_launcher
-from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location
+from rayfed_kd.experiment.header import begin_telling, make_ready_telling, wait_for_engine
+from rayfed_kd.experiment.preparation import Prepared, method_location
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _silent, _tables
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.schema import Named, Recipe
@@ -53,8 +54,8 @@ def run(
         method_location(resolved)  # before Ray starts: a misspelt name is reported at once
         with launcher.session(resolved) as wait_until_ready:
             # Ray, if it is the engine, starts in a thread meanwhile.
-            prepared = make_ready(resolved)
-            wait_until_ready()
+            prepared = make_ready_telling(resolved, tell)
+            wait_for_engine(launcher, wait_until_ready, tell)
             return run_prepared(prepared, launcher, on_event, tell=tell)
 
 
@@ -101,6 +102,7 @@ def run_prepared(
 
     recipe, setting = prepared.recipe, prepared.setting
     launcher.check(prepared)
+    begin_telling(prepared, launcher, tell)
     with run_folder(recipe) as folder:
         if resume:
             check_resumable(folder, setting, restart=restart, tell=tell)
