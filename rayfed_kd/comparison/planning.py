@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.experiment.running import UNFINISHED
+from rayfed_kd.experiment.resumability import UNFINISHED
 from rayfed_kd.files import file_name
 from rayfed_kd.recipe.loading import RecipeSource
 
@@ -33,6 +33,11 @@ class PlannedRun:
     source: RecipeSource
     overrides: tuple[str, ...]
     folder: Path
+
+    @property
+    def name(self) -> str:
+        """What the run is called where it is told of."""
+        return f"{self.label}, seed {self.seed}"
 
     @property
     def done(self) -> bool:
