@@ -16,7 +16,7 @@ import ray
 
 from cluster.ray_backend.machines import ray_nodes
 from cluster.ray_backend.placement import rooms
-from cluster.ray_backend.private_ray import private_environment
+from cluster.ray_backend.private_ray import end_needless_processes, private_environment
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
@@ -130,6 +130,7 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
                 f"Ray did not start on this machine: {shortened(' '.join(str(error).split()), 300)}; try "
                 "again, or expected --local, which needs no Ray"
             ) from error
+    end_needless_processes()
 
 
 def check_address(address: str) -> None:

@@ -12,7 +12,7 @@ from rayfed_kd.cli.options import ADDRESS, OVERRIDES, RECIPE, UserPath
 from rayfed_kd.errors import RecipeError
 
 if TYPE_CHECKING:
-    from rayfed_kd.comparison.comparison import Comparison
+    from rayfed_kd.comparison.compare import ComparisonResult
 
 QUICK = "quick=true"
 MOST_SEEDS = 10_000  # each is a run of every row
@@ -22,6 +22,11 @@ MOST_SEEDS = 10_000  # each is a run of every row
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG [CONFIG|KEY=VALUE]...")
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Run the seeds 1 to N. Default: the study's, else 1."
+)
+@click.option(
+    "--add-seeds",
+    type=click.IntRange(0, MOST_SEEDS),
+    help="Run N seeds more than the study's and those added before; 0 shows all that are there.",
 )
 @click.option(
     "--table", "tables", multiple=True, metavar="NAME", help="Run this table of the study; repeatable."
@@ -47,45 +52,48 @@ def compare(
     rayfed_kd/comparison/studies.py shows every key. quick=true runs a study's quick version. --table, --only
     and --without take parts of a study. The table's title names what the command line changes.
 
-    The table has mean and deviation of every metric, the paper's values, and how far both orders agree.
+    The table has mean and deviation of every metric, each row's difference to the baseline with its 95 %
+    interval, the paper's values, and how far both orders agree. Where an interval holds zero, the table says
+    how many seeds more would decide; --add-seeds runs them.
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
     """
-    from functools import partial
-
     from rayfed_kd.comparison.checking import check_data, check_study
-    from rayfed_kd.comparison.comparing import compare as compare_runs
-    from rayfed_kd.comparison.runs import run_each
+    from rayfed_kd.comparison.compare import compare_study
     from rayfed_kd.comparison.study_selection import select_studies
+    from rayfed_kd.results.study_console import shown_work
 
     overrides = [word for word in configs if "=" in word and word != QUICK]
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
         raise RecipeError(f"{wrong}: expected {QUICK}, or nothing")
+    if selection["seeds"] is not None and selection["add_seeds"] is not None:
+        raise RecipeError("--seeds and --add-seeds: expected one of them")
     sources = [word for word in configs if "=" not in word]
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
-    run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=click.echo)
-    for study in studies:  # all tables, before the first one's runs take hours
-        check_study(study)
-        check_data(study)
     with resumed_by("the same compare command again"):
+        for study in studies:  # all tables, before the first one's runs take hours
+            check_study(study)
+            check_data(study)
         for study in studies:
-            _show_comparison(compare_runs(study, run=run_missing, tell=click.echo))
+            with shown_work("runs") as console:
+                result = compare_study(
+                    study, local=local, jobs=jobs, address=address, tell=console.message, work=console.work
+                )
+            _show_comparison(result)
 
 
-def _show_comparison(comparison: Comparison) -> None:
-    """Show the table on the screen, and write its files."""
+def _show_comparison(result: ComparisonResult) -> None:
+    """Show the table on the screen, and name its files."""
     from rich.console import Console
 
-    from rayfed_kd.comparison.writers.files import write_comparison
-    from rayfed_kd.comparison.writers.markdown import render_markdown
     from rayfed_kd.comparison.writers.screen import print_comparison
 
     console = Console()
     if console.is_terminal:
-        print_comparison(comparison, console)
+        print_comparison(result.comparison, console)
     else:  # a file or another program: no line is folded to a width
-        click.echo(render_markdown(comparison))
-    for path in write_comparison(comparison, Path(comparison.study.folder)):
+        click.echo(result)
+    for path in result.files:
         click.echo(path)
 
 
@@ -133,11 +141,14 @@ def tune(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     from rich.console import Console
 
     from rayfed_kd.cli.listing import page_width
+    from rayfed_kd.results.study_console import shown_work
     from rayfed_kd.tuning.search_result import write_search_result
     from rayfed_kd.tuning.tune import tune as search_coefficients
 
-    with resumed_by("the same tune command with --resume"):
-        result = search_coefficients(recipe, overrides=overrides, tell=click.echo, **options)
+    with resumed_by("the same tune command with --resume"), shown_work("trials") as console:
+        result = search_coefficients(
+            recipe, overrides=overrides, tell=console.message, work=console.work, **options
+        )
     page_width(Console()).print(result.screen_table())
     for line in result.failures():
         click.echo(line, err=True)
@@ -158,10 +169,9 @@ def report(folders: tuple[Path, ...], to: Path) -> None:
 
     The page works offline. Its tables lie beside it as Markdown, under the same name with the suffix .md.
     """
-    from algorithms import METHODS
-    from rayfed_kd.report.page import write_report
+    from rayfed_kd.reporting.page import write_report
 
-    for path in write_report(folders, to, METHODS):
+    for path in write_report(folders, to):
         click.echo(path)
 
 

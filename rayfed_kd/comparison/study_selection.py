@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from rayfed_kd.comparison.planning import begun_seeds, finished_seeds
 from rayfed_kd.comparison.studies import Study, check_names, read_study
 from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
-from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.files import plain_folder
+from rayfed_kd.errors import RecipeError, naming, shown
+from rayfed_kd.files import file_name, plain_folder
+from rayfed_kd.recipe.loading import RecipeSource
+from rayfed_kd.recipe.overrides import plain_value
 from rayfed_kd.recipe.shipped import find_file
+from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
+
+# A study's or recipes' files or names; a study as nested mappings; or label -> recipe.
+Sources = Sequence[str | Path] | Mapping[str, Any]
 
 
 def select_studies(
-    sources: Sequence[str],
+    sources: Sources,
     overrides: Sequence[str] = (),
     *,
     seeds: int | None = None,
+    add_seeds: int | None = None,
     folder: str | None = None,
     quick: bool = False,
     tables: Sequence[str] = (),
     only: Sequence[str] = (),
     without: Sequence[str] = (),
 ) -> list[Study]:
-    """The studies that a command line asks for, one per table.
+    """The studies that a command line, or `rayfed_kd.compare`, asks for, one per table.
 
     Args:
         sources: one study, or recipes, each of which becomes a row: files, or names of `rayfed-kd recipes`.
-        overrides, seeds, only, without: as `change_study` takes them; a table without a row is left out.
+            In Python also a study as nested mappings, or label -> recipe.
+        overrides, only, without: as `change_study` takes them; a table without a row is left out.
+        seeds: the seeds 1 to this number, in place of the study's.
+        add_seeds: so many seeds more than the study's and those that were added before.
         folder: where runs and tables go, in place of the study's.
         quick: take the study's quick version.
         tables: names of the tables to keep; empty: all.
@@ -39,10 +51,14 @@ def select_studies(
     """
     if not sources:
         raise RecipeError("compare: expected a study file or at least one recipe beside the changes")
-    if len(sources) == 1 and _is_study(sources[0]):
+    if isinstance(sources, Mapping) and "runs" in sources:
+        study = validate(Study, plain_value(sources))
+    elif isinstance(sources, Mapping):
+        study = _study_of_recipes(_labelled(sources), seeds or 1)
+    elif len(sources) == 1 and _is_study(sources[0]):
         study = read_study(sources[0])
     else:
-        study = _study_of_recipes(sources, seeds or 1)
+        study = _study_of_recipes({_label(source, sources): source for source in sources}, seeds or 1)
     with naming(study.source or None):
         if quick:
             split_into_tables(study)  # a name that is wrong in a table which is left out is wrong, too
@@ -51,26 +67,70 @@ def select_studies(
             study = study.model_copy(update={"folder": plain_folder(folder)})
         check_names("--only", only, study.labels)
         check_names("--without", without, study.labels)
-        selected = [
-            change_study(table, overrides, seeds, only=only, without=without)
-            for table in split_into_tables(with_tables(study, tables))
-        ]
-        if not any(table.runs for table in selected):
+        parts = split_into_tables(with_tables(study, tables))
+        numbers = None if seeds is None else range(1, seeds + 1)
+        selected = _changed(parts, overrides, numbers, only, without)
+        if not selected:
             raise RecipeError("--only and --without leave no row; expected at least one")
-        return [table for table in selected if table.runs]
+        if add_seeds is not None:
+            selected = _changed(parts, overrides, more_seeds(selected, add_seeds), only, without)
+        return selected
 
 
-def _study_of_recipes(sources: Sequence[str], seeds: int) -> Study:
-    labels = [_label(source, sources) for source in sources]
+def more_seeds(tables: Sequence[Study], count: int) -> list[int]:
+    """The seeds of a study's tables, those that were added before, and `count` more.
+
+    A seed counts as added if each row of each table has finished with it. One that was begun and cut off is
+    among the new ones, so that the same command goes on where it was cut off.
+
+    Args:
+        tables: a study's tables, which have the same seeds.
+        count: of new seeds, at least 0.
+    """
+    seeds = set(tables[0].seeds)
+    rows = [(Path(table.folder), run.label) for table in tables for run in table.runs]
+    finished = set[int].intersection(*(finished_seeds(folder, label) for folder, label in rows))
+    begun = set[int].union(*(begun_seeds(folder, label) for folder, label in rows))
+    seeds |= finished
+    cut_off = sorted(begun - seeds)
+    after = max(seeds | begun) + 1
+    new = [*cut_off, *range(after, after + count)][:count]
+    return sorted({*seeds, *new})
+
+
+def _changed(
+    tables: Sequence[Study],
+    overrides: Sequence[str],
+    seeds: Sequence[int] | None,
+    only: Sequence[str],
+    without: Sequence[str],
+) -> list[Study]:
+    """The tables as the command line changes them, without those that have no row left."""
+    changed = [change_study(table, overrides, seeds, only=only, without=without) for table in tables]
+    return [table for table in changed if table.runs]
+
+
+def _study_of_recipes(recipes: Mapping[str, RecipeSource], seeds: int) -> Study:
     content = {
-        "runs": [{"label": label, "base": source} for label, source in zip(labels, sources, strict=True)],
-        "folder": f"runs/compare-{'-'.join(labels)}",
+        "runs": [{"label": label, "base": plain_value(recipe)} for label, recipe in recipes.items()],
+        "folder": f"runs/compare-{file_name('-'.join(recipes))}",
         "seeds": list(range(1, seeds + 1)),
     }
-    return Study.model_validate(content)
+    return validate(Study, content)
 
 
-def _is_study(source: str) -> bool:
+def _labelled(recipes: Mapping[str, Any]) -> Mapping[str, RecipeSource]:
+    """The mapping, if it is one from labels to recipes; a recipe itself is none."""
+    for label, recipe in recipes.items():
+        if not isinstance(recipe, str | Path | Mapping) or "method" in recipes:
+            raise RecipeError(
+                "compare: expected a mapping from labels to recipes, as {'A': 'quickstart'}, or a study, "
+                f"which has the key runs; got {shown(label)}: {shown(recipe)}"
+            )
+    return recipes
+
+
+def _is_study(source: str | Path) -> bool:
     """Whether a file has rows; a recipe has none.
 
     Raises: RecipeError if it cannot be read.
@@ -80,7 +140,7 @@ def _is_study(source: str) -> bool:
     return isinstance(content, dict) and "runs" in content
 
 
-def _label(source: str, sources: Sequence[str]) -> str:
+def _label(source: str | Path, sources: Sequence[str | Path]) -> str:
     """A file's name without its suffix; its folder's name before it where two files have the same name."""
     path = Path(source)
     namesakes = [other for other in sources if Path(other).stem == path.stem]

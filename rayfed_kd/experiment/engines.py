@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, shown
 from rayfed_kd.experiment.preparation import Prepared, find_own_modules
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.recipe.registry import load_class, locate
@@ -63,6 +63,10 @@ class Launcher(ABC):
 
     def check(self, prepared: Prepared) -> None:  # noqa: B027 - an engine in this process has room
         """Raises RecipeError if the engine has no room for the recipe; before there is a folder."""
+
+    def hosts(self, prepared: Prepared) -> int:
+        """How many hosts will run the clients' steps, after `check`."""
+        return 1
 
     @abstractmethod
     def launch(
@@ -150,6 +154,12 @@ class OnRay(Launcher):
         if self.plan is None:
             check_room(prepared.setting, self.share)
 
+    def hosts(self, prepared: Prepared) -> int:
+        """The number of client actors."""
+        from cluster.ray_backend.remote_run import planned_hosts
+
+        return planned_hosts(prepared.setting, self.share) if self.plan is None else self.plan.num_hosts
+
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
@@ -178,6 +188,11 @@ def make_launcher(engine: str | None, *, local: bool = False, address: str | Non
         address: of a Ray cluster, for `ray` and for subclasses of `OnRay`.
     Raises: RecipeError if there is no such engine, or the arguments contradict each other.
     """
+    if not isinstance(local, bool):
+        raise RecipeError(
+            f"local = {shown(local)}: expected True or False. The recipe's section of this name is changed "
+            "by overrides, as {'local.epochs': 1}"
+        )
     if local and engine not in (None, "local"):
         raise RecipeError(f"--local and --engine {engine} name two engines; expected one of them")
     name = engine or ("local" if local else "ray")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location, prepare
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
+from rayfed_kd.recipe.overrides import Overrides, override_lines
 
 if TYPE_CHECKING:
+    from rayfed_kd.results.study_console import Work
     from rayfed_kd.tuning.search_folder import SchedulerName, SearchName
     from rayfed_kd.tuning.search_result import SearchResult
     from rayfed_kd.tuning.search_setup import Search
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 def tune(
     recipe: RecipeSource,
     space: str | Path,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     samples: int | None = None,
     search: SearchName = "random",
@@ -35,27 +37,31 @@ def tune(
     resume: bool = False,
     address: str | None = None,
     tell: Tell = lambda line: None,
+    work: Work | None = None,
+    **keys: Any,
 ) -> SearchResult:
     """Search a recipe's coefficients with Ray Tune; each trial is a run, all with the recipe's seed.
 
     Args:
-        recipe, overrides: what every trial starts from.
+        recipe, overrides, keys: what every trial starts from, as in `rayfed_kd.run`.
         space, samples, search, scheduler, metric: as in `rayfed_kd.tuning.search_setup.SearchRequest`.
         concurrent: trials at a time; None: as many as have room for a client actor and a server each.
         folder: where everything goes; None: runs/tune- and the recipe's name.
         resume: go on with the search in the folder.
         address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
         tell: called with a line when a trial starts and ends.
+        work: is kept up with how far each trial is.
 
     Raises:
         RecipeError, DataError: the search cannot be run; raised before the first trial.
         RunError: no trial has a value.
     """
-    if folder_override := next((change for change in overrides if change.startswith("results.")), None):
+    lines = override_lines(overrides, keys)
+    if folder_override := next((change for change in lines if change.startswith("results.")), None):
         raise RecipeError(
             f"override {folder_override!r}: a search gives each trial its folder; expected --folder"
         )
-    prepared = prepare(recipe, overrides)
+    prepared = prepare(recipe, lines)
     from rayfed_kd.tuning.search_setup import SearchRequest, default_folder, prepare_search
 
     name = prepared.recipe.method.name if isinstance(recipe, Mapping) else Path(recipe).stem
@@ -70,7 +76,7 @@ def tune(
             "what it needs"
         ) from None
     with prepared_search.folder.claimed(prepared_search.settings, resume=resume):
-        _search_on_ray(prepared_search, concurrent, address, tell)
+        _search_on_ray(prepared_search, concurrent, address, tell, work)
     from rayfed_kd.tuning.search_result import result_of_search
 
     return result_of_search(prepared_search)
@@ -108,7 +114,9 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     check_grouping(setting)
 
 
-def _search_on_ray(search: Search, concurrent: int | None, address: str | None, tell: Tell) -> None:
+def _search_on_ray(
+    search: Search, concurrent: int | None, address: str | None, tell: Tell, work: Work | None
+) -> None:
     from cluster.ray_backend.machines import ray_nodes
     from cluster.ray_backend.placement import plan_hosts, rooms
     from cluster.ray_backend.session import RaySession
@@ -117,6 +125,8 @@ def _search_on_ray(search: Search, concurrent: int | None, address: str | None, 
     from rayfed_kd.tuning.trial_run import TrialRun
 
     recipe, proposer = search.recipe, search.proposer()
+    if work is not None:
+        work.phase = "starting Ray"
     with RaySession(recipe, address, concurrent or search.trials) as session:
         session.ready()
         nodes = ray_nodes()
@@ -136,4 +146,4 @@ def _search_on_ray(search: Search, concurrent: int | None, address: str | None, 
         trial_run = TrialRun(
             recipe.model_dump(), search.folder, search.metric, nodes_per_trial, working_folder, command
         )
-        run_trials(limits, search.folder, proposer, trial_run, tell)
+        run_trials(limits, search.folder, proposer, trial_run, tell, work)

@@ -21,7 +21,7 @@ from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.cli.main import main
-from rayfed_kd.report.reading import read_sources
+from rayfed_kd.reporting.reading import read_sources
 
 RECIPE = {
     **THREE_CLIENTS,
