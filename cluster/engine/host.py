@@ -44,8 +44,8 @@ from rayfed_kd.protocol import (
     to_array,
     to_tensor,
 )
-from rayfed_kd.protocol.codec import UnstorableError, pack, unpack
 from rayfed_kd.protocol.message_codec import Wire
+from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
 from rayfed_kd.setting.setting import Setting
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.
@@ -247,7 +247,7 @@ class Host:
         setting = self._setting
         indices = setting.partition.train[facts.client]
         model = setting.model_of(facts.client)
-        share = ClientData(indices, setting.recipe.data.augment, setting.recipe.local, model)
+        share = ClientData(indices, setting.recipe.data.augment, setting.local_in(facts.round), model)
         return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
 
     def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:

@@ -19,6 +19,7 @@ from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_ho
 from cluster.ray_backend.resources import total
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.recipe.schema import ResourceRecipe
+from rayfed_kd.results.telling import as_teller
 from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.setting import Setting
 
@@ -40,7 +41,16 @@ def is_lost(error: BaseException) -> bool:
 
 def check_room(setting: Setting, share: int = 1) -> None:
     """Raise RecipeError, naming request and machines, if one part in `share` of them cannot hold the run."""
-    plan_hosts(setting.recipe, setting.schedule.concurrency, [node.divided(share) for node in ray_nodes()])
+    planned_hosts(setting, share)
+
+
+def planned_hosts(setting: Setting, share: int = 1) -> int:
+    """How many client actors the run has on one part in `share` of the machines.
+
+    Raises: RecipeError if they cannot hold it.
+    """
+    nodes = [node.divided(share) for node in ray_nodes()]
+    return plan_hosts(setting.recipe, setting.schedule.concurrency, nodes).num_hosts
 
 
 def run_on_ray(
@@ -147,12 +157,14 @@ def _watched(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the server, and pass on its events and lines."""
     running = server.run.remote()
-    seen = (0, 0)
+    seen, told = (0, 0), as_teller(tell)
+    told.phase("starting the actors")
     try:
         while True:
             done, _ = ray.wait([running], timeout=POLL_S)
             # After `done` was read: if the run is over, its last events are there, and are passed on, too.
             seen = _tell(server, seen, on_event, tell)
+            told.phase("")  # the server has answered, so it is built, and the first round begins
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
             if done:

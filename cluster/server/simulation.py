@@ -25,7 +25,7 @@ from cluster.server.run_state import RunState
 from cluster.server.traffic import Counters, Traffic
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Evaluable, ServerContext, Shown
-from rayfed_kd.protocol.codec import UnstorableError, pack
+from rayfed_kd.protocol.state_packing import UnstorableError, pack
 from rayfed_kd.setting.setting import Setting
 
 GRACE_S = 5.0  # how long a stopped run waits for its last evaluation
@@ -138,7 +138,12 @@ class Simulation:
             # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
             if last or (self.checkpointer is not None and self.checkpointer.due(round_index)):
                 self._settled()
-                self._save(self.snapshot(round_index, server))
+                after = self.snapshot(round_index, server)
+                try:
+                    self._save(after)
+                except KeyboardInterrupt:  # Ctrl-C in a run without Ray cut this checkpoint short
+                    self._save(after)
+                    raise
 
     def begin(self, start: Snapshot | None = None) -> Snapshot:
         """Prepare `run_state` from a snapshot, whose unanswered dispatches are sent again, or afresh.

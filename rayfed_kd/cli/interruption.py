@@ -1,14 +1,116 @@
-"""What an interrupted command says: that finished work is kept, and which command goes on with it."""
+"""What a command answers to Ctrl-C and SIGTERM.
+
+The first Ctrl-C is answered at once, and the command ends as soon as its run has written a checkpoint. The
+second one leaves without that checkpoint. Files are written aside and renamed, so a process may end anywhere.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 import click
 
 # As shells have it: 128 and the signal's number, 2 for SIGINT and 15 for SIGTERM.
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
+RAY_STARTS_S = 2.0  # seconds for a Ray that is just starting to be ended in good order
+RAY_THREAD = "ray"  # the name of the thread in which `RaySession` starts and ends Ray
+SHOW_CURSOR = "\x1b[?25h"  # the live line hides it
+CLEAR_LINE = "\r\x1b[2K"  # the live line, which is drawn again below the answer
+BEFORE_A_RUN = "stopping; press Ctrl-C again to leave at once"
+IN_A_RUN = "stopping, and writing a checkpoint; press Ctrl-C again to leave without it"
+
+_whole_command: str | None = None  # within `resumed_by`
+
+
+class Interruptions:
+    """The signal handlers of one command.
+
+    Attributes:
+        terminated: whether SIGTERM came.
+    """
+
+    def __init__(self) -> None:
+        self.terminated = False
+        self._presses = 0
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Answer both signals while the block runs.
+
+        A shell lets background commands ignore SIGINT; they still do.
+        """
+        before = {signal.SIGTERM: signal.signal(signal.SIGTERM, self._terminate)}
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def end(self, details: Sequence[object]) -> int:
+        """Say on standard error how to go on.
+
+        A Ray that is still starting is not waited for, as that takes up to half a minute: the process ends at
+        once, and Ray's processes with it.
+
+        Args:
+            details: the arguments of the KeyboardInterrupt: how to go on, or nothing.
+
+        Returns: the exit code.
+        """
+        way_on = details[0] if details and details[0] else "nothing was begun"
+        click.echo(f"interrupted: {way_on}", err=True)
+        code = EXIT_TERMINATED if self.terminated else EXIT_INTERRUPTED
+        starting = [thread for thread in threading.enumerate() if thread.name == RAY_THREAD]
+        for thread in starting:
+            thread.join(RAY_STARTS_S)
+        if any(thread.is_alive() for thread in starting):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        return code
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._presses += 1
+        if self._presses == 1:
+            _answer(IN_A_RUN if _folders_under_way() else BEFORE_A_RUN)
+            raise KeyboardInterrupt
+        _answer(f"left at once: {_way_on() or 'nothing was begun'}")
+        # No exception: what is under way, as a picture, would be waited for.
+        os._exit(EXIT_INTERRUPTED)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        signal.alarm(0)  # Ray's own handler, which came first, would abort the process after 3 s
+        self.terminated = True
+        raise KeyboardInterrupt
+
+
+def _answer(text: str) -> None:
+    """Write a line to standard error from a signal handler, which may have interrupted another write."""
+    terminal = sys.stderr.isatty()
+    line = f"{CLEAR_LINE}{text}{SHOW_CURSOR}\n" if terminal else f"{text}\n"
+    with suppress(OSError, ValueError):  # closed, or no file as in a test
+        os.write(sys.stderr.fileno(), line.encode())
+
+
+def _folders_under_way() -> Sequence[os.PathLike[str]]:
+    # Not imported before a run is: `--help` stays quick.
+    running = sys.modules.get("rayfed_kd.experiment.resumability")
+    return [] if running is None else running.RUNS_UNDER_WAY
+
+
+def _way_on() -> str:
+    if _whole_command is not None:
+        return f"{_whole_command} goes on"
+    running = sys.modules.get("rayfed_kd.experiment.resumability")
+    return "" if running is None else "; ".join(map(running.way_on, running.RUNS_UNDER_WAY))
 
 
 @contextmanager
@@ -21,21 +123,11 @@ def resumed_by(command: str) -> Iterator[None]:
     Args:
         command: as `the same compare command again`.
     """
+    global _whole_command  # noqa: PLW0603 - a process runs one command, and a signal handler has no arguments
+    _whole_command = command
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(command) from None
-
-
-def report_interruption(details: Sequence[object], *, terminated: bool) -> int:
-    """Say on standard error how to go on.
-
-    Args:
-        details: the arguments of the KeyboardInterrupt: the command that goes on, or nothing.
-        terminated: whether SIGTERM came, and not Ctrl-C.
-
-    Returns: the exit code.
-    """
-    way_on = f"; {details[0]} goes on" if details and details[0] else ""
-    click.echo(f"interrupted: finished work is kept{way_on}", err=True)
-    return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
+        raise KeyboardInterrupt(f"finished work is kept; {command} goes on") from None
+    finally:
+        _whole_command = None

@@ -22,10 +22,10 @@ from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.protocol import Declaration, Method, Simulated
 from rayfed_kd.recipe.registry import load_class, load_object, locate, options_model
 from rayfed_kd.recipe.validation import model_in
+from rayfed_kd.setting.timing import schedules_in_rounds
 
 WIDTH = 100  # columns of files and pipes
 PUBLIC = {"none": "none", "samples": "unlabelled", "labels": "labelled"}
-ALL_SCHEDULES, ROUNDS_ONLY = "all", "sync, quorum"
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 TYPES = {
     "integer": "whole number",
@@ -157,7 +157,7 @@ def schedules(method: AnyMethod) -> str:
     Returns: those by default, and with every single choice of an option that changes them.
     """
     return _fact_by_options(
-        method, lambda configured: ALL_SCHEDULES if configured.asynchronous else ROUNDS_ONLY
+        method, lambda configured: "all" if configured.asynchronous else ", ".join(schedules_in_rounds())
     )
 
 
@@ -236,7 +236,8 @@ def _walk_options(
         if inner is not None:
             yield from _walk_options(inner, parts[inner.__name__], parts, f"{prefix}{name}.")
     if model.model_config.get("extra") == "allow":
-        yield OptionRow(f"{prefix}*", "", "", "the options of what is named: `rayfed-kd models`")
+        others = getattr(model, "other_options", "the options of what is named: `rayfed-kd models`")
+        yield OptionRow(f"{prefix}*", "", "", others)
 
 
 def _default_text(default: Any) -> str:

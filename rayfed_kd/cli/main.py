@@ -9,15 +9,13 @@ Ray.
 
 from __future__ import annotations
 
-import signal
 import sys
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
 from rayfed_kd.cli import listing_commands, run_commands, study_commands
-from rayfed_kd.cli.interruption import report_interruption
+from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.errors import RayfedError, RecipeError
 
 
@@ -48,27 +46,25 @@ def _is_about_input(error: Exception) -> bool:
 
 def main() -> NoReturn:
     """Run the command line; an error becomes one message and an exit code, never a stack trace."""
-    terminated = False
+    interruptions = Interruptions()
+    with interruptions.handled():
+        code = _exit_code(interruptions)
+    sys.exit(code)
 
-    def on_sigterm(number: int, frame: FrameType | None) -> None:
-        nonlocal terminated
-        signal.alarm(0)  # Ray's own handler, which came first, would abort the process after 3 s
-        terminated = True
-        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, on_sigterm)
+def _exit_code(interruptions: Interruptions) -> int:
     try:
         code: Any = commands.main(standalone_mode=False)
     except click.exceptions.Abort as stop:  # click raises this from a KeyboardInterrupt
-        code = report_interruption(stop.__cause__.args if stop.__cause__ else (), terminated=terminated)
+        return interruptions.end(stop.__cause__.args if stop.__cause__ else ())
     except KeyboardInterrupt as stop:
-        code = report_interruption(stop.args, terminated=terminated)
+        return interruptions.end(stop.args)
     except click.ClickException as error:
         error.show()
-        code = error.exit_code
+        return error.exit_code
     except RayfedError as error:
         click.echo(f"error: {error}", err=True)
-        code = error.exit_code
+        return error.exit_code
     except Exception as error:
         if not _is_about_input(error):
             raise
@@ -76,5 +72,5 @@ def main() -> NoReturn:
 
         # The operating system names file and fault; of a library's error the line says what was read.
         click.echo(f"error: {error if isinstance(error, OSError) else blame(error)}", err=True)
-        code = RecipeError.exit_code
-    sys.exit(code if isinstance(code, int) else 0)
+        return RecipeError.exit_code
+    return code if isinstance(code, int) else 0

@@ -39,7 +39,7 @@ def run(
             local=local,
             address=address,
             on_event=console.round,
-            tell=console.message,
+            tell=console.teller,
         )
 
     _run_on_console(shlex.join((recipe, *overrides)), start)
@@ -86,7 +86,7 @@ def resume(
             local=local,
             address=address,
             on_event=console.round,
-            tell=console.message,
+            tell=console.teller,
             anyway=anyway,
             restart=restart,
         )

@@ -24,6 +24,11 @@ MOST_SEEDS = 10_000  # each is a run of every row
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Run the seeds 1 to N. Default: the study's, else 1."
 )
 @click.option(
+    "--add-seeds",
+    type=click.IntRange(0, MOST_SEEDS),
+    help="Run N seeds more than the study's and those added before; 0 shows all that are there.",
+)
+@click.option(
     "--table", "tables", multiple=True, metavar="NAME", help="Run this table of the study; repeatable."
 )
 @click.option("--only", multiple=True, metavar="LABEL", help="Run this row and no other; repeatable.")
@@ -47,20 +52,33 @@ def compare(
     rayfed_kd/comparison/studies.py shows every key. quick=true runs a study's quick version. --table, --only
     and --without take parts of a study. The table's title names what the command line changes.
 
-    The table has mean and deviation of every metric, the paper's values, and how far both orders agree.
+    The table has mean and deviation of every metric, each row's difference to the baseline with its 95 %
+    interval, the paper's values, and how far both orders agree. Where an interval holds zero, the table says
+    how many seeds more would decide; --add-seeds runs them.
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
     """
-    from rayfed_kd.comparison.compare import compare_studies
+    from rayfed_kd.comparison.checking import check_data, check_study
+    from rayfed_kd.comparison.compare import compare_study
     from rayfed_kd.comparison.study_selection import select_studies
+    from rayfed_kd.results.study_console import shown_work
 
     overrides = [word for word in configs if "=" in word and word != QUICK]
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
         raise RecipeError(f"{wrong}: expected {QUICK}, or nothing")
+    if selection["seeds"] is not None and selection["add_seeds"] is not None:
+        raise RecipeError("--seeds and --add-seeds: expected one of them")
     sources = [word for word in configs if "=" not in word]
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
     with resumed_by("the same compare command again"):
-        for result in compare_studies(studies, local=local, jobs=jobs, address=address, tell=click.echo):
+        for study in studies:  # all tables, before the first one's runs take hours
+            check_study(study)
+            check_data(study)
+        for study in studies:
+            with shown_work("runs") as console:
+                result = compare_study(
+                    study, local=local, jobs=jobs, address=address, tell=console.message, work=console.work
+                )
             _show_comparison(result)
 
 
@@ -123,11 +141,14 @@ def tune(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     from rich.console import Console
 
     from rayfed_kd.cli.listing import page_width
+    from rayfed_kd.results.study_console import shown_work
     from rayfed_kd.tuning.search_result import write_search_result
     from rayfed_kd.tuning.tune import tune as search_coefficients
 
-    with resumed_by("the same tune command with --resume"):
-        result = search_coefficients(recipe, overrides=overrides, tell=click.echo, **options)
+    with resumed_by("the same tune command with --resume"), shown_work("trials") as console:
+        result = search_coefficients(
+            recipe, overrides=overrides, tell=console.message, work=console.work, **options
+        )
     page_width(Console()).print(result.screen_table())
     for line in result.failures():
         click.echo(line, err=True)

@@ -82,6 +82,10 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
         )
     if isinstance(study.target, TargetRun) and study.target.run not in labels:
         raise RecipeError(f"target.run: {study.target.run!r} is no row; there are {labels}")
+    if study.baseline is not None:
+        check_names("baseline", [study.baseline], labels)
+    for place, claim in enumerate(study.claims):
+        check_names(f"claims[{place}]", [claim.higher.run, claim.lower.run], labels)
     for run in study.runs:
         if run.against is not None and run.against not in labels:
             raise RecipeError(f"runs: {run.label}: against: {run.against!r} is no row; there are {labels}")

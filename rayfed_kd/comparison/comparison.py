@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rayfed_kd.comparison.curves import Curve, CurveKey
+from rayfed_kd.comparison.differences import Difference, Verdict, paired_difference
 from rayfed_kd.comparison.paper_rows import PaperRows, PrintedValue, rank_correlation
-from rayfed_kd.comparison.studies import Study
+from rayfed_kd.comparison.studies import Claim, RowModel, Study
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.summary import HEADLINES, METRICS, SMALLER_IS_BETTER
 
 STATISTICS = ("last", "best", "mean of last")
+MIB = 2.0**20
 # Two rows agree or disagree in their order only by chance; three are the least that says something.
 FEWEST_RANKED_ROWS = 3
 
@@ -39,6 +41,29 @@ class Agreement:
     statistic: str
     rows: int
     tau: float
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim, and what our runs say of it.
+
+    Attributes:
+        claim: the study's.
+        higher, lower: the rows that it is about.
+        metric: a metric's column, or `bytes`.
+        difference: of the higher row less the lower one; None: fewer than two seeds have both.
+    """
+
+    claim: Claim
+    higher: Row
+    lower: Row
+    metric: str
+    difference: Difference | None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Shown, not shown or contradicted; None without a difference."""
+        return None if self.difference is None else self.difference.verdict(self.claim.margin)
 
 
 @dataclass(frozen=True)
@@ -110,16 +135,21 @@ class Comparison:
 
         Returns: accuracies in [0, 1], FM as it is; fewer values than seeds where a run has none.
         """
+        return list(self.values_by_seed(row, metric, statistic).values())
+
+    def values_by_seed(self, row: Row, metric: str, statistic: str) -> dict[int, float]:
+        """As `values`, by seed; `mean of all` evaluations is a statistic, too."""
         curves = self.seed_curves(row, metric)
         if statistic == "best":
             best_rounds = self._best_rounds(row)
-            return [
-                curve.values[curve.rounds.index(best_rounds[seed])]
+            return {
+                seed: curve.values[curve.rounds.index(best_rounds[seed])]
                 for seed, curve in curves.items()
                 if best_rounds.get(seed) in curve.rounds
-            ]
-        last = 1 if statistic == "last" else self.study.last
-        return [statistics.fmean(curve.values[-last:]) for curve in curves.values()]
+            }
+        averaged = {"last": 1, "mean of last": self.study.last, "mean of all": 0}[statistic]
+        # A slice from -0 has all values.
+        return {seed: statistics.fmean(curve.values[-averaged:]) for seed, curve in curves.items()}
 
     def _best_rounds(self, row: Row) -> dict[int, int]:
         """Seed -> the first round in which the row's headline is best: one round for all its metrics.
@@ -131,6 +161,51 @@ class Comparison:
                 best = min if metric in SMALLER_IS_BETTER else max
                 return {s: c.rounds[c.values.index(best(c.values))] for s, c in curves.items()}
         return {}
+
+    def baseline(self, row: Row) -> Row | None:
+        """The row that this one's difference is to: the baseline's same model, else its first.
+
+        Returns: None for the baseline's own rows, and where the baseline lacks the headline.
+        """
+        label = self.study.baseline or self.study.labels[0]
+        models = [
+            m for name, m in self.rows() if name == label and self.seed_curves((label, m), self.headline())
+        ]
+        if row[0] == label or not models:
+            return None
+        return label, row[1] if row[1] in models else models[0]
+
+    def difference(self, row: Row) -> Difference | None:
+        """The row's headline, mean of the last evaluations, less its baseline's, seed by seed.
+
+        Returns: None where there is no baseline, or fewer than two seeds have both.
+        """
+        baseline = self.baseline(row)
+        if baseline is None:
+            return None
+        headline = self.headline()
+        ours, theirs = (self.values_by_seed(one, headline, "mean of last") for one in (row, baseline))
+        return paired_difference(ours, theirs)
+
+    def judged_claims(self) -> list[JudgedClaim]:
+        """The study's claims with their verdicts, in its order."""
+        return [self._judged(claim) for claim in self.study.claims]
+
+    def _judged(self, claim: Claim) -> JudgedClaim:
+        metric = claim.metric or self.headline()
+        higher, lower = (self._row_of(one) for one in (claim.higher, claim.lower))
+        ours, theirs = (self._claimed_values(row, metric, claim.statistic) for row in (higher, lower))
+        return JudgedClaim(claim, higher, lower, metric, paired_difference(ours, theirs))
+
+    def _row_of(self, named: RowModel) -> Row:
+        models = (model for label, model in self.rows() if label == named.run)
+        return named.run, named.model or next(models, "")
+
+    def _claimed_values(self, row: Row, metric: str, statistic: str) -> dict[int, float]:
+        if metric != "bytes":
+            return self.values_by_seed(row, metric, statistic)
+        # Bytes only grow, so there is nothing to take a mean of: all that the whole run sent.
+        return {seed: curve.bytes[-1] / MIB for seed, curve in self.seed_curves(row, self.headline()).items()}
 
     def costs(self, row: Row) -> dict[str, list[float | None]]:
         """What the row needed to reach the study's target, by kind and seed.

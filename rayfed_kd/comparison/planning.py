@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.experiment.running import UNFINISHED
+from rayfed_kd.experiment.resumability import UNFINISHED
 from rayfed_kd.files import file_name
 from rayfed_kd.recipe.loading import RecipeSource
 
@@ -35,9 +35,14 @@ class PlannedRun:
     folder: Path
 
     @property
+    def name(self) -> str:
+        """What the run is called where it is told of."""
+        return f"{self.label}, seed {self.seed}"
+
+    @property
     def done(self) -> bool:
         """Whether the run is finished: its folder has a summary.json."""
-        return (self.folder / "summary.json").exists()
+        return _is_finished(self.folder)
 
     @property
     def unfinished_folder(self) -> Path:
@@ -71,8 +76,40 @@ def plan_runs(study: Study) -> list[PlannedRun]:
         if base is None:
             raise RecipeError(f"runs: {run.label}: no base recipe, neither here nor in the study")
         for seed in study.seeds:
-            folder = Path(study.folder) / f"{file_name(run.label)}-seed{seed}"
+            folder = Path(study.folder) / f"{_stem(run.label)}{seed}"
             # The strongest comes last: the seed tells the folder apart, so nothing may override it.
             overrides = (*study.overrides, *run.overrides, f"seed={seed}")
             planned.append(PlannedRun(study.source, run.label, seed, base, overrides, folder))
     return planned
+
+
+def finished_seeds(folder: Path, label: str) -> set[int]:
+    """The seeds with which a row has finished.
+
+    Args:
+        folder: one table's.
+        label: the row's.
+    """
+    return {seed for seed, path in _runs_there(folder, label) if _is_finished(path)}
+
+
+def begun_seeds(folder: Path, label: str) -> set[int]:
+    """The seeds with which a row was begun or has finished; arguments as `finished_seeds`."""
+    return {seed for seed, _ in _runs_there(folder, label)}
+
+
+def _runs_there(folder: Path, label: str) -> Iterator[tuple[int, Path]]:
+    stem = _stem(label)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        seed = path.name.removesuffix(UNFINISHED).removeprefix(stem)
+        if path.name.startswith(stem) and seed.isdecimal():
+            yield int(seed), path
+
+
+def _stem(label: str) -> str:
+    """What the names of a row's runs begin with, before the seed."""
+    return f"{file_name(label)}-seed"
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "summary.json").exists()

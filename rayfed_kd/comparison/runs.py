@@ -16,6 +16,8 @@ from rayfed_kd.experiment.running import run_prepared_here, run_prepared_on_ray
 from rayfed_kd.files import empty_folder, locked_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.study_console import Work
+from rayfed_kd.results.time_left import TimeLeft
 
 if TYPE_CHECKING:
     from rayfed_kd.comparison.planning import PlannedRun
@@ -26,7 +28,13 @@ PROGRESS_S = 60.0
 
 
 def run_each(
-    planned: Sequence[PlannedRun], *, local: bool, address: str | None, jobs: int | None, tell: Tell
+    planned: Sequence[PlannedRun],
+    *,
+    local: bool,
+    address: str | None,
+    jobs: int | None,
+    tell: Tell,
+    work: Work | None = None,
 ) -> None:
     """Run a comparison's runs; each run's folder is renamed when the run is finished.
 
@@ -36,48 +44,57 @@ def run_each(
         address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
         jobs: how many at a time on Ray; None: as many as have room for a client actor each.
         tell: called with a line when a run starts, about once a minute while it runs, and when it ends.
+        work: is kept up with how far each run is.
 
     Raises:
         RecipeError, DataError: a row cannot be run; raised before the first run.
         RunError: a run failed; it names the run.
     """
+    work = work or Work()
     first_seeds = {run.label: run for run in planned}  # a row's seeds differ in nothing that can fail
     for run in first_seeds.values():
+        work.phase = f"checking {run.label}"
         with run.naming():
-            prepare(run.source, run.overrides)
+            rounds = prepare(run.source, run.overrides).recipe.rounds
+        for seed in (seed for seed in planned if seed.label == run.label):
+            work.expect(seed.name, rounds)
     if local:
         for run in planned:
-            _run_planned(run, tell, run_prepared_here)
+            _run_planned(run, tell, work, run_prepared_here)
         return
+    work.phase = "starting Ray"
     from cluster.ray_backend.session import RaySession, run_together
 
     def run_on_ray(run: PlannedRun, share: int, stop: threading.Event) -> None:
-        _run_planned(run, tell, partial(run_prepared_on_ray, share=share, stop=stop))
+        _run_planned(run, tell, work, partial(run_prepared_on_ray, share=share, stop=stop))
 
     recipe = load_recipe(planned[0].source, planned[0].overrides)
     with RaySession(recipe, address, jobs or len(planned)) as session:
         session.ready()
+        work.phase = "starting the runs"
         run_together([partial(run_on_ray, run) for run in planned], recipe, jobs)
 
 
-def _progress_teller(tell: Tell) -> OnEvent:
+def _progress_teller(name: str, tell: Tell, work: Work) -> OnEvent:
     """A listener to rounds that tells of one every `PROGRESS_S` at most, and never of the last round."""
     from rayfed_kd.results.console import round_line
 
-    last_line_at = time.monotonic()
+    last_line_at, left = time.monotonic(), TimeLeft()
 
     def on_event(event: Event) -> None:
         nonlocal last_line_at
+        work.round(name, event["round"])
+        left.note(event)
         if time.monotonic() - last_line_at >= PROGRESS_S and event["round"] < event["rounds"]:
             last_line_at = time.monotonic()
-            tell(round_line(event))
+            tell(round_line(event, left.seconds()))
 
     return on_event
 
 
-def _run_planned(run: PlannedRun, tell_all: Tell, work: Callable[..., Result]) -> None:
-    """Run one run with `work`, which is `run_prepared_here` or `run_prepared_on_ray`."""
-    name = f"{run.label}, seed {run.seed}"
+def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, start: Callable[..., Result]) -> None:
+    """Run one run with `start`, which is `run_prepared_here` or `run_prepared_on_ray`."""
+    name = run.name
 
     def tell(line: str) -> None:  # several may run at a time: each line names its run
         tell_all(f"{name}: {line}")
@@ -91,12 +108,13 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Callable[..., Result]) -
     tell(f"{'goes on' if resumed else 'starts'} in {run.unfinished_folder}")
     try:
         with run.naming():
-            ready, on_event = make_ready(recipe), _progress_teller(tell)
+            ready, on_event = make_ready(recipe), _progress_teller(name, tell, work)
             # restart: without a usable checkpoint the run begins again, as nobody is there to be asked.
-            result = work(ready, on_event, resume=resumed, restart=True, tell=tell)
+            result = start(ready, on_event, resume=resumed, restart=True, tell=tell)
     except RunError as error:
         raise RunError(f"{name}: {error}") from error
     run.unfinished_folder.rename(run.folder)
+    work.end(name)
     seconds = f"{result.summary['wall_s']:.1f} s in rounds"
     if not resumed:  # a resumed run's seconds in rounds are of all its parts, its other seconds are not known
         seconds = f"{time.perf_counter() - started:.1f} s in all, {seconds}"

@@ -23,6 +23,10 @@ last: 10                              # evaluated rounds in "mean of the last"
 headline: ua                          # the metric of best, "mean of the last" and target;
                                       # default: official test, AMP or UA, the first that there is
 target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
+baseline: FedAvg                      # what the others' paired differences are to; default: the first row
+claims:                               # each gets a verdict: shown, not shown, contradicted
+  - {says: T above S, higher: {run: KDIA, model: teacher}, lower: {run: KDIA, model: student}}
+  - {says: S above FedAvg, higher: {run: KDIA, model: student}, lower: FedAvg}
 published:
   - {paper: kdia, table: "2", where: {dataset: CIFAR-10}, metric: accuracy, statistic: last}
 quick:                                # `quick=true`: what two cores do in their time
@@ -40,7 +44,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.files import plain_folder
@@ -53,6 +57,7 @@ from rayfed_kd.recipe.yaml_documents import read_yaml
 MOST_CHARACTERS = 150  # of a label: it is a part of its runs' folder names
 Metric = Literal["amp", "fm", "wlp", "ua", "server_accuracy"]
 Statistic = Literal["last", "best", "mean of last"]
+ClaimStatistic = Literal["last", "best", "mean of last", "mean of all"]
 
 
 class _Strict(BaseModel):
@@ -132,6 +137,41 @@ class TargetRun(_Strict):
     run: str
 
 
+class RowModel(_Strict):
+    """A row of the table: one evaluated model of a run.
+
+    Attributes:
+        run: the run's label.
+        model: None: the first of the study's models that the run has.
+    """
+
+    run: str
+    model: str | None = None
+
+
+def _row_model(written: Any) -> Any:
+    return {"run": written} if isinstance(written, str) else written
+
+
+class Claim(_Strict):
+    """A claim of a paper: one row lies above another one.
+
+    Attributes:
+        says: the claim in words.
+        higher, lower: the rows; a label stands for its first model.
+        metric: None: the headline. `bytes`: all that was sent, in MiB.
+        statistic: which of a run's numbers; `mean of all` evaluations is high where a run learns fast.
+        margin: by how much the higher row may lie below the lower one, for a claim of `at least`.
+    """
+
+    says: str = Field(min_length=1)
+    higher: Annotated[RowModel, BeforeValidator(_row_model)]
+    lower: Annotated[RowModel, BeforeValidator(_row_model)]
+    metric: Metric | Literal["bytes"] | None = None
+    statistic: ClaimStatistic = "mean of last"
+    margin: float = Field(0.0, ge=0)
+
+
 class StudyTable(_Strict):
     """One of a study's tables.
 
@@ -184,6 +224,8 @@ class Study(_Strict):
     last: int = Field(10, ge=1)
     headline: Metric | None = None
     target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
+    baseline: str | None = None
+    claims: list[Claim] = []
     published: list[Published] = []
     quick: Quick | None = None
     _source: str = PrivateAttr("")

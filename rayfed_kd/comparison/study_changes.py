@@ -13,7 +13,7 @@ from rayfed_kd.recipe.yaml_documents import yaml_line
 def change_study(
     study: Study,
     overrides: Sequence[str] = (),
-    seeds: int | None = None,
+    seeds: Sequence[int] | None = None,
     *,
     only: Sequence[str] = (),
     without: Sequence[str] = (),
@@ -23,7 +23,7 @@ def change_study(
     Args:
         study: one table's study.
         overrides: changes to every row, as KEY=VALUE; they win over the row's own.
-        seeds: use the seeds 1 to this number instead of the study's.
+        seeds: in place of the study's; None: these.
         only: labels of the rows to keep; empty: all.
         without: labels of the rows to leave out.
 
@@ -40,7 +40,7 @@ def change_study(
     left_out = [label for label in study.labels if label in without or label not in (only or study.labels)]
     changed, lost_references = _without_references(without_rows(study, left_out), left_out)
     changes = [override + _replaced_settings(changed, override) for override in overrides]
-    new_seeds = study.seeds if seeds is None else list(range(1, seeds + 1))
+    new_seeds = study.seeds if seeds is None else list(seeds)
     if new_seeds != study.seeds:
         changes.append(f"seeds {_listed(new_seeds)} for {_listed(study.seeds)}")
     if left_out and only:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayfed_kd.comparison.planning import begun_seeds, finished_seeds
 from rayfed_kd.comparison.studies import Study, check_names, read_study
 from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
@@ -26,6 +27,7 @@ def select_studies(
     overrides: Sequence[str] = (),
     *,
     seeds: int | None = None,
+    add_seeds: int | None = None,
     folder: str | None = None,
     quick: bool = False,
     tables: Sequence[str] = (),
@@ -37,7 +39,9 @@ def select_studies(
     Args:
         sources: one study, or recipes, each of which becomes a row: files, or names of `rayfed-kd recipes`.
             In Python also a study as nested mappings, or label -> recipe.
-        overrides, seeds, only, without: as `change_study` takes them; a table without a row is left out.
+        overrides, only, without: as `change_study` takes them; a table without a row is left out.
+        seeds: the seeds 1 to this number, in place of the study's.
+        add_seeds: so many seeds more than the study's and those that were added before.
         folder: where runs and tables go, in place of the study's.
         quick: take the study's quick version.
         tables: names of the tables to keep; empty: all.
@@ -63,13 +67,47 @@ def select_studies(
             study = study.model_copy(update={"folder": plain_folder(folder)})
         check_names("--only", only, study.labels)
         check_names("--without", without, study.labels)
-        selected = [
-            change_study(table, overrides, seeds, only=only, without=without)
-            for table in split_into_tables(with_tables(study, tables))
-        ]
-        if not any(table.runs for table in selected):
+        parts = split_into_tables(with_tables(study, tables))
+        numbers = None if seeds is None else range(1, seeds + 1)
+        selected = _changed(parts, overrides, numbers, only, without)
+        if not selected:
             raise RecipeError("--only and --without leave no row; expected at least one")
-        return [table for table in selected if table.runs]
+        if add_seeds is not None:
+            selected = _changed(parts, overrides, more_seeds(selected, add_seeds), only, without)
+        return selected
+
+
+def more_seeds(tables: Sequence[Study], count: int) -> list[int]:
+    """The seeds of a study's tables, those that were added before, and `count` more.
+
+    A seed counts as added if each row of each table has finished with it. One that was begun and cut off is
+    among the new ones, so that the same command goes on where it was cut off.
+
+    Args:
+        tables: a study's tables, which have the same seeds.
+        count: of new seeds, at least 0.
+    """
+    seeds = set(tables[0].seeds)
+    rows = [(Path(table.folder), run.label) for table in tables for run in table.runs]
+    finished = set[int].intersection(*(finished_seeds(folder, label) for folder, label in rows))
+    begun = set[int].union(*(begun_seeds(folder, label) for folder, label in rows))
+    seeds |= finished
+    cut_off = sorted(begun - seeds)
+    after = max(seeds | begun) + 1
+    new = [*cut_off, *range(after, after + count)][:count]
+    return sorted({*seeds, *new})
+
+
+def _changed(
+    tables: Sequence[Study],
+    overrides: Sequence[str],
+    seeds: Sequence[int] | None,
+    only: Sequence[str],
+    without: Sequence[str],
+) -> list[Study]:
+    """The tables as the command line changes them, without those that have no row left."""
+    changed = [change_study(table, overrides, seeds, only=only, without=without) for table in tables]
+    return [table for table in changed if table.runs]
 
 
 def _study_of_recipes(recipes: Mapping[str, RecipeSource], seeds: int) -> Study:

@@ -72,7 +72,9 @@ def split_into_tables(study: Study) -> list[Study]:
 
 
 def without_rows(study: Study, labels: Collection[str]) -> Study:
-    """The study without these rows, and without printed tables that are about them alone.
+    """The study without these rows, and without printed tables and claims that are about them.
+
+    Where the baseline is left out, the first row takes its place; the column's title says so.
 
     Args:
         study: one table's study.
@@ -83,8 +85,13 @@ def without_rows(study: Study, labels: Collection[str]) -> Study:
         rows = [label for label in published.rows if label not in labels]
         if rows or not published.rows:  # an empty list would stand for all rows
             published_tables.append(published.model_copy(update={"rows": rows}))
-    runs = [run for run in study.runs if run.label not in labels]
-    return study.model_copy(update={"runs": runs, "published": published_tables})
+    changes = {
+        "runs": [run for run in study.runs if run.label not in labels],
+        "published": published_tables,
+        "claims": [claim for claim in study.claims if not {claim.higher.run, claim.lower.run} & set(labels)],
+        "baseline": None if study.baseline in labels else study.baseline,
+    }
+    return study.model_copy(update=changes)
 
 
 def _tables_named(study: Study, names: Collection[str] | None) -> dict[str, StudyTable]:

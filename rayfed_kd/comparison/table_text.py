@@ -9,12 +9,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rayfed_kd.comparison.comparison import STATISTICS, Comparison, Row
+from rayfed_kd.comparison.comparison import MIB, STATISTICS, Comparison, JudgedClaim, Row
+from rayfed_kd.comparison.differences import MOST_SEEDS, Difference
 from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
 from rayfed_kd.results.summary import HEADLINES
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
-MIB = 2.0**20
+CLAIM_HEADER = ("claim", "number", "difference [95 % interval]", "verdict")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def header(comparison: Comparison) -> list[str]:
     averaged = min(comparison.study.last, evaluations)
     columns = ["run", *(TITLES[metric] for metric in comparison.metrics())]
     columns += [f"{headline}, best", f"{headline}, mean of last {averaged} evaluations"]
+    if _has_differences(comparison):
+        columns.append(f"difference to {_baseline_label(comparison)} [95 % interval]")
     if comparison.has_relative_changes():
         columns.append("relative change %")
     columns += [f"published {metric}" for metric in comparison.printed_values()]
@@ -64,6 +67,8 @@ def _row_cells(comparison: Comparison, row: Row) -> list[str]:
     line += [_mean_text(comparison.values(row, metric, "last"), metric) for metric in comparison.metrics()]
     headline = comparison.headline()
     line += [_mean_text(comparison.values(row, headline, s), headline) for s in STATISTICS[1:]]
+    if _has_differences(comparison):
+        line.append(_row_difference_text(comparison, row))
     if comparison.has_relative_changes():
         line.append(_mean_text(comparison.relative_changes(row), "change"))
     for printed in comparison.printed_values().values():
@@ -89,7 +94,73 @@ def remarks(comparison: Comparison) -> list[str]:
     study = comparison.study
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
         notes.append(f"the target's run has no {TITLES[comparison.headline()]}, so there is no target")
-    return [f"{note[0].upper()}{note[1:]}." for note in (*notes, *_changes_note(comparison))]
+    notes += [*_difference_notes(comparison), *_changes_note(comparison)]
+    return [f"{note[0].upper()}{note[1:]}." for note in notes]
+
+
+def claim_cells(comparison: Comparison) -> list[list[str]]:
+    """The rows below `CLAIM_HEADER`: each claim of the study, its difference, and the verdict."""
+    return [_claim_cells(comparison, judged) for judged in comparison.judged_claims()]
+
+
+def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
+    claim, metric = judged.claim, judged.metric
+    rows = f"{row_name(comparison, judged.higher)} less {row_name(comparison, judged.lower)}"
+    # All bytes of a run have no statistic.
+    number = "MiB sent" if metric == "bytes" else f"{TITLES[metric]}, {claim.statistic}"
+    if judged.difference is None:
+        return [claim.says, f"{number}: {rows}", "", "no verdict: fewer than two seeds have both numbers"]
+    margin = f" (above {-_scale(metric) * claim.margin:g})" if claim.margin else ""
+    difference = _difference_text(judged.difference, metric)
+    return [claim.says, f"{number}: {rows}", difference, f"{judged.verdict}{margin}"]
+
+
+def _has_differences(comparison: Comparison) -> bool:
+    return any(comparison.difference(row) is not None for row in comparison.rows())
+
+
+def _baseline_label(comparison: Comparison) -> str:
+    return comparison.study.baseline or comparison.study.labels[0]
+
+
+def _row_difference_text(comparison: Comparison, row: Row) -> str:
+    difference = comparison.difference(row)
+    if difference is None:
+        return ""
+    undecided = "" if difference.decided else ", undecided"
+    return _difference_text(difference, comparison.headline()) + undecided
+
+
+def _difference_text(difference: Difference, metric: str) -> str:
+    scale, digits = _scale(metric), _digits(metric)
+    mean, low, high = (
+        f"{scale * value:+.{digits}f}" for value in (difference.mean, difference.low, difference.high)
+    )
+    return f"{mean} [{low}, {high}]"
+
+
+def _difference_notes(comparison: Comparison) -> list[str]:
+    """What the differences are of, and how many more seeds would decide the rows that are undecided."""
+    if not _has_differences(comparison):
+        return []
+    headline = TITLES[comparison.headline()]
+    notes = [
+        f"difference: {headline}, mean of last, less that of {_baseline_label(comparison)} with the same "
+        "seed; the interval is Student's t of the mean over seeds, each row by itself; undecided: it holds 0"
+    ]
+    advice = []
+    for row in comparison.rows():
+        difference = comparison.difference(row)
+        if difference is not None and not difference.decided:
+            needed = difference.seeds_to_decide()
+            more = f"more than {MOST_SEEDS}" if needed is None else str(needed - len(difference.by_seed))
+            advice.append(f"{row_name(comparison, row)} {more}")
+    if advice:
+        notes.append(
+            "more seeds that would decide, if means and deviations stay (`--add-seeds N` runs them): "
+            + ", ".join(advice)
+        )
+    return notes
 
 
 def _changes_note(comparison: Comparison) -> list[str]:
@@ -141,10 +212,19 @@ def _mean_text(values: Sequence[float], metric: str) -> str:
     """Mean and sample deviation over seeds: FM with four digits, all else in percent with two."""
     if not values:
         return ""
-    scale, digits = (1, 4) if metric == "fm" else (100, 2)
+    scale, digits = _scale(metric), _digits(metric)
     sign = "+" if metric == "change" else ""
     mean = f"{statistics.fmean(values) * scale:{sign}.{digits}f}"
     return mean + (f" ± {statistics.stdev(values) * scale:.{digits}f}" if len(values) > 1 else "")
+
+
+def _scale(metric: str) -> float:
+    """What a metric's values are multiplied by to be shown: accuracies are in percent."""
+    return 1.0 if metric in ("fm", "bytes") else 100.0
+
+
+def _digits(metric: str) -> int:
+    return 4 if metric == "fm" else 2
 
 
 def _cost_text(costs: Sequence[float | None], unit: float) -> str:

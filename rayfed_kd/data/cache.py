@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from rayfed_kd.data.cache_keys import entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
+from rayfed_kd.data.decoding import begin_decoding
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.files import atomic_write, folder_written_aside, remove_unfinished
 from rayfed_kd.recipe.registry import blaming
@@ -51,10 +52,12 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
     # Looked at under the lock: another process may have made the entry while this one waited.
     with FileLock(folder / f".{key}.lock"):
         if not is_whole(entry):
+            begin_decoding(name)
             with blaming(f"data.name: {name}"):
-                raw = _reduced(source.decode(), fraction)
+                whole = source.decode()
+                raw = _reduced(whole, fraction)
             _check(name, raw)
-            _write(entry, name, raw)
+            _write(entry, name, raw, len(whole.train))
     return open_entry(entry)
 
 
@@ -126,6 +129,7 @@ def open_entry(entry: Path) -> Dataset:
         mean=tuple(meta["mean"]),
         std=tuple(meta["std"]),
         writers=mapped("writers.npy"),
+        whole=meta.get("whole"),
     )
 
 
@@ -144,7 +148,7 @@ def is_whole(entry: Path) -> bool:
         return False
 
 
-def _write(entry: Path, name: str, raw: RawDataset) -> None:
+def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
     """Writes the entry; the caller holds its lock.
 
     Raises: DataError if the disk does not take it.
@@ -159,7 +163,9 @@ def _write(entry: Path, name: str, raw: RawDataset) -> None:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
-        meta = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std, "files": sizes}
+        shown = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
+        # `whole`: training samples before `fraction`; entries of 0.1 lack it.
+        meta = {**shown, "files": sizes, "whole": whole}
         atomic_write(aside / "meta.json", json.dumps(meta))
 
 

@@ -77,6 +77,7 @@ class Dataset:
     Attributes:
         name, folder: of the source, and of the cache entry.
         train, test, class_names, mean, std, writers: as in RawDataset; mean and std are never None.
+        whole: number of training samples before `data.fraction`; None if the cache entry does not say it.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     writers: Array | None = field(default=None)
+    whole: int | None = None
 
     @property
     def classes(self) -> int:

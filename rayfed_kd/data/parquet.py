@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import Field
 
 from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Source, Split
+from rayfed_kd.data.decoding import decoded
 from rayfed_kd.errors import DataError, nearest, shortened, shown
 from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.roles import data_source
@@ -226,7 +227,8 @@ def decode_images(encoded: Sequence[bytes | Path | None], origin: str) -> list[A
         return [decode_image(one, f"{origin}, row {row}") for row, one in enumerate(part, start)]
 
     with ThreadPoolExecutor() as pool:
-        stretches = pool.map(stretch, range(0, len(encoded), STRETCH))
+        starts = range(0, len(encoded), STRETCH)
+        stretches = decoded(pool.map(stretch, starts), len(starts))
         return [picture for pictures in stretches for picture in pictures]
 
 

@@ -64,6 +64,10 @@ class Launcher(ABC):
     def check(self, prepared: Prepared) -> None:  # noqa: B027 - an engine in this process has room
         """Raises RecipeError if the engine has no room for the recipe; before there is a folder."""
 
+    def hosts(self, prepared: Prepared) -> int:
+        """How many hosts will run the clients' steps, after `check`."""
+        return 1
+
     @abstractmethod
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
@@ -149,6 +153,12 @@ class OnRay(Launcher):
 
         if self.plan is None:
             check_room(prepared.setting, self.share)
+
+    def hosts(self, prepared: Prepared) -> int:
+        """The number of client actors."""
+        from cluster.ray_backend.remote_run import planned_hosts
+
+        return planned_hosts(prepared.setting, self.share) if self.plan is None else self.plan.num_hosts
 
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool

@@ -1,8 +1,10 @@
-"""Whether a run's folder can be gone on with, decided before anything in it changes."""
+"""Whether and how a run's folder can be gone on with."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,49 @@ from rayfed_kd.files import read_parquet
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
+
+UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
+RUNS_UNDER_WAY: list[Path] = []  # the folders of the runs that this process has begun and not ended
+
+
+@contextmanager
+def under_way(folder: Path) -> Iterator[None]:
+    """List a run among `RUNS_UNDER_WAY` while the block runs."""
+    RUNS_UNDER_WAY.append(folder)
+    try:
+        yield
+    finally:
+        RUNS_UNDER_WAY.remove(folder)
+
+
+def way_on(folder: Path) -> str:
+    """How a run that was cut off goes on: the command, and the round after which it does.
+
+    Args:
+        folder: the run's.
+    """
+    command, last = resuming_command(folder), last_checkpoint(folder)
+    if folder.suffix == UNFINISHED or last is not None:
+        return f"{command} goes on{'' if last is None else f' after round {last}'}"
+    return f"no checkpoint is there yet; {command[:-1]} --restart` begins again at round 1"
+
+
+def resuming_command(folder: Path) -> str:
+    """The command that goes on with a run.
+
+    Args:
+        folder: the run's.
+    """
+    # `compare` renames such a folder when its run is finished, which `resume` would not do.
+    if folder.suffix == UNFINISHED:
+        return "the same compare command again"
+    return f"`rayfed-kd resume {shlex.quote(str(folder))}`"
+
+
+def last_checkpoint(folder: Path) -> int | None:
+    """The round of a run's newest checkpoint; None if there is none. A checkpoint's note is written last."""
+    notes = sorted((folder / "checkpoints").glob("round-*.json"))
+    return int(notes[-1].stem.removeprefix("round-")) if notes else None
 
 
 def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell) -> None:

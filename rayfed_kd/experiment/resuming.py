@@ -8,7 +8,7 @@ from typing import Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import make_launcher
-from rayfed_kd.experiment.preparation import make_ready
+from rayfed_kd.experiment.header import make_ready_telling, wait_for_engine
 from rayfed_kd.experiment.progress import listeners
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables, read_summary
 from rayfed_kd.experiment.running import run_prepared
@@ -63,8 +63,8 @@ def resume(
         # Made anew: an earlier version wrote a summary of another form.
         return Result(folder, summarise(tables, "finished", recipe.partition.clients), tables, {})
     with launcher.session(recipe) as wait_until_ready:
-        prepared = make_ready(recipe)
-        wait_until_ready()
+        prepared = make_ready_telling(recipe, tell)
+        wait_for_engine(launcher, wait_until_ready, tell)
         return run_prepared(prepared, launcher, on_event, resume=True, restart=restart, tell=tell)
 
 

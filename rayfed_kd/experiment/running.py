@@ -6,7 +6,6 @@ print(result)
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RunError, naming
 from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay, make_launcher
-from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location
+from rayfed_kd.experiment.header import begin_telling, make_ready_telling, wait_for_engine
+from rayfed_kd.experiment.preparation import Prepared, method_location
 from rayfed_kd.experiment.progress import listeners
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
@@ -25,9 +25,6 @@ from rayfed_kd.recipe.schema import Named, Recipe
 if TYPE_CHECKING:
     from cluster.ray_backend.machines import Surveyed
     from cluster.ray_backend.placement import Plan
-
-
-UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
 
 
 def run(
@@ -66,25 +63,25 @@ def run(
         method_location(resolved)  # before Ray starts: a misspelt name is reported at once
         with launcher.session(resolved) as wait_until_ready:
             # Ray, if it is the engine, starts in a thread meanwhile.
-            prepared = make_ready(resolved)
-            wait_until_ready()
+            prepared = make_ready_telling(resolved, tell)
+            wait_for_engine(launcher, wait_until_ready, tell)
             return run_prepared(prepared, launcher, on_event, tell=tell)
 
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """A failed run's message says how to go on, if it can. An interrupted run always can."""
+    """A failed run's message says how to go on, if it can; an interrupted run's always does."""
+    from rayfed_kd.experiment.resumability import last_checkpoint, resuming_command, under_way, way_on
+
     try:
-        yield
-    except (RunError, KeyboardInterrupt) as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        if interrupted or list((folder / "checkpoints").glob("round-*.json")):
-            # `compare` renames such a folder when its run is finished, which `resume` would not do.
-            of_comparison = folder.suffix == UNFINISHED
-            command = f"`rayfed-kd resume {shlex.quote(str(folder))}`"
-            way_on = "the same compare command again" if of_comparison else command
-            said = f"{error}\nTo go on from the last checkpoint: {way_on}"
-            error.args = (way_on,) if interrupted else (said,)
+        with under_way(folder):
+            yield
+    except KeyboardInterrupt as interruption:
+        interruption.args = (way_on(folder),)
+        raise
+    except RunError as error:
+        if last_checkpoint(folder) is not None:
+            error.args = (f"{error}\nTo go on from the last checkpoint: {resuming_command(folder)}",)
         raise
 
 
@@ -114,6 +111,7 @@ def run_prepared(
 
     recipe, setting = prepared.recipe, prepared.setting
     launcher.check(prepared)
+    begin_telling(prepared, launcher, tell)
     with run_folder(recipe) as folder:
         if resume:
             check_resumable(folder, setting, restart=restart, tell=tell)

@@ -1,6 +1,6 @@
 """What a run shows while it goes and when it ends.
 
-A terminal gets a live progress bar, a file or pipe plain lines.
+A terminal gets a line a round above a live line, a file or pipe plain lines.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rayfed_kd.results.live_line import LiveLine, Shown, fitting
 from rayfed_kd.results.summary_table import summary_notes, summary_table
+from rayfed_kd.results.telling import Teller
+from rayfed_kd.results.ticker import Ticker
+from rayfed_kd.results.time_left import TimeLeft, clock_text, left_text
 
 
 class RunConsole:
@@ -26,47 +29,94 @@ class RunConsole:
     def __init__(self, stream: IO[str] | None = None) -> None:
         # No markup: a method's names and a folder's may hold brackets.
         self._console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
-        self._progress: Progress | None = None
+        self._line: LiveLine | None = None
+        self._ticker: Ticker | None = None
+        self._left = TimeLeft()
+        self._phase = ""
+        self._last: Mapping[str, Any] = {}
         self._last_metrics: Mapping[str, Any] = {}
 
+    @property
+    def teller(self) -> Teller:
+        """Listens to what a run tells."""
+        return Teller(self.message, self.phase, self.begin)
+
     def start(self, title: str) -> None:
-        """Print the command that runs, and start the progress bar on a terminal."""
+        """Print the command that runs. A terminal gets a live line, a file or pipe a line a minute."""
         self._console.print(title)
         if self._console.is_interactive:  # a dumb terminal has no live display
-            columns = (
-                TextColumn("round"),
-                MofNCompleteColumn(),
-                BarColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.description}", markup=False),
-            )
-            self._progress = Progress(*columns, console=self._console)
-            self._progress.add_task("starting", total=None)
-            self._progress.start()
+            self._line = LiveLine(self._console, self._shown)
+        else:
+            self._ticker = Ticker(self._minute_passed)
+
+    def begin(self, facts: Mapping[str, str]) -> None:
+        """Print what runs.
+
+        Args:
+            facts: name -> text, in order.
+        """
+        width = max(map(len, facts), default=0)
+        for name, text in facts.items():
+            self.message(f"{name.ljust(width)}  {text}")
+
+    def phase(self, text: str) -> None:
+        """Show what the run waits for before its first round.
+
+        Args:
+            text: as `decoding mnist 40 %`; "" when the first round begins.
+        """
+        # A file gets a line for each phase, but not for each percent.
+        if text and self._line is None and text.split()[:2] != self._phase.split()[:2]:
+            self.message(text)
+        if text != self._phase:
+            self._phase = text
 
     def round(self, event: Mapping[str, Any]) -> None:
-        """Show a finished round. The progress bar keeps the last evaluation's numbers until the next one.
+        """Print a line about a finished round.
 
         Args:
             event: as `RunRecorder` makes it.
         """
-        if self._progress is None:
-            self._console.print(round_line(event))
-            return
-        self._last_metrics = event.get("metrics") or self._last_metrics
-        shown = "  ".join(_event_texts({**event, "metrics": self._last_metrics}))
-        task = self._progress.task_ids[0]
-        self._progress.update(task, completed=event["round"], total=event["rounds"], description=shown)
+        self._phase = ""
+        self._left.note(event)
+        self._last, self._last_metrics = event, event.get("metrics") or self._last_metrics
+        if self._line is None:
+            self.message(round_line(event, self._left.seconds()))
+        else:
+            head = _round_head(event, None)
+            self.message(f"{head}  {fitting([*_event_texts(event)], self._console.width - len(head) - 2)}")
 
     def message(self, text: str) -> None:
-        """Print a line; the progress bar stays below it."""
+        """Print a line; the live line stays below it."""
         self._console.print(text)
+        if self._ticker is not None:
+            self._ticker.put_off()
 
     def stop(self) -> None:
-        """End the progress bar; the terminal is as before. May be called again."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        """End the live line; the terminal is as before. May be called again."""
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+        if self._ticker is not None:
+            self._ticker.stop()
+            self._ticker = None
+
+    def _shown(self) -> Shown:
+        event, since = self._last, clock_text(self._left.since_last)
+        if self._phase or not event:
+            return Shown(self._phase or "round 1", None, since, ())
+        metrics = [*_event_texts({**event, "metrics": self._last_metrics})]
+        done = event["round"] / event["rounds"]
+        head = f"round {event['round']}/{event['rounds']}"
+        return Shown(head, done, left_text(self._left.seconds()), metrics)
+
+    def _minute_passed(self) -> None:
+        since = f"for {clock_text(self._left.since_last)} so far"
+        if self._phase or not self._last:
+            self.message(f"{self._phase or 'round 1'}, {since}")
+        elif self._last["round"] < self._last["rounds"]:
+            left = left_text(self._left.seconds())
+            self.message(f"round {self._last['round'] + 1}/{self._last['rounds']}, {since}, about {left}")
 
     def finish(
         self, summary: Mapping[str, Any], folder: Path, seconds: float, *, resumed: bool = False
@@ -99,9 +149,21 @@ class RunConsole:
         self._console.print(f"look at it   tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}")
 
 
-def round_line(event: Mapping[str, Any]) -> str:
-    """A finished round in a line, as `round 3/10  oca amp 0.412  up 1.5 KiB down 3.0 MiB  2.1 s`."""
-    return f"round {event['round']}/{event['rounds']}  {'  '.join(_event_texts(event))}"
+def round_line(event: Mapping[str, Any], left_s: float | None = None) -> str:
+    """A finished round in a line, as `round 3/10  2.1 s  0:00:15 left  oca amp 0.412  up 1.5 KiB ...`.
+
+    Args:
+        event: as `RunRecorder` makes it.
+        left_s: estimated seconds until the run ends; None: not shown, as after the last round.
+    """
+    return "  ".join((_round_head(event, left_s), *_event_texts(event)))
+
+
+def _round_head(event: Mapping[str, Any], left_s: float | None) -> str:
+    left = left_text(left_s) if event["round"] < event["rounds"] else ""
+    return "  ".join(
+        filter(None, (f"round {event['round']}/{event['rounds']}", f"{event['round_s']:.1f} s", left))
+    )
 
 
 def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
@@ -119,7 +181,6 @@ def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"up {format_bytes(event['bytes_up'])} down {format_bytes(event['bytes_down'])}"
     if event.get("sim_s") is not None:
         yield f"simulated {event['sim_s']:,.1f} s"
-    yield f"{event['round_s']:.1f} s"
 
 
 def format_bytes(count: int) -> str:

@@ -99,12 +99,12 @@ def distribution_figure(values: Mapping[str, Array], quantity: str, round_index:
     """A histogram per series, over the same bins.
 
     Args:
-        values: series -> [n].
+        values: series -> [n]; what is not finite lies in no bin.
         quantity: what the values are; the axis' label.
         round_index: the round that they are of.
     """
     all_values = np.concatenate(list(values.values()))
-    edges = np.histogram_bin_edges(all_values, bins=30)
+    edges = np.histogram_bin_edges(all_values[np.isfinite(all_values)], bins=30)
     figure = Figure(figsize=(4.2 * len(values), 3.2), layout="constrained")
     for place, (colour, (series, numbers)) in enumerate(
         zip(_distinct_colours(len(values)), values.items(), strict=True), start=1

@@ -207,6 +207,8 @@ class RunRecorder:
         if isinstance(shown, Samples):
             self._draw_samples(round_index, shown)
             return
+        if not any(map(len, shown.values.values())):  # nothing was there to show: no picture of nothing
+            return
         from rayfed_kd.results.figures import class_values_figure, distribution_figure
 
         values = {series: value.numpy() for series, value in shown.values.items()}

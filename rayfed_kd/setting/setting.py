@@ -33,6 +33,7 @@ from rayfed_kd.protocol import (
     ServerFacts,
 )
 from rayfed_kd.protocol.message_codec import Codec, Direction, Wire
+from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.schema import Named, Recipe
@@ -169,7 +170,11 @@ class Setting:
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
         sizes = self.partition.sizes.tolist()
-        return ServerFacts(round_index, sizes, self.recipe.local, self.client_architectures)
+        return ServerFacts(round_index, sizes, self.local_in(round_index), self.client_architectures)
+
+    def local_in(self, round_index: int) -> LocalRecipe:
+        """What the recipe says of local training in a round: its learning rate may change over the rounds."""
+        return self.recipe.local.in_round(round_index, self.recipe.rounds)
 
     def check(self) -> None:
         """Builds every module once, tries its generators, and asks the method whether it can run.

@@ -16,7 +16,7 @@ from rayfed_kd.protocol import (
     Schedule,
     ScheduleFacts,
 )
-from rayfed_kd.recipe.registry import load_class
+from rayfed_kd.recipe.registry import load_class, load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.staleness import check_weights
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES, cohort_size
@@ -37,6 +37,12 @@ def clock_class(recipe: Recipe) -> type[Clock]:
     Raises: RecipeError if the name is unknown or the object is no clock.
     """
     return load_class(recipe.clock.name, CLOCKS, Clock, "clock.name")  # type: ignore[type-abstract]
+
+
+def schedules_in_rounds() -> list[str]:
+    """Names of the registered schedules that methods with several exchanges a round run under."""
+    paths = SCHEDULES.items()
+    return [name for name, path in paths if not load_object(path, "schedule.name").asynchronous]
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def check_exchanges(recipe: Recipe, method: Method[Any, Any]) -> None:
     if schedule_class(recipe).asynchronous and not method.asynchronous:
         raise RecipeError(
             f"schedule.name = {recipe.schedule.name!r}: {recipe.method.name}'s rounds have several "
-            "exchanges; expected sync or quorum"
+            f"exchanges; expected {' or '.join(schedules_in_rounds())}"
         )
 
 

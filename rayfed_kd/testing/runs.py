@@ -14,7 +14,7 @@ from cluster.server.checkpoints import Checkpointer, Snapshot
 from cluster.server.simulation import RoundRecord, Simulation
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import shared_vectors
-from rayfed_kd.protocol.codec import UnstorableError
+from rayfed_kd.protocol.state_packing import UnstorableError
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.testing.rules import ContractError
 from rayfed_kd.testing.watching import content

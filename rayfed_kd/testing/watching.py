@@ -12,7 +12,7 @@ import torch
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import ClientContext, Message, Method, Reply
-from rayfed_kd.protocol.codec import pack
+from rayfed_kd.protocol.state_packing import pack
 from rayfed_kd.testing.rules import ContractError
 
 

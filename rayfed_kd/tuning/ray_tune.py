@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.ray_backend.placement import Plan, bundles  # before Ray: the room sets where Ray listens
@@ -22,6 +22,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 
+from rayfed_kd.results.study_console import Work
 from rayfed_kd.tuning.proposers import Proposer
 from rayfed_kd.tuning.search_folder import SchedulerName, SearchFolder, Status, TrialRecord
 from rayfed_kd.tuning.space import coefficient_text
@@ -57,7 +58,12 @@ class TrialLimits:
 
 
 def run_trials(
-    limits: TrialLimits, folder: SearchFolder, proposer: Proposer, trial_run: TrialRun, tell: Tell
+    limits: TrialLimits,
+    folder: SearchFolder,
+    proposer: Proposer,
+    trial_run: TrialRun,
+    tell: Tell,
+    work: Work | None = None,
 ) -> None:
     """Run all trials on the Ray that this process is connected to; their records say what came of them.
 
@@ -67,11 +73,13 @@ def run_trials(
         proposer: says which coefficients each trial has.
         trial_run: runs one trial, in the process that Ray Tune gives it.
         tell: called with a line when a trial starts and ends.
+        work: is kept up with how far each trial is.
     """
     # A killed search leaves this folder, and Ray Tune would add to what is in it.
     tune_folder = folder.path / TUNE_FOLDER
     shutil.rmtree(tune_folder, ignore_errors=True)
-    searcher, recorder = _ProposerSearcher(proposer, folder, tell), _TrialRecorder(limits, folder, tell)
+    searcher = _ProposerSearcher(proposer, folder, tell)
+    recorder = _TrialRecorder(limits, folder, tell, work or Work())
     with _quiet_ray_tune():
         _tuner(limits, folder, searcher, trial_run, recorder).fit()
     shutil.rmtree(tune_folder, ignore_errors=True)
@@ -231,10 +239,17 @@ class _TrialRecorder(tune.Callback):
     limits: TrialLimits
     folder: SearchFolder
     tell: Tell
+    work: Work = field(default_factory=Work)
 
     def __post_init__(self) -> None:
+        for number in range(self.limits.trials):
+            self.work.expect(f"trial {number}", self.limits.rounds)
+        self.work.phase = "starting the trials"
         # Noted before the search begins: trials that end in it have records that are over, too, and are told.
         self._over_before = {record.number for record in self.folder.records() if record.over}
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+        self.work.round(f"trial {trial.config['number']}", result[ROUND])
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         round_index = (trial.last_result or {}).get(ROUND, 0)
@@ -248,6 +263,7 @@ class _TrialRecorder(tune.Callback):
 
     def _note_end(self, trial: Any, status: Status, round_index: int, error: str | None) -> None:
         number = trial.config["number"]
+        self.work.end(f"trial {number}")
         if number in self._over_before:  # it has only reported again, for the scheduler and the proposer
             return
         record = self.folder.record(number)

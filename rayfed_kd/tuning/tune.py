@@ -16,6 +16,7 @@ from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 
 if TYPE_CHECKING:
+    from rayfed_kd.results.study_console import Work
     from rayfed_kd.tuning.search_folder import SchedulerName, SearchName
     from rayfed_kd.tuning.search_result import SearchResult
     from rayfed_kd.tuning.search_setup import Search
@@ -36,6 +37,7 @@ def tune(
     resume: bool = False,
     address: str | None = None,
     tell: Tell = lambda line: None,
+    work: Work | None = None,
     **keys: Any,
 ) -> SearchResult:
     """Search a recipe's coefficients with Ray Tune; each trial is a run, all with the recipe's seed.
@@ -48,6 +50,7 @@ def tune(
         resume: go on with the search in the folder.
         address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
         tell: called with a line when a trial starts and ends.
+        work: is kept up with how far each trial is.
 
     Raises:
         RecipeError, DataError: the search cannot be run; raised before the first trial.
@@ -73,7 +76,7 @@ def tune(
             "what it needs"
         ) from None
     with prepared_search.folder.claimed(prepared_search.settings, resume=resume):
-        _search_on_ray(prepared_search, concurrent, address, tell)
+        _search_on_ray(prepared_search, concurrent, address, tell, work)
     from rayfed_kd.tuning.search_result import result_of_search
 
     return result_of_search(prepared_search)
@@ -111,7 +114,9 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     check_grouping(setting)
 
 
-def _search_on_ray(search: Search, concurrent: int | None, address: str | None, tell: Tell) -> None:
+def _search_on_ray(
+    search: Search, concurrent: int | None, address: str | None, tell: Tell, work: Work | None
+) -> None:
     from cluster.ray_backend.machines import ray_nodes
     from cluster.ray_backend.placement import plan_hosts, rooms
     from cluster.ray_backend.session import RaySession
@@ -120,6 +125,8 @@ def _search_on_ray(search: Search, concurrent: int | None, address: str | None, 
     from rayfed_kd.tuning.trial_run import TrialRun
 
     recipe, proposer = search.recipe, search.proposer()
+    if work is not None:
+        work.phase = "starting Ray"
     with RaySession(recipe, address, concurrent or search.trials) as session:
         session.ready()
         nodes = ray_nodes()
@@ -139,4 +146,4 @@ def _search_on_ray(search: Search, concurrent: int | None, address: str | None, 
         trial_run = TrialRun(
             recipe.model_dump(), search.folder, search.metric, nodes_per_trial, working_folder, command
         )
-        run_trials(limits, search.folder, proposer, trial_run, tell)
+        run_trials(limits, search.folder, proposer, trial_run, tell, work)

@@ -14,7 +14,7 @@ from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.protocol.codec import pack, unpack
+from rayfed_kd.protocol.state_packing import pack, unpack
 from rayfed_kd.testing import SMALL, check_method
 
 

@@ -22,7 +22,7 @@ from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message
-from rayfed_kd.protocol.codec import unpack
+from rayfed_kd.protocol.state_packing import unpack
 from rayfed_kd.toolbox.larger_server import (
     Plateau,
     ServerState,

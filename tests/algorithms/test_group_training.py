@@ -13,7 +13,7 @@ from cluster.server.simulation import Simulation
 from rayfed_kd.batching.group_training import OWN_LOOP
 from rayfed_kd.batching.step_purity import ModuleData
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol.codec import unpack
+from rayfed_kd.protocol.state_packing import unpack
 from rayfed_kd.recipe.registry import load_object
 
 ONE_CLIENT = ("centralized", "datafree")

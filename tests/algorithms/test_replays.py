@@ -25,7 +25,7 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.base import last_maps
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.protocol.codec import unpack
+from rayfed_kd.protocol.state_packing import unpack
 
 CLIENTS, BATCH = 4, 8
 SMALL = {

@@ -22,7 +22,7 @@ from cluster.engine.local import LocalEngine
 from cluster.server.checkpoints import Checkpointer
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol.codec import pack
+from rayfed_kd.protocol.state_packing import pack
 
 MEMORY = Path("/dev/shm")
 CLIENTS = 6

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.table_text import caption, cells, header, published_lines_of, remarks
+from rayfed_kd.comparison.table_text import (
+    caption,
+    cells,
+    claim_cells,
+    header,
+    published_lines_of,
+    remarks,
+)
 
 # All ten characters that LaTeX reads as commands, and the two signs that our own texts use.
 _ESCAPES = str.maketrans(
@@ -47,6 +54,10 @@ def render_latex(comparison: Comparison) -> str:
         *(_table_line([escape_latex(cell) for cell in line]) for line in cells(comparison)),
     ]
     span = f"\\multicolumn{{{len(columns) - 1}}}{{l}}"
+    if comparison.study.claims:
+        lines += ["\\midrule", _comment("claims")]
+    for says, *facts in claim_cells(comparison):
+        lines.append(_table_line([escape_latex(says), f"{span}{{{escape_latex(', '.join(facts))}}}"]))
     for paper in published:
         lines += ["\\midrule", _comment(paper.heading)]
         for label, values in paper.lines:

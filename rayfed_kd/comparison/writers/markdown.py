@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.table_text import caption, cells, header, published_lines_of, remarks
+from rayfed_kd.comparison.table_text import (
+    CLAIM_HEADER,
+    caption,
+    cells,
+    claim_cells,
+    header,
+    published_lines_of,
+    remarks,
+)
 
 ESCAPED_BAR = r"\|"  # a plain bar would end the cell, and shift the numbers below the wrong heading
 
 
 def render_markdown(comparison: Comparison) -> str:
-    """The caption, the table, the remarks beneath it, and a table per paper.
+    """The caption, the table, the remarks beneath it, the claims, and a table per paper.
 
     Args:
         comparison: what is shown.
@@ -23,6 +31,9 @@ def render_markdown(comparison: Comparison) -> str:
     lines += [_table_line(line) for line in cells(comparison)]
     for remark in remarks(comparison):
         lines += ["", remark]
+    if comparison.study.claims:
+        lines += ["", "Claims:", "", _table_line(CLAIM_HEADER), _table_line(["---"] * len(CLAIM_HEADER))]
+        lines += [_table_line(line) for line in claim_cells(comparison)]
     for published in published_lines_of(comparison):
         lines += ["", f"{published.heading}:", "", "| system | as printed |", "| --- | --- |"]
         lines += [_table_line(line) for line in published.lines]

@@ -17,9 +17,10 @@ def comparison_table(comparison: Comparison) -> pa.Table:
     Args:
         comparison: what is written.
 
-    Returns: columns run, model, metric, statistic, mean, deviation, seeds. `seeds` holds every seed's value.
-        Mean and deviation are null where there is no value, and the deviation for one seed. A cost counts
-        only if every seed reached the target.
+    Returns: columns run, model, metric, statistic, mean, deviation, seeds, low, high. `seeds` holds every
+        seed's value. Mean and deviation are null where there is no value, and the deviation for one seed. A
+        cost counts only if every seed reached the target. A row with statistic `difference to LABEL` has the
+        ends of its 95 % interval in `low` and `high`, which are null elsewhere.
     """
     records: list[dict[str, Any]] = []
     for row in comparison.rows():
@@ -27,6 +28,11 @@ def comparison_table(comparison: Comparison) -> pa.Table:
             for statistic in STATISTICS:
                 values = comparison.values(row, metric, statistic)
                 records.append(_record(row, metric, statistic, values))
+        difference, baseline = comparison.difference(row), comparison.baseline(row)
+        if difference is not None and baseline is not None:
+            values = list(difference.by_seed.values())
+            record = _record(row, comparison.headline(), f"difference to {baseline[0]}", values)
+            records.append(record | {"low": difference.low, "high": difference.high})
         if comparison.has_relative_changes():
             changes = comparison.relative_changes(row)
             records.append(_record(row, "accuracy", "relative change", changes))
@@ -47,4 +53,6 @@ def _record(row: Row, metric: str, statistic: str, values: Sequence[float]) -> d
         "mean": statistics.fmean(values) if values else None,
         "deviation": statistics.stdev(values) if len(values) > 1 else None,
         "seeds": [float(value) for value in values],
+        "low": None,
+        "high": None,
     }

@@ -7,7 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.table_text import caption, cells, header, published_lines_of, remarks
+from rayfed_kd.comparison.table_text import (
+    CLAIM_HEADER,
+    caption,
+    cells,
+    claim_cells,
+    header,
+    published_lines_of,
+    remarks,
+)
 
 
 def screen_table(comparison: Comparison) -> Table:
@@ -22,7 +30,7 @@ def screen_table(comparison: Comparison) -> Table:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the table, its caption and remarks, and the papers' values.
+    """Print the table, its caption and remarks, the claims, and the papers' values.
 
     Args:
         comparison: what is shown.
@@ -31,6 +39,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(screen_table(comparison))
     for line in (caption(comparison), *remarks(comparison)):
         console.print(line, markup=False, highlight=False)  # a label may hold brackets
+    if comparison.study.claims:
+        claims = Table(*CLAIM_HEADER)
+        for claim in claim_cells(comparison):
+            claims.add_row(*map(Text, claim))
+        console.print(claims)
     for published in published_lines_of(comparison):
         console.print(published.heading, markup=False)
         for label, values in published.lines:

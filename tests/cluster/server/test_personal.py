@@ -13,7 +13,7 @@ from cluster.server.evaluation import Evaluator
 from cluster.server.simulation import Simulation
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.protocol.codec import unpack
+from rayfed_kd.protocol.state_packing import unpack
 
 OWN = '''
 import torch

@@ -1,11 +1,15 @@
 """The commands' help, and what an interrupted command says."""
 
+import signal
+import sys
+
 import click
 import pytest
 from click.testing import CliRunner
 
-from rayfed_kd.cli.interruption import report_interruption, resumed_by
+from rayfed_kd.cli.interruption import Interruptions, resumed_by
 from rayfed_kd.cli.main import commands
+from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, under_way
 
 
 @pytest.mark.parametrize("name", sorted(commands.commands))
@@ -46,14 +50,79 @@ def test_commands_are_those_of_all_modules():
 @pytest.mark.parametrize(
     ("details", "terminated", "message", "code"),
     [
-        ((), False, "interrupted: finished work is kept\n", 130),
-        (("`resume x`",), False, "interrupted: finished work is kept; `resume x` goes on\n", 130),
-        ((), True, "interrupted: finished work is kept\n", 143),
+        ((), False, "interrupted: nothing was begun\n", 130),
+        (
+            ("`resume x` goes on after round 3",),
+            False,
+            "interrupted: `resume x` goes on after round 3\n",
+            130,
+        ),
+        ((), True, "interrupted: nothing was begun\n", 143),
     ],
 )
 def test_interruption_says_how_to_go_on(details, terminated, message, code, capsys):
-    assert report_interruption(details, terminated=terminated) == code
+    interruptions = Interruptions()
+    interruptions.terminated = terminated
+    assert interruptions.end(details) == code
     assert capsys.readouterr().err == message
+
+
+@pytest.fixture
+def pressed(monkeypatch, capfd):
+    """Presses Ctrl-C; gives what is answered. Leaving the process at once is an exception here."""
+
+    def leave(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr("os._exit", leave)
+    monkeypatch.setattr("sys.stderr", sys.__stderr__)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
+    with Interruptions().handled():
+
+        def press():
+            with pytest.raises((KeyboardInterrupt, SystemExit)) as raised:
+                signal.raise_signal(signal.SIGINT)
+            return raised.type, capfd.readouterr().err
+
+        yield press
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_is_answered_at_once_and_the_second_one_names_the_last_checkpoint(pressed, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for name in (
+        "round-000010.json",
+        "round-000020.json",
+        "round-000030.safetensors",
+    ):  # the last is not whole
+        (tmp_path / "checkpoints" / name).touch()
+    with under_way(tmp_path):
+        asked = "stopping, and writing a checkpoint; press Ctrl-C again to leave without it\n"
+        assert pressed() == (KeyboardInterrupt, asked)
+        told = f"left at once: `rayfed-kd resume {tmp_path}` goes on after round 20\n"
+        assert pressed() == (SystemExit, told)
+    assert RUNS_UNDER_WAY == []
+
+
+def test_second_ctrl_c_before_any_checkpoint_says_that_the_run_begins_again(pressed, tmp_path):
+    with under_way(tmp_path):
+        pressed()
+        told = (
+            f"no checkpoint is there yet; `rayfed-kd resume {tmp_path} --restart` begins again at round 1\n"
+        )
+        assert pressed() == (SystemExit, f"left at once: {told}")
+
+
+def test_ctrl_c_before_a_run_writes_no_checkpoint(pressed):
+    assert pressed() == (KeyboardInterrupt, "stopping; press Ctrl-C again to leave at once\n")
+    assert pressed() == (SystemExit, "left at once: nothing was begun\n")
+
+
+def test_second_ctrl_c_in_a_comparison_names_the_comparison(pressed, tmp_path):
+    with resumed_by("the same compare command again"), under_way(tmp_path / "A-seed1.running"):
+        pressed()
+        assert pressed() == (SystemExit, "left at once: the same compare command again goes on\n")
 
 
 def test_interruption_within_a_comparison_names_the_comparison_and_not_its_run():

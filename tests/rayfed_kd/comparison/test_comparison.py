@@ -14,8 +14,8 @@ def test_last_best_and_mean_of_the_last_by_hand():
     comparison = compared()
     headline = "official test %"
     means = f"{headline}, mean of last 2 evaluations"
-    assert header(comparison) == ["run", headline, f"{headline}, best", means]
-    assert cells(comparison)[0] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
+    assert header(comparison)[:-1] == ["run", headline, f"{headline}, best", means]
+    assert cells(comparison)[0][:-1] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
 
 
 def test_best_of_any_metric_is_of_the_round_that_is_best_by_the_headline():
@@ -31,7 +31,10 @@ def test_headline_is_the_metric_that_the_study_names():
     comparison = compared(headline="ua")
     for seed, values in ((1, [0.9, 0.3, 0.5]), (2, [0.1, 0.2, 0.2])):
         comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, [1, 2, 3], [None] * 3)
-    assert header(comparison)[-2:] == ["UA %, best", "UA %, mean of last 2 evaluations"]
+    assert header(comparison)[-2:] == [
+        "UA %, best",
+        "UA %, mean of last 2 evaluations",
+    ]  # one row has UA: no differences
     assert cells(comparison)[0][-1] == "30.00 ± 14.14"
     assert cells(comparison)[1][-1] == ""
     with pytest.raises(RecipeError, match="headline: no row has wlp; there are server_accuracy"):
@@ -43,7 +46,7 @@ def test_cost_to_a_number_by_hand():
     comparison = compared(target=0.6)
     assert comparison.costs(("A", "aca")) == {"rounds": [4, 2], "bytes": [20, 10], "sim_s": [2.0, 1.0]}
     assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
-    assert [line[4] for line in cells(comparison)] == ["3.0", "6.0 (1 of 2 seeds)"]
+    assert [line[5] for line in cells(comparison)] == ["3.0", "6.0 (1 of 2 seeds)"]
     assert header(comparison)[-1] == "simulated s to target"
 
 
@@ -68,9 +71,9 @@ def test_relative_change_against_another_row_by_hand():
     assert comparison.relative_changes(("B", "aca")) == pytest.approx([1.25, -0.625])
     assert header(comparison)[-1] == "relative change %"
     assert [line[-1] for line in cells(comparison)] == ["", "+31.25 ± 132.58"]
-    assert remarks(comparison) == [
+    assert remarks(comparison)[-1] == (
         "Relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
-    ]
+    )
 
 
 def test_a_row_without_an_accuracy_in_common_has_no_change():

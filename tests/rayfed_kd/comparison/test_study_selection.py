@@ -197,3 +197,27 @@ def test_study_given_to_run_is_told(tmp_path):
 def test_folder_of_a_run_is_not_a_comparisons_to_set(tmp_path):
     with pytest.raises(RecipeError, match="a comparison gives each run its folder; expected --folder"):
         select_studies(["configs/quickstart.yaml"], ["results.folder=there"])
+
+
+def test_seeds_are_added_to_those_that_are_there(tables, tmp_path):
+    """Of seeds 1, 2, 3 the study's; 4 was added before; 5 was cut off in the second table."""
+    for table in ("lr-.1", "lr-.2"):
+        for label in ("A", "B"):
+            for seed in (1, 2, 3, 4):
+                folder = tmp_path / "runs" / table / f"{label}-seed{seed}"
+                folder.mkdir(parents=True)
+                (folder / "summary.json").touch()
+    (tmp_path / "runs" / "lr-.1" / "A-seed5").mkdir()
+    (tmp_path / "runs" / "lr-.1" / "A-seed5" / "summary.json").touch()
+    (tmp_path / "runs" / "lr-.2" / "B-seed7.running").mkdir()
+    assert _seeds(tables, add_seeds=0) == [1, 2, 3, 4]
+    assert _seeds(tables, add_seeds=1) == [1, 2, 3, 4, 5]
+    assert _seeds(tables, add_seeds=3) == [1, 2, 3, 4, 5, 7, 8]
+    # Of the first table alone 5 is not cut off in row A, but row B lacks it.
+    assert _seeds(tables, add_seeds=0, tables=["lr .1"], only=["A"]) == [1, 2, 3, 4, 5]
+
+
+def _seeds(path, **selection):
+    selected = select_studies([str(path)], **selection)
+    assert len({tuple(study.seeds) for study in selected}) == 1
+    return list(selected[0].seeds)

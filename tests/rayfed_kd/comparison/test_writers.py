@@ -23,16 +23,17 @@ def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_repor
     assert r"| B \| b\| (aca) | 60.00" in text
     (table,) = comparison_section("x", text).tables
     assert [row[0] for row in table.rows] == ["A (aca)", "B | b| (aca)"]
-    assert {len(row) for row in (table.header, *table.rows)} == {4}
+    assert {len(row) for row in (table.header, *table.rows)} == {5}
 
 
 def test_latex_is_for_booktabs_and_escaped():
     lines = render_latex(compared(title="x")).splitlines()
     assert lines[0] == "% x; last round, mean ± sample deviation over 2 seeds."
-    assert lines[1] == r"\begin{tabular}{lrrr}"
-    assert lines[2] == r"\toprule"
-    assert lines[5] == r"A (aca) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 \\"
-    assert r"official test \%" in lines[3]
+    assert lines[1].startswith("% Difference: ")
+    assert lines[3] == r"\begin{tabular}{lrrrr}"
+    assert lines[4] == r"\toprule"
+    assert lines[7] == r"A (aca) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 &  \\"
+    assert r"official test \%" in lines[5]
     assert lines[-3] == r"\bottomrule"
     assert lines[-1] == r"\end{tabular}"
 
@@ -46,7 +47,7 @@ def test_latex_prints_what_was_shortened_and_not_only_as_a_comment():
     }
     note = render_latex(compared(title="x; 5 rounds & 1 seed", published=[named])).splitlines()[-2]
     assert note.startswith(
-        r"\multicolumn{4}{p{\linewidth}}{\footnotesize x; 5 rounds \& 1 seed; last round, "
+        r"\multicolumn{5}{p{\linewidth}}{\footnotesize x; 5 rounds \& 1 seed; last round, "
     )
     assert r"here differs: 20 \% of N" in note
     assert note.endswith(r"} \\")
@@ -122,4 +123,4 @@ def test_latex_prints_every_character_of_a_label_as_it_is(label, printed):
 def test_line_break_in_a_title_does_not_end_latexs_comment():
     lines = render_latex(compared(title="first\nsecond")).splitlines()
     assert lines[0].startswith("% first second; last round")
-    assert lines[1].startswith(r"\begin{tabular}")
+    assert all(line.startswith("%") for line in lines[: lines.index(r"\begin{tabular}{lrrrr}")])

@@ -1,11 +1,16 @@
 """What a run prints without a terminal, word for word."""
 
 import io
+import re
+import time
 from pathlib import Path
 
 import pytest
 
 from rayfed_kd.results.console import RunConsole, format_bytes
+from rayfed_kd.results.live_line import fitting
+from rayfed_kd.results.ticker import Ticker
+from rayfed_kd.results.time_left import TimeLeft, clock_text
 
 EVENT = {
     "round": 3,
@@ -35,14 +40,15 @@ def test_round_is_one_plain_line():
     console = RunConsole(stream)
     console.round(EVENT)
     assert stream.getvalue() == (
-        "round 3/10  aca amp 0.412 wlp 0.100  ce 1.200  kl 0.330  up 1.5 KiB down 3.0 MiB  2.1 s\n"
+        "round 3/10  2.1 s  0:00:15 left  aca amp 0.412 wlp 0.100  ce 1.200  kl 0.330  "
+        "up 1.5 KiB down 3.0 MiB\n"
     )
 
 
 def test_round_without_evaluation_says_what_there_is():
     stream = io.StringIO()
     RunConsole(stream).round({**EVENT, "metrics": {}, "losses": {}})
-    assert stream.getvalue() == "round 3/10  up 1.5 KiB down 3.0 MiB  2.1 s\n"
+    assert stream.getvalue() == "round 3/10  2.1 s  0:00:15 left  up 1.5 KiB down 3.0 MiB\n"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def test_round_without_evaluation_says_what_there_is():
 def test_values_that_are_not_there_are_left_out(absent):
     stream = io.StringIO()
     RunConsole(stream).round({**EVENT, "losses": {}, **absent})
-    assert stream.getvalue() == "round 3/10  up 1.5 KiB down 3.0 MiB  2.1 s\n"
+    assert stream.getvalue() == "round 3/10  2.1 s  0:00:15 left  up 1.5 KiB down 3.0 MiB\n"
 
 
 def test_without_a_terminal_there_are_no_control_characters():
@@ -77,9 +83,114 @@ def test_live_display_keeps_the_last_evaluation(monkeypatch):
     console.round({**EVENT, "round": 4, "metrics": {}})
     console.message("still there")
     console.stop()
-    after = stream.getvalue().partition("still there")[2]
-    assert "4/10" in after
-    assert "aca amp 0.412" in after
+    lines = plain(stream.getvalue()).split("still there")
+    assert "round 3/10  2.1 s  aca amp 0.412 wlp 0.100  ce 1.200  kl 0.330" in lines[0]
+    assert re.search(r"round 4/10 [━╸╺]+ 0:00:1\d left aca amp 0.412 wlp 0.100  ce 1.200", lines[1])
+
+
+def plain(text):
+    """What a terminal shows, without colours and movements of the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A stream that rich takes for a terminal of 80 columns."""
+    for name, value in (("TERM", "xterm"), ("FORCE_COLOR", "1"), ("COLUMNS", "80")):
+        monkeypatch.setenv(name, value)
+    return io.StringIO()
+
+
+def test_live_line_fits_80_columns_and_begins_with_round_bar_and_time_left(terminal):
+    console = RunConsole(terminal)
+    console.start("quickstart.yaml")
+    console.round({**EVENT, "losses": {"a_loss_with_a_long_name": 1.0, "another_one": 2.0}, "sim_s": 1e6})
+    console.message("x")
+    console.stop()
+    lines = re.split(r"[\r\n]+", plain(terminal.getvalue()))
+    assert max(map(len, lines)) <= 80
+    live = [line.rstrip() for line in lines if "━" in line]
+    assert live
+    assert all(
+        re.match(r"round 3/10 [━╸╺]{20} 0:00:1\d left aca amp 0.412 wlp 0.100$", line) for line in live
+    )
+
+
+def test_before_the_first_round_it_says_what_it_waits_for(terminal):
+    console = RunConsole(terminal)
+    console.start("quickstart.yaml")
+    for phase in ("decoding mnist 40 %", "starting Ray"):
+        console.phase(phase)
+        console._line._live.refresh()
+    console.stop()
+    assert re.search(
+        r"decoding mnist 40 % 0:00:00.*starting Ray 0:00:00", plain(terminal.getvalue()), re.DOTALL
+    )
+
+
+def test_file_gets_a_line_for_each_phase_and_what_runs():
+    stream = io.StringIO()
+    console = RunConsole(stream)
+    for phase in ("decoding mnist", "decoding mnist 40 %", "decoding mnist 80 %", "starting Ray"):
+        console.phase(phase)
+    console.begin({"method": "fedkf", "data": "mnist, 6,000 of 60,000 training images (data.fraction 0.1)"})
+    console.phase("")
+    console.round(EVENT)
+    assert stream.getvalue().splitlines()[:-1] == [
+        "decoding mnist",
+        "starting Ray",
+        "method  fedkf",
+        "data    mnist, 6,000 of 60,000 training images (data.fraction 0.1)",
+    ]
+
+
+def test_file_gets_a_line_a_minute_in_long_rounds(monkeypatch):
+    monkeypatch.setattr(Ticker.__init__, "__defaults__", (0.02,))
+    stream = io.StringIO()
+    console = RunConsole(stream)
+    console.start("long.yaml")
+    wait_for(lambda: "round 1, for 0:00:00 so far\n" in stream.getvalue())
+    console.round(EVENT)
+    wait_for(lambda: "round 4/10, for 0:00:00 so far, about 0:00:15 left\n" in stream.getvalue())
+    console.stop()
+    lines = stream.getvalue()
+    time.sleep(0.05)
+    assert stream.getvalue() == lines
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_time_left_is_the_mean_of_the_last_rounds_without_the_first():
+    seconds = 0.0
+    left = TimeLeft(lambda: seconds)
+    assert left.seconds() is None
+    left.note({"round": 1, "rounds": 5, "round_s": 30.0})
+    assert left.seconds() == 120.0
+    left.note({"round": 2, "rounds": 5, "round_s": 2.0})
+    left.note({"round": 3, "rounds": 5, "round_s": 4.0})
+    assert left.seconds() == 6.0
+    seconds = 1.0
+    assert left.seconds() == 5.0
+    seconds = 100.0  # a round that takes longer than others
+    assert left.seconds() == 3.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00:00"), (59.6, "0:01:00"), (3725, "1:02:05"), (360000, "100:00:00")]
+)
+def test_seconds_are_told_as_a_clock_does(seconds, text):
+    assert clock_text(seconds) == text
+
+
+def test_facts_are_shown_whole_or_not_at_all():
+    assert fitting(["aca amp 0.412", "ce 1.2"], 21) == "aca amp 0.412  ce 1.2"
+    assert fitting(["aca amp 0.412", "ce 1.2"], 20) == "aca amp 0.412"
+    assert fitting(["aca amp 0.412"], 3) == ""
 
 
 def test_dumb_terminal_gets_plain_lines(monkeypatch):
@@ -89,7 +200,7 @@ def test_dumb_terminal_gets_plain_lines(monkeypatch):
     console = RunConsole(stream)
     console.start("quickstart.yaml")
     console.round(EVENT)
-    assert "round 3/10  aca amp 0.412" in stream.getvalue()
+    assert "round 3/10  2.1 s  0:00:15 left  aca amp 0.412" in stream.getvalue()
 
 
 def test_brackets_in_names_are_shown_as_they_are():

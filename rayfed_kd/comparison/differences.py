@@ -1,0 +1,120 @@
+"""Paired differences of two rows: their mean over seeds, its 95 % interval, and what it tells.
+
+Two rows with one seed have the same data, partition and first weights. So their difference, seed by seed,
+varies less than either row, and its interval tells what means and deviations of the rows cannot.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+CONFIDENCE = 0.95
+MOST_SEEDS = 1000  # where even so many would not decide, the difference is as good as none
+
+Verdict = Literal["shown", "not shown", "contradicted"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row's value less another's, over the seeds that both have.
+
+    Attributes:
+        by_seed: seed -> difference.
+        mean: over seeds.
+        deviation: sample deviation over seeds.
+        half_width: of the 95 % interval of the mean, by Student's t with seeds - 1 degrees of freedom.
+    """
+
+    by_seed: Mapping[int, float]
+    mean: float
+    deviation: float
+    half_width: float
+
+    @property
+    def low(self) -> float:
+        """The interval's lower end."""
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        """The interval's upper end."""
+        return self.mean + self.half_width
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval leaves out zero: then the rows' order is more than chance."""
+        return not self.low <= 0.0 <= self.high
+
+    def verdict(self, margin: float = 0.0) -> Verdict:
+        """What the difference says of the claim that it is above minus `margin`.
+
+        Args:
+            margin: by how much the first row may be below the second, and still count as equal to it.
+
+        Returns: `shown` if the whole interval is above, `contradicted` if it is below, else `not shown`.
+        """
+        if self.low > -margin:
+            return "shown"
+        return "contradicted" if self.high < -margin else "not shown"
+
+    def seeds_to_decide(self) -> int | None:
+        """How many seeds it takes in all until zero is left out, if mean and deviation stay as they are.
+
+        Returns: at least the number that there is; None: not even with `MOST_SEEDS`.
+        """
+        first = len(self.by_seed)
+        # The half width falls with the number of seeds: the least number by halving.
+        if not self.excludes_zero_with(MOST_SEEDS):
+            return None
+        low, high = first, max(first, MOST_SEEDS)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.excludes_zero_with(middle) else (middle + 1, high)
+        return low
+
+    def excludes_zero_with(self, seeds: int) -> bool:
+        """Whether zero would lie outside the interval of so many seeds with this mean and deviation."""
+        return abs(self.mean) > half_width(self.deviation, seeds)
+
+
+def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
+    """The difference of two rows.
+
+    Args:
+        ours, theirs: seed -> value.
+
+    Returns: ours less theirs; None with fewer than two seeds in common, which have no interval.
+    """
+    by_seed = {seed: value - theirs[seed] for seed, value in ours.items() if seed in theirs}
+    if len(by_seed) < 2:
+        return None
+    mean, deviation = statistics.fmean(by_seed.values()), statistics.stdev(by_seed.values())
+    return Difference(by_seed, mean, deviation, half_width(deviation, len(by_seed)))
+
+
+def half_width(deviation: float, seeds: int) -> float:
+    """Half the width of the 95 % interval of a mean over seeds: t s / sqrt(n)."""
+    return student_t(seeds - 1) * deviation / math.sqrt(seeds)
+
+
+@cache
+def student_t(degrees: int) -> float:
+    """The two-sided 95 % point of Student's t distribution.
+
+    Args:
+        degrees: degrees of freedom, at least 1.
+    """
+    import mpmath  # torch depends on it; scipy has this as one call, and would be 40 MB more to install
+
+    def beyond(t: float) -> object:
+        """The probability of a value beyond -t or t, less what the interval leaves out."""
+        x = degrees / (degrees + t * t)
+        return mpmath.betainc(degrees / 2, 0.5, 0, x, regularized=True) - (1 - CONFIDENCE)
+
+    # 12.71 with one degree of freedom, 1.96 with infinitely many.
+    return float(mpmath.findroot(beyond, (1.9, 13.0), solver="anderson"))

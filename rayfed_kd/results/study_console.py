@@ -1,0 +1,137 @@
+"""What a comparison and a search show while their runs go on: how far each is, and the time left for all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from rich.console import Console
+
+from rayfed_kd.results.live_line import LiveLine, Shown
+from rayfed_kd.results.ticker import Ticker
+from rayfed_kd.results.time_left import clock_text, left_text
+
+
+class Work:
+    """How far the runs of a comparison or a search are. Its methods may be called from any thread.
+
+    Args:
+        clock: gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._rounds: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._begun: dict[str, int] = {}
+        self._over: set[str] = set()
+        self._started: float | None = None
+        self.phase = ""
+
+    def expect(self, name: str, rounds: int) -> None:
+        """Note a run that is to be done, with its number of rounds."""
+        with self._lock:
+            self._rounds[name] = rounds
+
+    def round(self, name: str, index: int) -> None:
+        """Note that a run has ended a round."""
+        with self._lock:
+            if self._started is None:
+                self._started, self.phase = self._clock(), ""
+            # A run's first round here says where it went on; the time until then is no measure.
+            self._begun.setdefault(name, index)
+            self._done[name] = index
+
+    def end(self, name: str) -> None:
+        """Note that a run is over, with all its rounds or fewer."""
+        with self._lock:
+            self._over.add(name)
+
+    def seconds_left(self) -> float | None:
+        """Estimated seconds until all runs are over, as fast as rounds were so far; None: not known yet."""
+        with self._lock:
+            here = sum(done - self._begun[name] for name, done in self._done.items())
+            if self._started is None or not here:
+                return None
+            names = self._rounds.keys() - self._over
+            missing = sum(self._rounds[name] - self._done.get(name, 0) for name in names)
+            return missing * (self._clock() - self._started) / here
+
+    def share(self) -> float:
+        """The share of all rounds that is done; those of a run that is over count as done."""
+        with self._lock:
+            done = sum(r if n in self._over else self._done.get(n, 0) for n, r in self._rounds.items())
+            return done / max(1, sum(self._rounds.values()))
+
+    def counts(self) -> tuple[int, int]:
+        """How many runs are over, and how many there are."""
+        with self._lock:
+            return len(self._over), len(self._rounds)
+
+    def running(self) -> list[str]:
+        """The runs under way with their rounds, as `A, seed 1 12/50`."""
+        with self._lock:
+            return [
+                f"{name} {done}/{self._rounds[name]}"
+                for name, done in self._done.items()
+                if name not in self._over
+            ]
+
+
+@contextmanager
+def shown_work(noun: str) -> Iterator[StudyConsole]:
+    """Show runs on standard output while the block runs.
+
+    Args:
+        noun: what they are called.
+    """
+    console = StudyConsole(noun)
+    try:
+        yield console
+    finally:
+        console.stop()
+
+
+class StudyConsole:
+    """Shows a comparison or a search. A terminal gets a live line, a file or pipe a line a minute.
+
+    Args:
+        noun: what the runs are called: runs or trials.
+        stream: where to write; None: standard output.
+    """
+
+    def __init__(self, noun: str, stream: IO[str] | None = None) -> None:
+        self.work, self._noun = Work(), noun
+        self._began = time.monotonic()
+        self._console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
+        live = self._console.is_interactive
+        self._line = LiveLine(self._console, self._shown) if live else None
+        self._ticker = None if live else Ticker(self._minute_passed)
+
+    def message(self, text: str) -> None:
+        """Print a line; a live line stays below it."""
+        self._console.print(text)
+
+    def stop(self) -> None:
+        """End the live line. May be called again."""
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+        if self._ticker is not None:
+            self._ticker.stop()
+
+    def _shown(self) -> Shown:
+        over, total = self.work.counts()
+        left = self.work.seconds_left()
+        if not total or (left is None and not self.work.running()):
+            since = clock_text(time.monotonic() - self._began)
+            return Shown(self.work.phase or "preparing", None, since, ())
+        return Shown(f"{over}/{total} {self._noun}", self.work.share(), left_text(left), self.work.running())
+
+    def _minute_passed(self) -> None:
+        shown = self._shown()
+        left = f"about {shown.left}" if shown.left and shown.done is not None else shown.left
+        self.message("; ".join(filter(None, (shown.head, left, ", ".join(shown.facts)))))

@@ -1,0 +1,152 @@
+"""Paired differences, their intervals and verdicts, by hand and by the printed table of Student's t."""
+
+import math
+
+import pyarrow.parquet as pq
+import pytest
+from known_comparison import compared
+
+from rayfed_kd.comparison.checking import check_study
+from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.curves import Curve
+from rayfed_kd.comparison.differences import Difference, paired_difference, student_t
+from rayfed_kd.comparison.study_tables import without_rows
+from rayfed_kd.comparison.table_text import cells, claim_cells, header, remarks
+from rayfed_kd.comparison.writers.files import write_comparison
+from rayfed_kd.comparison.writers.latex import render_latex
+from rayfed_kd.comparison.writers.markdown import render_markdown
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.reporting.paper_sections import comparison_section
+
+B_ABOVE_A = {"says": "B above A", "higher": "B", "lower": "A"}
+
+
+@pytest.mark.parametrize(
+    ("degrees", "printed"), [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (30, 2.042), (120, 1.980)]
+)
+def test_students_t_is_that_of_the_printed_table(degrees, printed):
+    assert student_t(degrees) == pytest.approx(printed, abs=5e-4)
+
+
+def test_interval_by_hand():
+    """Differences 1, 2, 3: mean 2, deviation 1, half width 4.303 / sqrt(3) = 2.484."""
+    difference = paired_difference({1: 2.0, 2: 4.0, 3: 6.0}, {3: 3.0, 2: 2.0, 1: 1.0, 9: 5.0})
+    assert difference.by_seed == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert (difference.mean, difference.deviation) == (2.0, 1.0)
+    assert (difference.low, difference.high) == pytest.approx((2 - 2.484, 2 + 2.484), abs=1e-3)
+    assert not difference.decided
+
+
+def test_one_seed_in_common_has_no_interval():
+    assert paired_difference({1: 0.5, 2: 0.6}, {2: 0.5, 3: 0.4}) is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "margin", "verdict"),
+    [
+        (2.0, 0.0, "shown"),
+        (0.5, 0.0, "not shown"),
+        (-0.5, 0.0, "not shown"),
+        (-2.0, 0.0, "contradicted"),
+        (-0.5, 1.6, "shown"),  # at least equal, within 1.6: [-1.5, .5] lies above -1.6
+        (-0.5, 1.4, "not shown"),
+        (-3.0, 1.4, "contradicted"),
+    ],
+)
+def test_verdict_by_the_interval_alone(mean, margin, verdict):
+    assert Difference({1: mean, 2: mean}, mean, 0.1, 1.0).verdict(margin) == verdict
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.2, 0.354), (-0.01, 0.02), (0.3, 0.1)])
+def test_seeds_to_decide_are_the_fewest(mean, deviation):
+    difference = Difference({1: mean, 2: mean}, mean, deviation, student_t(1) * deviation / math.sqrt(2))
+    seeds = difference.seeds_to_decide()
+    assert abs(mean) > student_t(seeds - 1) * deviation / math.sqrt(seeds)
+    assert abs(mean) <= student_t(seeds - 2) * deviation / math.sqrt(seeds - 1)
+
+
+def test_no_number_of_seeds_decides_no_difference():
+    assert Difference({1: 0.1, 2: -0.1}, 0.0, 0.141, 1.27).seeds_to_decide() is None
+
+
+def test_difference_to_the_first_row_stands_in_the_table_by_hand():
+    """Last two: A .5 and .7, B .55 and .25: +5 and -45, mean -20, deviation 35.36, half width 12.706 * 25."""
+    comparison = compared()
+    assert header(comparison)[-1] == "difference to A [95 % interval]"
+    assert [line[-1] for line in cells(comparison)] == ["", "-20.00 [-337.66, +297.66], undecided"]
+    # 15 seeds: 2.145 * 35.36 / sqrt(15) = 19.6 < 20; 14: 2.160 * 35.36 / sqrt(14) = 20.4. Two are there.
+    assert remarks(comparison)[-1].endswith("(`--add-seeds N` runs them): B (aca) 13.")
+
+
+def test_difference_to_a_named_row_of_the_same_model():
+    comparison = compared(baseline="B")
+    for seed, value in ((1, 0.5), (2, 0.6)):
+        comparison.curves["A", "oca", seed, "server_accuracy"] = Curve([6], [value], [1], [None])
+        comparison.curves["B", "oca", seed, "server_accuracy"] = Curve([6], [0.1], [1], [None])
+    assert comparison.baseline(("A", "oca")) == ("B", "oca")
+    assert comparison.difference(("A", "oca")).by_seed == pytest.approx({1: 0.4, 2: 0.5})
+    assert comparison.difference(("B", "oca")) is None
+
+
+def test_without_a_second_seed_there_is_no_column():
+    comparison = compared(seeds=[1])
+    assert "difference" not in " ".join(header(comparison))
+    assert not any("Difference" in remark for remark in remarks(comparison))
+
+
+def test_claims_get_a_verdict_everywhere(tmp_path):
+    """B's bytes are half of A's in each seed, so the interval is that one number."""
+    fewer = {"says": "B sends less", "higher": "A", "lower": "B", "metric": "bytes"}
+    comparison = compared(claims=[B_ABOVE_A, fewer])
+    first, second = claim_cells(comparison)
+    assert first == [
+        "B above A",
+        "official test %, mean of last: B (aca) less A (aca)",
+        "-20.00 [-337.66, +297.66]",
+        "not shown",
+    ]
+    assert second[1] == "MiB sent: A (aca) less B (aca)"
+    assert second[3] == "shown"
+    assert "| B sends less | MiB sent: " in render_markdown(comparison)
+    assert r"B sends less & \multicolumn{4}{l}{MiB sent: " in render_latex(comparison)
+    tables = comparison_section("x", render_markdown(comparison)).tables
+    assert [row[-1] for row in tables[1].rows] == ["not shown", "shown"]
+    write_comparison(comparison, tmp_path)
+    rows = pq.read_table(tmp_path / "comparison.parquet").to_pylist()
+    (row,) = (row for row in rows if row["statistic"] == "difference to A")
+    assert (row["run"], row["mean"], row["low"]) == pytest.approx(("B", -0.2, -3.3766), abs=1e-3)
+
+
+def test_claim_about_the_whole_curve():
+    """A .5 and .7 on average over all three evaluations, B .4 and .2."""
+    (judged,) = compared(claims=[{**B_ABOVE_A, "statistic": "mean of all"}]).judged_claims()
+    assert judged.difference.by_seed == pytest.approx({1: -0.1, 2: -0.5})
+
+
+@pytest.mark.parametrize(
+    "study", [{"seeds": [1]}, {"claims": [{**B_ABOVE_A, "lower": {"run": "A", "model": "x"}}]}]
+)
+def test_claim_without_two_seeds_has_no_verdict(study):
+    (cells_of_claim,) = claim_cells(compared(**{"claims": [B_ABOVE_A], **study}))
+    assert cells_of_claim[2:] == ["", "no verdict: fewer than two seeds have both numbers"]
+
+
+def test_what_is_about_a_row_left_out_goes_with_it():
+    study = compared(claims=[B_ABOVE_A], baseline="A").study
+    left = without_rows(study, ["A"])
+    assert (left.claims, left.baseline) == ([], None)
+    assert without_rows(study, []).claims == study.claims
+    assert Comparison(left, {}).judged_claims() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("baseline", "C", r"baseline: 'C' is unknown; expected one of A, B b"),
+        ("claims", {"says": "x", "higher": "A", "lower": "C"}, r"claims\[0\]: 'C' is unknown"),
+    ],
+)
+def test_row_that_is_none_is_refused_before_the_first_run(study, key, value, message):
+    content = study.model_dump() | {key: [value] if key == "claims" else value}
+    with pytest.raises(RecipeError, match=message):
+        check_study(type(study).model_validate(content))
