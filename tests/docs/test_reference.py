@@ -207,5 +207,6 @@ def test_all_that_an_author_may_call_stands_under_one_heading():
     (author,) = (part["What an author may call"] for part in reference if "What an author may call" in part)
     pages = [page for entry in author for page in entry.values()]
     assert pages == ["reference/protocol.md", "reference/toolbox.md", "reference/parts.md"]
+    assert "\n## Contexts\n" in hook("api").sections()
     named = {"Source", "RawDataset", "Split", "Dataset", "Pool", "Classifier", "Generator", "check_method"}
     assert named <= {location.rpartition(".")[2] for location in directives("reference/parts.md")}
