@@ -10,7 +10,6 @@ from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
 from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.files import plain_folder
-from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.yaml_documents import read_yaml
 
 
@@ -76,7 +75,7 @@ def _is_study(source: str) -> bool:
     Raises: RecipeError if it cannot be read.
     """
     with naming(source):
-        content = read_yaml(find_file(source, "study", "recipe"), "study or recipe file")
+        content = read_yaml(source, "study", "recipe")
     return isinstance(content, dict) and "runs" in content
 
 

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from rayfed_kd.errors import RayfedError, RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import has_role
 
+LIBRARIES, STANDARD_LIBRARY = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
 LOCATION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 Base = TypeVar("Base")
 Options = TypeVar("Options", bound=BaseModel)
@@ -84,7 +86,10 @@ def load_object(location: str, path: str) -> Any:
 def blame(error: BaseException) -> str:
     """What somebody's own code raised, and in which line: one line in place of a stack trace."""
     frames = traceback.extract_tb(error.__traceback__)
-    line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    # Their line, not that of the library which they called; ours where theirs is none of the two.
+    own = [frame for frame in frames if not frame.filename.startswith((LIBRARIES, STANDARD_LIBRARY, "<"))]
+    last = (own or frames)[-1:]
+    line = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
     return f"{type(error).__name__}: {shortened(' '.join(str(error).split()), 300)}{line}"
 
 
@@ -138,12 +143,6 @@ def load_class(name: str, registered: Mapping[str, str], base: type[Base], path:
         path: where in the recipe the name stands, for the message.
     Raises: RecipeError if there is no such class, it is no subclass of `base`, or a method is not defined.
     """
-    if ":" not in name and name not in registered:
-        known = ", ".join(registered)
-        raise RecipeError(
-            f"{path} = {shown(name)}: expected one of {known}, or package.module:Object.",
-            hint=nearest(name, registered),
-        )
     location = locate(name, registered, path)
     loaded = load_object(location, path)
     if not (isinstance(loaded, type) and issubclass(loaded, base)):
