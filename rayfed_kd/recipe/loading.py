@@ -36,11 +36,32 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
             raw = _read_recipe(path)
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
+        before = raw
         for override in overrides:
             raw = overridden(raw, override)
+        _check_fraction(before, raw, overrides)
         recipe = validate(Recipe, raw)
     recipe._header = "" if path is None else header(path)
     return recipe
+
+
+def _check_fraction(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse other data with the share that the recipe takes of its own.
+
+    Raises: RecipeError that says what to write.
+    """
+    old, new = (recipe.get("data") for recipe in (before, after))
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return
+    fraction = new.get("fraction", 1)
+    said = any(override.partition("=")[0] in ("data", "data.fraction") for override in overrides)
+    if said or fraction == 1 or old.get("name") == new.get("name"):
+        return
+    raise RecipeError(
+        f"data.name = {shown(new.get('name'))}: the recipe takes the fraction {shown(fraction)} of "
+        f"{old.get('name', 'its own data')}, which was not chosen for other data; expected data.fraction=1 "
+        f"beside it for all training images, or data.fraction={fraction} to keep the share"
+    )
 
 
 def _read_recipe(path: Path) -> dict[str, Any]:

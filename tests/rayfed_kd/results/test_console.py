@@ -100,7 +100,9 @@ def test_live_line_fits_80_columns_and_begins_with_round_bar_and_time_left(termi
     assert max(map(len, lines)) <= 80
     live = [line.rstrip() for line in lines if "━" in line]
     assert live
-    assert all(re.match(r"round 3/10 [━╸╺]{20} 0:00:1\d left aca amp 0.412 wlp 0.100$", line) for line in live)
+    assert all(
+        re.match(r"round 3/10 [━╸╺]{20} 0:00:1\d left aca amp 0.412 wlp 0.100$", line) for line in live
+    )
 
 
 def test_before_the_first_round_it_says_what_it_waits_for(terminal):
