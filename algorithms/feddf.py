@@ -35,6 +35,7 @@ from rayfed_kd.protocol import (
     FlatModule,
     Message,
     MethodOptions,
+    OptimizerName,
     OptimizerRecipe,
     RecipeError,
     Replies,
@@ -53,7 +54,7 @@ from rayfed_kd.toolbox.public_data import paired_batches
 class DistillationOptimizer(OptimizerRecipe):
     """The server's optimiser; what is not given is as released."""
 
-    name: Literal["sgd", "adam"] = "adam"
+    name: OptimizerName = "adam"
     lr: float = Field(0.001, gt=0, description="learning rate of the first step")
 
 

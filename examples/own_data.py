@@ -1,4 +1,4 @@
-"""Data of your own: a folder of images, and a CSV file. A data set is one marked function.
+"""Short forms of the package's sources `image_folder` and `csv`, to be changed. Each is one marked function.
 
 From the folder of this file:
 

@@ -2,7 +2,8 @@
 
     import rayfed_kd
 
-    result = rayfed_kd.run("configs/quickstart.yaml", ["rounds=3"])
+    result = rayfed_kd.run("quickstart", rounds=3)
+    print(result)
 
 Importing this package loads neither torch nor Ray; what needs them loads them when called.
 """
@@ -12,32 +13,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rayfed_kd.comparison.compare import compare
+    from rayfed_kd.experiment.exported_model import load
     from rayfed_kd.experiment.exporting import export
+    from rayfed_kd.experiment.partitioning import partition
     from rayfed_kd.experiment.preparation import prepare
     from rayfed_kd.experiment.result import Result
     from rayfed_kd.experiment.resuming import resume
     from rayfed_kd.experiment.running import run
     from rayfed_kd.recipe.roles import data_source, model_builder, partition_scheme
+    from rayfed_kd.reporting.page import report
+    from rayfed_kd.results.tables import read_table
     from rayfed_kd.tuning.tune import tune
 
 _MODULES = {
     "Result": "experiment.result",
+    "compare": "comparison.compare",
     "data_source": "recipe.roles",
     "export": "experiment.exporting",
+    "load": "experiment.exported_model",
     "model_builder": "recipe.roles",
+    "partition": "experiment.partitioning",
     "partition_scheme": "recipe.roles",
     "prepare": "experiment.preparation",
+    "read_table": "results.tables",
+    "report": "reporting.page",
     "resume": "experiment.resuming",
     "run": "experiment.running",
     "tune": "tuning.tune",
 }
 __all__ = [
     "Result",
+    "compare",
     "data_source",
     "export",
+    "load",
     "model_builder",
+    "partition",
     "partition_scheme",
     "prepare",
+    "read_table",
+    "report",
     "resume",
     "run",
     "tune",
@@ -50,3 +66,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(f"rayfed_kd.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'rayfed_kd' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What completion offers: the names for users, also before they are loaded."""
+    return sorted({*__all__, *globals()})

@@ -247,7 +247,7 @@ class Host:
         setting = self._setting
         indices = setting.partition.train[facts.client]
         model = setting.model_of(facts.client)
-        share = ClientData(indices, setting.recipe.data.augment, setting.recipe.local, model)
+        share = ClientData(indices, setting.recipe.data.augment, setting.local_in(facts.round), model)
         return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
 
     def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:

@@ -10,6 +10,7 @@ import ray
 
 from cluster.ray_backend.host_calls import LOST, cause_of_loss, explained
 from cluster.ray_backend.jobs import Job
+from cluster.ray_backend.patience import FIRST_S, LOOK_S, MULTIPLE
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
 
@@ -42,6 +43,7 @@ class ClientHosts:
         self._by_client = {client: one.hosts for one in plan.classes for client in one.clients}
         self.building = set(self._every)
         self._new = set(self._every)  # hosts that were never built
+        self._longest_s: float | None = None  # seconds that the longest first build took
         self.gone: dict[int, str] = {}
         self._fault: Exception | None = None  # why no host can be built
 
@@ -72,24 +74,26 @@ class ClientHosts:
     async def build(self, host: int, lost: str) -> None:
         """Build a new or restarted host as soon as it answers. Until then no other call is sent to it.
 
+        A process that gives no answer is killed, and its successor built; after SILENCES the host is gone.
+        A restarted one may take ANSWER_S. A new one may take MULTIPLE times as long as the longest that was
+        built, at least ANSWER_S, and FIRST_S before any was built.
+
         Args:
             host: the host's number.
             lost: why it was lost, for the message if it never answers.
         """
         silences = 0
-        # A first build has no limit: a thousand processes that start on one machine take long.
-        limit_s = None if host in self._new else ANSWER_S
         for _ in range(int(RESTART_S / POLL_S)):
             try:
                 built = self.actors[host].build.remote(self._blueprint, host, self._plan)
-                await asyncio.wait_for(asyncio.wrap_future(built.future()), limit_s)
+                await self._answer(host, asyncio.wrap_future(built.future()))
                 self.building.discard(host)
                 self._new.discard(host)
                 return
-            except TimeoutError:
+            except TimeoutError as error:
                 # Taken for lost by its callers, the process may live on, and hang in the call that it had.
                 ray.kill(self.actors[host], no_restart=False)
-                lost, silences = f"gave no answer for {ANSWER_S:g} s", silences + 1
+                lost, silences = str(error), silences + 1
                 if silences == SILENCES:
                     break
             except ray.exceptions.ActorUnavailableError:  # it is starting, or no machine has room for it now
@@ -103,6 +107,27 @@ class ClientHosts:
         # It stays in `building`, so that no job is sent to it.
         self._new.discard(host)
         self.gone[host] = lost
+
+    async def _answer(self, host: int, answer: asyncio.Future[Any]) -> None:
+        """Wait until a build has ended. Raises: what it raised; TimeoutError if it takes too long."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while not answer.done():
+            limit_s, took_s = self._limit_s(host), loop.time() - began
+            if took_s >= limit_s:
+                answer.cancel()
+                raise TimeoutError(f"gave no answer for {limit_s:g} s")
+            # In short waits, as the limit grows while others are built: of a thousand processes that start on
+            # one machine the last answers long after the first.
+            await asyncio.wait({answer}, timeout=min(LOOK_S, limit_s - took_s))
+        answer.result()
+        if host in self._new:
+            self._longest_s = max(self._longest_s or 0.0, loop.time() - began)
+
+    def _limit_s(self, host: int) -> float:
+        if host not in self._new:
+            return ANSWER_S
+        return FIRST_S if self._longest_s is None else max(ANSWER_S, MULTIPLE * self._longest_s)
 
     def hopeless(self, job: Job) -> Exception | None:
         """Why no host can ever run a job; None if one can, or may come back."""

@@ -187,8 +187,8 @@ def survey() -> list[Surveyed]:
     surveyed = []
     for place, node in enumerate(nodes):
         other = held[(place + 1) % len(nodes)]
-        # The array must be there before a get of it is timed.
-        ray.wait([other])
+        # The array must be made before a get of it is timed, and must not be brought to this machine before.
+        ray.wait([other], fetch_local=False)
         machine, gpus, known, put_s, get_s = _result(node, _start(probe, node, [other]))
         rates = (PROBE_BYTES / 1e6 / seconds for seconds in (put_s, get_s))
         surveyed.append(Surveyed(node, _address(node), machine, gpus, differences(identity(), known), *rates))

@@ -16,7 +16,7 @@ import ray
 
 from cluster.ray_backend.machines import ray_nodes
 from cluster.ray_backend.placement import rooms
-from cluster.ray_backend.private_ray import private_environment
+from cluster.ray_backend.private_ray import end_needless_processes, private_environment
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
@@ -37,12 +37,13 @@ class RaySession:
         recipe: for the server's share of cores.
         address: HOST:PORT, or None.
         runs: how many servers there will be at a time; no more than cores are counted.
-    Raises: RecipeError from `ready` if nothing answers at `address`: Ray would hang.
+    Raises: RecipeError from `ready` if nothing answers at `address`, as Ray would hang, or if this process is
+        connected to the Ray at another address.
     """
 
     def __init__(self, recipe: Recipe, address: str | None, runs: int = 1) -> None:
         self._recipe, self._runs = recipe, runs
-        self._address = address or os.environ.get("RAY_ADDRESS")
+        self._asked, self._address = address, address or os.environ.get("RAY_ADDRESS")
         self._foreign = ray.is_initialized()  # in a notebook or a test: somebody else's, left as it is
         self._thread = threading.Thread(target=self._live, name="ray")
         self._started, self._over = threading.Event(), threading.Event()
@@ -55,7 +56,7 @@ class RaySession:
     def ready(self) -> None:
         """Wait until Ray is connected.
 
-        Raises: RecipeError if nothing answers at the address.
+        Raises: RecipeError if nothing answers at the address, or it is not that of this process's Ray.
         """
         self._started.wait()
         if self._error is not None:
@@ -69,6 +70,9 @@ class RaySession:
     def _live(self) -> None:
         """Start and end Ray in one thread: Ray's processes are killed when the thread that made them ends."""
         if self._foreign:
+            # RAY_ADDRESS is left alone: this process's Ray was started in spite of it.
+            if self._asked is not None:
+                self._error = _mismatch(self._asked)
             self._started.set()
             return
         try:
@@ -78,6 +82,26 @@ class RaySession:
         self._started.set()
         self._over.wait()
         ray.shutdown()
+
+
+def _mismatch(address: str) -> RecipeError | None:
+    """What is wrong with an address, where this process is connected to a Ray; None: it is that Ray's."""
+    ours = ray.get_runtime_context().gcs_address
+    if address == "auto" or _resolved(address) == _resolved(ours):
+        return None
+    return RecipeError(
+        f"--address {shortened(address)}: this process is connected to the Ray at {ours}; expected that "
+        "address, or none, or ray.shutdown() before"
+    )
+
+
+def _resolved(address: str) -> tuple[str, str]:
+    """Host and port, with the host's number where it has one: localhost is 127.0.0.1."""
+    host, _, port = address.rpartition(":")
+    try:
+        return socket.gethostbyname(host), port
+    except (OSError, UnicodeError):
+        return host, port
 
 
 def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
@@ -106,6 +130,7 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
                 f"Ray did not start on this machine: {shortened(' '.join(str(error).split()), 300)}; try "
                 "again, or expected --local, which needs no Ray"
             ) from error
+    end_needless_processes()
 
 
 def check_address(address: str) -> None:

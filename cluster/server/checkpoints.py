@@ -159,7 +159,7 @@ class Checkpointer:
             round_index: the round of the checkpoint that the run continues from; 0: the run begins again.
         """
         for note in self._notes():
-            if int(note.stem.removeprefix("round-")) > round_index:
+            if _round_of(note) > round_index:
                 note.unlink()
         for path in self._folder.glob("round-*.safetensors"):
             if not path.with_suffix(".json").exists():
@@ -174,8 +174,8 @@ class Checkpointer:
 
     def _notes(self) -> list[Path]:
         """The checkpoints' notes, newest first."""
-        # The numbers have six digits, so that names sort as rounds do (up to round 999,999).
-        return sorted(self._folder.glob("round-*.json"), reverse=True)
+        # By number: names sort as text only up to round 999,999, as they have six digits at least.
+        return sorted(self._folder.glob("round-*.json"), key=_round_of, reverse=True)
 
 
 class _Arrays:
@@ -219,6 +219,10 @@ class _Arrays:
             listed.append({**plain, "elements": dict(dispatch.elements), "call": call})
         stored = [self.stored(pack(dict(message.resolve()))) for message in messages]
         return {"messages": stored, "dispatches": listed}
+
+
+def _round_of(note: Path) -> int:
+    return int(note.stem.removeprefix("round-"))
 
 
 def _load(path: Path, publish: Publish, device: torch.device | str) -> Snapshot:

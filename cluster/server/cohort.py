@@ -75,10 +75,11 @@ class EngineCohort(ObservedClients):
         self._dispatch(step, {client: self._publish(messages[client]) for client in sorted(messages)})
         return self._collected(sorted(messages), None)
 
-    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
+    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply | None]:
         """Start one client's step.
 
-        Returns: a function that waits for the reply and returns it. It raises BadReplyError for a bad one.
+        Returns: a function that waits for the reply and returns it. For a bad one it raises BadReplyError,
+            or, under `faults.bad_replies: drop`, counts it as dropped and gives None.
         Raises: RunError if the recipe has an attack, which needs all replies of an exchange together.
         """
         if self._run.poisoning is not None:
@@ -87,13 +88,21 @@ class EngineCohort(ObservedClients):
             )
         (number,) = self._dispatch(step, {client: self._publish(message)})
 
-        def wait() -> Reply:
+        def wait() -> Reply | None:
             while number not in self._arrived:
                 arrival = self._queue.next()
                 assert arrival is not None
                 # Replies arrive in the queue's order; this one may be another's, kept for its own `wait`.
                 self._arrived[arrival.dispatch.number] = arrival
-            reply = self._accepted(self._arrived.pop(number))
+            try:
+                reply = self._accepted(self._arrived.pop(number))
+            except BadReplyError:
+                if self._faults.bad_replies == "stop":
+                    raise
+                self.traffic.dropped += 1
+                # As after a broadcast: it takes no part in the round's later exchanges.
+                self._clients = [other for other in self._clients if other != client]
+                return None
             assert reply is not None  # only schedules without rounds have replies that are too old
             return reply
 
@@ -189,7 +198,7 @@ class EngineCohort(ObservedClients):
         """
         schedule, queue = self._schedule, self._queue
         deadline = queue.now + schedule.deadline_s(self._round)
-        replies: list[Reply] = []
+        replies: list[ReceivedReply] = []
         error: BadReplyError | None = None
         # With no client at work nothing can arrive: the update ends with the replies that it has.
         while len(queue):
@@ -226,6 +235,8 @@ class EngineCohort(ObservedClients):
         self.traffic.staleness += [reply.staleness for reply in replies]
         if self._run.poisoning is not None:
             replies = self._run.poisoning.replies(replies)
+            # Those of attackers have parts of their own now.
+            self._received += [reply.parts for reply in replies]
         collected = Replies(replies, self._run.rule)
         # A client without a usable reply takes no part in the round's later exchanges.
         silent = set(dispatched) - set(collected.clients)
@@ -234,7 +245,7 @@ class EngineCohort(ObservedClients):
         self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
         return collected
 
-    def _accepted(self, arrival: Arrival) -> Reply | None:
+    def _accepted(self, arrival: Arrival) -> ReceivedReply | None:
         """The reply, after its client's new state was kept; None, without that, if it is too stale."""
         dispatch, result = arrival.dispatch, arrival.result
         call, facts = dispatch.call, result.facts

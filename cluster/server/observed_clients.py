@@ -60,7 +60,7 @@ class ObservedClients:
         ]
         return Replies([ReceivedReply(client, future.result()) for client, future in started])
 
-    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
+    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply | None]:
         """Start one client's step; gives a function that waits for its reply."""
         _, future = self._observe(client, step, self._publish(message))
         return lambda: ReceivedReply(client, future.result())

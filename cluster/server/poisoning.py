@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cluster.server.replies import ReceivedParts
+from cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.protocol import Array, Handle, Method, Reply, to_array
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.attacks import attacked_parts, attackers, poisoned
@@ -36,7 +36,7 @@ class Poisoning:
         self._liars = attackers(recipe.attack, recipe.partition.clients, recipe.seed)
         self._parts = attacked_parts(recipe.attack, method.up, recipe.method.name)
 
-    def replies(self, replies: Sequence[Reply]) -> list[Reply]:
+    def replies(self, replies: Sequence[ReceivedReply]) -> list[ReceivedReply]:
         """The replies of an exchange, with the attackers' replies replaced."""
         changed: dict[int, dict[str, Array]] = {}
         for part in self._parts:
@@ -63,7 +63,7 @@ class Poisoning:
             [poisoned_rows.get(client, row) for client, row in zip(clients, rows, strict=True)]
         )
 
-    def _replaced(self, reply: Reply, changed: Mapping[str, Array] | None) -> Reply:
+    def _replaced(self, reply: ReceivedReply, changed: Mapping[str, Array] | None) -> ReceivedReply:
         if changed is None:
             return reply
         assert reply.handle is not None

@@ -20,10 +20,12 @@ from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.protocol import StalenessRule
+from rayfed_kd.recipe.local_training import OptimizerRecipe
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+from rayfed_kd.recipe.torch_optimizers import CLASSES, defaults
 
 ROOT = Path(__file__).parents[2]
 PAGE = "reference/recipe.md"
@@ -35,6 +37,7 @@ OPTIONS_BELOW = {
     "model": "[Models](#models)",
     "client_models.models": "[Models](#models)",
     "data": "[Data](#data_1)",
+    "local.optimizer": "[Optimisers](#optimisers)",
     "partition": "[Partitions](#partitions)",
     "schedule": "[Schedules](#schedules)",
     "clock": "[Clocks](#clocks)",
@@ -173,6 +176,22 @@ def clocks() -> str:
     return _things("clock", CLOCKS, lambda clock: clock.options_model())
 
 
+def optimizers() -> str:
+    """The optimisers of `torch.optim`, with all options and their defaults; SGD and Adam have two of ours."""
+    heading = ("optimiser", "class", "options", "example")
+    rows = []
+    for name, kind in CLASSES.items():
+        own = OptimizerRecipe(name=name)
+        options = {**defaults(name), "lr": own.lr, "weight_decay": own.weight_decay}
+        shown = {option: value for option, value in options.items() if option in defaults(name)}
+        rows.append((_code(name), _code(f"torch.optim.{kind}"), _flow(shown)[1:-1], _code(_optimizer(name))))
+    return markdown_table([heading, *rows])
+
+
+def _optimizer(name: str) -> str:
+    return f"local.optimizer={{name: {name}, lr: {OptimizerRecipe(name=name).lr}}}"
+
+
 def _things(kind: str, registered: Mapping[str, str], model_of: Callable[[Any], type[BaseModel]]) -> str:
     parts = []
     for name, location in registered.items():
@@ -224,6 +243,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "keys": keys,
     "methods": methods,
     "models": models,
+    "optimizers": optimizers,
     "data": data,
     "partitions": partitions,
     "schedules": schedules,

@@ -20,7 +20,7 @@ from rayfed_kd.batching.step_program import CannotBatchError, optimizers_of
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import ClientContext
 from rayfed_kd.toolbox.local_training import LocalSteps, OwnBatch, Phase
-from rayfed_kd.toolbox.optimizers import Moments, Optimizer
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 Rows = slice | Tensor  # which of a group's clients: all of them, or [m] int64
 
@@ -215,8 +215,9 @@ class _Update:
         parameters = stack.storage[:, : stack.gradients.shape[1]][:, first.part]
         self._parameters, self._gradients = list(parameters), list(stack.gradients[:, first.part])
         self._moments = [own.state() for own in optimizers] if first.begun else self._fresh(parameters)
+        self._steps = [own.steps for own in optimizers]
 
-    def _fresh(self, parameters: Tensor) -> list[Moments]:
+    def _fresh(self, parameters: Tensor) -> list[dict[str, Tensor]]:
         """Every client's moments before its first step, rows of one tensor; a counter is each one's own."""
         whole = self._rule.fresh(parameters)
         rows = {name: list(value) if value.dim() else None for name, value in whole.items()}
@@ -227,15 +228,23 @@ class _Update:
 
     def step(self, places: Sequence[int]) -> None:
         """Updates these clients' rows; their gradients stand in the stack's first rows."""
-        moments = [self._moments[place] for place in places]
-        self._rule.step(
-            [self._parameters[place] for place in places], self._gradients[: len(places)], moments
-        )
+        rows_by_factor: dict[float, list[int]] = {}
+        for row, place in enumerate(places):
+            factor = self._optimizers[place].factor_at(self._steps[place])
+            rows_by_factor.setdefault(factor, []).append(row)
+            self._steps[place] += 1
+        for factor, rows in rows_by_factor.items():
+            self._rule.step(
+                [self._parameters[places[row]] for row in rows],
+                [self._gradients[row] for row in rows],
+                [self._moments[places[row]] for row in rows],
+                factor,
+            )
 
     def hand_back(self) -> None:
-        """Gives every client's optimiser its moments."""
-        for optimizer, moments in zip(self._optimizers, self._moments, strict=True):
-            optimizer.go_on_from(moments)
+        """Gives every client's optimiser its moments and its count of steps."""
+        for optimizer, moments, steps in zip(self._optimizers, self._moments, self._steps, strict=True):
+            optimizer.go_on_from(moments, steps)
 
 
 def _leaves(stack: StackedModules, rows: Tensor) -> list[Tensor]:

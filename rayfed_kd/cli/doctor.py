@@ -37,12 +37,12 @@ def _torch_lines() -> Iterator[str]:
 
 
 def _data_lines() -> Iterator[str]:
-    from rayfed_kd.data import SOURCES
+    from rayfed_kd.data import OWN_FILES, SOURCES
     from rayfed_kd.data.loading import find_source
 
     folder = Path(os.environ.get("RAYFED_KD_DATA", "data"))
     yield f"data folder   {folder.resolve()}"
-    for name in SOURCES:
+    for name in (source for source in SOURCES if source not in OWN_FILES):
         try:
             source = find_source(name, None, {})
             yield f"  {name:<16}found, {len(source.files)} file(s)"

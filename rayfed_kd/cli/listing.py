@@ -236,7 +236,8 @@ def _walk_options(
         if inner is not None:
             yield from _walk_options(inner, parts[inner.__name__], parts, f"{prefix}{name}.")
     if model.model_config.get("extra") == "allow":
-        yield OptionRow(f"{prefix}*", "", "", "the options of what is named: `rayfed-kd models`")
+        others = getattr(model, "other_options", "the options of what is named: `rayfed-kd models`")
+        yield OptionRow(f"{prefix}*", "", "", others)
 
 
 def _default_text(default: Any) -> str:

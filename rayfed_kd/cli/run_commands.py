@@ -117,21 +117,23 @@ def _run_on_console(title: str, start: Callable[[RunConsole], Result], *, resume
     "--to",
     required=True,
     type=UserPath(),
-    help="File name; its suffix is replaced by .safetensors, .pt and .yaml.",
+    help="File name; its suffix is replaced by .safetensors, .pt, .yaml and .onnx.",
 )
 @click.option(
     "--client",
     type=int,
     help="The client whose model is exported, where each client has its own, as personal.",
 )
-def export(folder: str, model: str, to: str, client: int | None) -> None:
+@click.option("--onnx", is_flag=True, help="Write an ONNX file as well; the extra `onnx` has what it needs.")
+def export(folder: str, model: str, to: str, client: int | None, onnx: bool) -> None:
     """Export a model of the run in FOLDER as safetensors and as a torch state_dict.
 
-    The recipe is written beside it.
+    `rayfed_kd.load` makes a module of the safetensors file, with its preprocessing. The recipe is written
+    beside it.
     """
     from rayfed_kd.experiment.exporting import export as export_model
 
-    for path in export_model(folder, model, to, client):
+    for path in export_model(folder, model, to, client, onnx=onnx):
         click.echo(path)
 
 
@@ -148,10 +150,11 @@ def partition(recipe: str, overrides: tuple[str, ...], out: Path) -> None:
     """Draw RECIPE's partition: pictures, partition.parquet, and a table of the clients."""
     from rich.console import Console
 
-    from rayfed_kd.experiment.partitioning import draw_partition
+    from rayfed_kd.experiment.partitioning import partition as draw_partition
 
-    table, paths = draw_partition(recipe, overrides, out)
-    Console().print(table)
+    drawn = draw_partition(recipe, overrides)
+    paths = drawn.save(out)
+    Console().print(drawn.screen_table())
     for path in paths:
         click.echo(path)
 

@@ -12,7 +12,7 @@ from rayfed_kd.cli.options import ADDRESS, OVERRIDES, RECIPE, UserPath
 from rayfed_kd.errors import RecipeError
 
 if TYPE_CHECKING:
-    from rayfed_kd.comparison.comparison import Comparison
+    from rayfed_kd.comparison.compare import ComparisonResult
 
 QUICK = "quick=true"
 MOST_SEEDS = 10_000  # each is a run of every row
@@ -58,11 +58,7 @@ def compare(
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
     """
-    from functools import partial
-
-    from rayfed_kd.comparison.checking import check_data, check_study
-    from rayfed_kd.comparison.comparing import compare as compare_runs
-    from rayfed_kd.comparison.runs import run_each
+    from rayfed_kd.comparison.compare import compare_studies
     from rayfed_kd.comparison.study_selection import select_studies
     from rayfed_kd.results.study_console import shown_work
 
@@ -73,38 +69,25 @@ def compare(
         raise RecipeError("--seeds and --add-seeds: expected one of them")
     sources = [word for word in configs if "=" not in word]
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
-    for study in studies:  # all tables, before the first one's runs take hours
-        check_study(study)
-        check_data(study)
-    with resumed_by("the same compare command again"):
-        for study in studies:
-            with shown_work("runs") as console:
-                run_missing = partial(
-                    run_each,
-                    local=local,
-                    address=address,
-                    jobs=jobs,
-                    tell=console.message,
-                    work=console.work,
-                )
-                comparison = compare_runs(study, run=run_missing, tell=console.message)
-            _show_comparison(comparison)
+    with resumed_by("the same compare command again"), shown_work("runs") as console:
+        for result in compare_studies(
+            studies, local=local, jobs=jobs, address=address, tell=console.message, work=console.work
+        ):
+            _show_comparison(result)
 
 
-def _show_comparison(comparison: Comparison) -> None:
-    """Show the table on the screen, and write its files."""
+def _show_comparison(result: ComparisonResult) -> None:
+    """Show the table on the screen, and name its files."""
     from rich.console import Console
 
-    from rayfed_kd.comparison.writers.files import write_comparison
-    from rayfed_kd.comparison.writers.markdown import render_markdown
     from rayfed_kd.comparison.writers.screen import print_comparison
 
     console = Console()
     if console.is_terminal:
-        print_comparison(comparison, console)
+        print_comparison(result.comparison, console)
     else:  # a file or another program: no line is folded to a width
-        click.echo(render_markdown(comparison))
-    for path in write_comparison(comparison, Path(comparison.study.folder)):
+        click.echo(result)
+    for path in result.files:
         click.echo(path)
 
 
@@ -180,10 +163,9 @@ def report(folders: tuple[Path, ...], to: Path) -> None:
 
     The page works offline. Its tables lie beside it as Markdown, under the same name with the suffix .md.
     """
-    from algorithms import METHODS
-    from rayfed_kd.report.page import write_report
+    from rayfed_kd.reporting.page import write_report
 
-    for path in write_report(folders, to, METHODS):
+    for path in write_report(folders, to):
         click.echo(path)
 
 

@@ -16,10 +16,8 @@ from rayfed_kd.comparison.differences import Difference, Verdict, paired_differe
 from rayfed_kd.comparison.paper_rows import PaperRows, PrintedValue, rank_correlation
 from rayfed_kd.comparison.studies import Claim, RowModel, Study
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER
+from rayfed_kd.results.summary import HEADLINES, METRICS, SMALLER_IS_BETTER
 
-# The metric that a comparison is about where the study names none: the first of these that any row has.
-HEADLINES = ("server_accuracy", "amp", "ua")
 STATISTICS = ("last", "best", "mean of last")
 MIB = 2.0**20
 # Two rows agree or disagree in their order only by chance; three are the least that says something.
@@ -132,8 +130,8 @@ class Comparison:
         Args:
             row: (label, model).
             metric: the metric's column.
-            statistic: `last`, `best` (the smallest of FM, else the largest), or `mean of last`, over the
-                study's number of last evaluations.
+            statistic: `last`, `best`, or `mean of last`. Best is of one round for all metrics, that in which
+                the row's headline is best. The mean is over the study's number of last evaluations.
 
         Returns: accuracies in [0, 1], FM as it is; fewer values than seeds where a run has none.
         """
@@ -141,10 +139,28 @@ class Comparison:
 
     def values_by_seed(self, row: Row, metric: str, statistic: str) -> dict[int, float]:
         """As `values`, by seed; `mean of all` evaluations is a statistic, too."""
-        return {
-            seed: _statistic_of(curve.values, metric, statistic, self.study.last)
-            for seed, curve in self.seed_curves(row, metric).items()
-        }
+        curves = self.seed_curves(row, metric)
+        if statistic == "best":
+            best_rounds = self._best_rounds(row)
+            return {
+                seed: curve.values[curve.rounds.index(best_rounds[seed])]
+                for seed, curve in curves.items()
+                if best_rounds.get(seed) in curve.rounds
+            }
+        averaged = {"last": 1, "mean of last": self.study.last, "mean of all": 0}[statistic]
+        # A slice from -0 has all values.
+        return {seed: statistics.fmean(curve.values[-averaged:]) for seed, curve in curves.items()}
+
+    def _best_rounds(self, row: Row) -> dict[int, int]:
+        """Seed -> the first round in which the row's headline is best: one round for all its metrics.
+
+        A row that lacks the comparison's headline is judged by the first of `HEADLINES` that it has.
+        """
+        for metric in (self.headline(), *HEADLINES):
+            if curves := self.seed_curves(row, metric):
+                best = min if metric in SMALLER_IS_BETTER else max
+                return {s: c.rounds[c.values.index(best(c.values))] for s, c in curves.items()}
+        return {}
 
     def baseline(self, row: Row) -> Row | None:
         """The row that this one's difference is to: the baseline's same model, else its first.
@@ -279,11 +295,3 @@ class Comparison:
     def has_clock(self) -> bool:
         """Whether any run simulated time."""
         return any(value is not None for curve in self.curves.values() for value in curve.sim_s)
-
-
-def _statistic_of(values: Sequence[float], metric: str, statistic: str, last: int) -> float:
-    if statistic == "best":
-        return min(values) if metric in SMALLER_IS_BETTER else max(values)
-    if statistic == "last":
-        return values[-1]
-    return statistics.fmean(values if statistic == "mean of all" else values[-last:])

@@ -11,6 +11,7 @@ from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.experiment.resumability import UNFINISHED
 from rayfed_kd.files import file_name
+from rayfed_kd.recipe.loading import RecipeSource
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class PlannedRun:
     study: str
     label: str
     seed: int
-    source: str
+    source: RecipeSource
     overrides: tuple[str, ...]
     folder: Path
 
@@ -56,7 +57,7 @@ class PlannedRun:
             with naming(self.source):
                 yield
         except RecipeError as error:
-            source = f"{row}: {error.source}"
+            source = f"{row}: {error.source}" if error.source else row
             raise RecipeError(error.message, error.path, error.hint, source) from None
 
 

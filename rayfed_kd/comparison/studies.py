@@ -69,14 +69,14 @@ class StudyRun(_Strict):
 
     Attributes:
         label: the row's name; no other row has it.
-        base: the recipe's file or name; None: the study's.
+        base: the recipe's file or name, or the recipe itself; None: the study's.
         overrides: changes to the recipe, as KEY=VALUE.
         against: the label of the row that this one's relative change is measured against.
         published: the paper's name of the system, or evaluated model -> name.
     """
 
     label: str = Field(min_length=1, max_length=MOST_CHARACTERS)
-    base: str | None = None
+    base: str | dict[str, Any] | None = None
     overrides: list[str] = []
     against: str | None = None
     published: str | dict[str, str] | None = None

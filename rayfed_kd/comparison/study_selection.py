@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rayfed_kd.comparison.planning import begun_seeds, finished_seeds
 from rayfed_kd.comparison.studies import Study, check_names, read_study
 from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
-from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.files import plain_folder
+from rayfed_kd.errors import RecipeError, naming, shown
+from rayfed_kd.files import file_name, plain_folder
+from rayfed_kd.recipe.loading import RecipeSource
+from rayfed_kd.recipe.overrides import plain_value
 from rayfed_kd.recipe.shipped import find_file
+from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
+
+# A study's or recipes' files or names; a study as nested mappings; or label -> recipe.
+Sources = Sequence[str | Path] | Mapping[str, Any]
 
 
 def select_studies(
-    sources: Sequence[str],
+    sources: Sources,
     overrides: Sequence[str] = (),
     *,
     seeds: int | None = None,
@@ -27,10 +34,11 @@ def select_studies(
     only: Sequence[str] = (),
     without: Sequence[str] = (),
 ) -> list[Study]:
-    """The studies that a command line asks for, one per table.
+    """The studies that a command line, or `rayfed_kd.compare`, asks for, one per table.
 
     Args:
         sources: one study, or recipes, each of which becomes a row: files, or names of `rayfed-kd recipes`.
+            In Python also a study as nested mappings, or label -> recipe.
         overrides, only, without: as `change_study` takes them; a table without a row is left out.
         seeds: the seeds 1 to this number, in place of the study's.
         add_seeds: so many seeds more than the study's and those that were added before.
@@ -43,10 +51,14 @@ def select_studies(
     """
     if not sources:
         raise RecipeError("compare: expected a study file or at least one recipe beside the changes")
-    if len(sources) == 1 and _is_study(sources[0]):
+    if isinstance(sources, Mapping) and "runs" in sources:
+        study = validate(Study, plain_value(sources))
+    elif isinstance(sources, Mapping):
+        study = _study_of_recipes(_labelled(sources), seeds or 1)
+    elif len(sources) == 1 and _is_study(sources[0]):
         study = read_study(sources[0])
     else:
-        study = _study_of_recipes(sources, seeds or 1)
+        study = _study_of_recipes({_label(source, sources): source for source in sources}, seeds or 1)
     with naming(study.source or None):
         if quick:
             split_into_tables(study)  # a name that is wrong in a table which is left out is wrong, too
@@ -98,17 +110,27 @@ def _changed(
     return [table for table in changed if table.runs]
 
 
-def _study_of_recipes(sources: Sequence[str], seeds: int) -> Study:
-    labels = [_label(source, sources) for source in sources]
+def _study_of_recipes(recipes: Mapping[str, RecipeSource], seeds: int) -> Study:
     content = {
-        "runs": [{"label": label, "base": source} for label, source in zip(labels, sources, strict=True)],
-        "folder": f"runs/compare-{'-'.join(labels)}",
+        "runs": [{"label": label, "base": plain_value(recipe)} for label, recipe in recipes.items()],
+        "folder": f"runs/compare-{file_name('-'.join(recipes))}",
         "seeds": list(range(1, seeds + 1)),
     }
-    return Study.model_validate(content)
+    return validate(Study, content)
 
 
-def _is_study(source: str) -> bool:
+def _labelled(recipes: Mapping[str, Any]) -> Mapping[str, RecipeSource]:
+    """The mapping, if it is one from labels to recipes; a recipe itself is none."""
+    for label, recipe in recipes.items():
+        if not isinstance(recipe, str | Path | Mapping) or "method" in recipes:
+            raise RecipeError(
+                "compare: expected a mapping from labels to recipes, as {'A': 'quickstart'}, or a study, "
+                f"which has the key runs; got {shown(label)}: {shown(recipe)}"
+            )
+    return recipes
+
+
+def _is_study(source: str | Path) -> bool:
     """Whether a file has rows; a recipe has none.
 
     Raises: RecipeError if it cannot be read.
@@ -118,7 +140,7 @@ def _is_study(source: str) -> bool:
     return isinstance(content, dict) and "runs" in content
 
 
-def _label(source: str, sources: Sequence[str]) -> str:
+def _label(source: str | Path, sources: Sequence[str | Path]) -> str:
     """A file's name without its suffix; its folder's name before it where two files have the same name."""
     path = Path(source)
     namesakes = [other for other in sources if Path(other).stem == path.stem]

@@ -9,9 +9,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rayfed_kd.comparison.comparison import HEADLINES, MIB, STATISTICS, Comparison, JudgedClaim, Row
+from rayfed_kd.comparison.comparison import MIB, STATISTICS, Comparison, JudgedClaim, Row
 from rayfed_kd.comparison.differences import MOST_SEEDS, Difference
 from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
+from rayfed_kd.results.summary import HEADLINES
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
 CLAIM_HEADER = ("claim", "number", "difference [95 % interval]", "verdict")

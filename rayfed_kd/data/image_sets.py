@@ -16,7 +16,7 @@ import numpy as np
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
 from rayfed_kd.data.parquet import IMAGE_COLUMNS, decode_files, decode_images
-from rayfed_kd.data.torchvision_import import import_torchvision
+from rayfed_kd.data.torchvision_import import UNUSABLE, import_torchvision, unusable
 from rayfed_kd.errors import DataError
 from rayfed_kd.recipe.roles import data_source
 
@@ -92,8 +92,10 @@ class ImageSet:
         def decode() -> RawDataset:
             try:
                 import_torchvision()
-            except ImportError as error:
-                raise DataError(f"data {self.name} in {root}: needs torchvision ({error})") from None
+            except UNUSABLE as error:
+                raise DataError(
+                    f"data {self.name} in {root}: needs torchvision, which {unusable(error)}"
+                ) from None
             try:
                 train, test = self.read(root, True), self.read(root, False)
             except DAMAGED as error:

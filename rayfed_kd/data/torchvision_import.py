@@ -7,9 +7,18 @@ operators that do not exist. Defining their schemas first lets the import throug
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from typing import Any
 
+from rayfed_kd.errors import shortened
+
 _DEFINED: list[Any] = []  # a library's schemas vanish when it is collected
+# Of builds that do not fit: compiled operators that are not there, libraries with other symbols.
+UNUSABLE = (ImportError, RuntimeError, OSError, AttributeError)
+REINSTALL = (
+    "install torch and torchvision again, both in one command and from one index "
+    "(pip install --force-reinstall torch torchvision): each torchvision fits one torch and one CUDA, or none"
+)
 
 
 def import_torchvision() -> Any:
@@ -39,9 +48,28 @@ def import_torchvision() -> Any:
 def torchvision_state() -> str:
     """One line for `rayfed-kd doctor`."""
     try:
-        version = import_torchvision().__version__
-    except ImportError as error:
-        return f"missing: {error}"
+        here = import_torchvision().__version__
+    except UNUSABLE as error:
+        return unusable(error)
     if _DEFINED:
-        return f"{version}, import mended: its operators need CUDA, torch here is CPU-only (data sets work)"
-    return f"{version}, works"
+        return (
+            f"{here}, built for another torch than {_torch_version()}: its compiled operators do not load; "
+            f"data sets and models work, nothing else is used. To mend it: {REINSTALL}"
+        )
+    return f"{here}, works"
+
+
+def unusable(error: Exception) -> str:
+    """Why torchvision cannot be imported, and what to do.
+
+    Args:
+        error: one of UNUSABLE, as `import_torchvision` raised it.
+    """
+    told = shortened(" ".join(str(error).split()), 200)
+    if isinstance(error, ModuleNotFoundError) and error.name == "torchvision":
+        return "missing: pip install -c constraints.txt torchvision"
+    return f"does not load beside torch {_torch_version()} ({told}). To mend it: {REINSTALL}"
+
+
+def _torch_version() -> str:
+    return version("torch")

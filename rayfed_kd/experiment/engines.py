@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, shown
 from rayfed_kd.experiment.preparation import Prepared, find_own_modules
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.recipe.registry import load_class, locate
@@ -188,6 +188,11 @@ def make_launcher(engine: str | None, *, local: bool = False, address: str | Non
         address: of a Ray cluster, for `ray` and for subclasses of `OnRay`.
     Raises: RecipeError if there is no such engine, or the arguments contradict each other.
     """
+    if not isinstance(local, bool):
+        raise RecipeError(
+            f"local = {shown(local)}: expected True or False. The recipe's section of this name is changed "
+            "by overrides, as {'local.epochs': 1}"
+        )
     if local and engine not in (None, "local"):
         raise RecipeError(f"--local and --engine {engine} name two engines; expected one of them")
     name = engine or ("local" if local else "ray")

@@ -2,41 +2,90 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.files import atomic_write, remove_unfinished, tensors_written_aside, writing, written_aside
+from rayfed_kd.results.schemas import CONFIG
 
 if TYPE_CHECKING:
+    from rayfed_kd.experiment.exported_model import ExportedModel, ModelDescription, StoredModel
     from rayfed_kd.setting.setting import Setting
 
+NEEDED_BY_ONNX = ("onnx", "onnxscript")  # torch.onnx imports them, and torch does not install them
 
-def export(folder: str | Path, model: str, to: str | Path, client: int | None = None) -> list[Path]:
+
+def export(
+    folder: str | Path, model: str, to: str | Path, client: int | None = None, *, onnx: bool = False
+) -> list[Path]:
     """Write a run's model as safetensors and as a torch state_dict, with the recipe.
+
+    The safetensors file stands alone: its metadata say what `rayfed_kd.load` builds and how images are
+    normalised.
 
     Args:
         folder: the run's folder; its newest checkpoint is read.
         model: name of one of the evaluated models, such as "oca".
-        to: a file name; its ending is replaced by .safetensors, .pt and .yaml.
+        to: a file name; its ending is replaced by .safetensors, .pt, .yaml and .onnx.
         client: id of the client, if `model` is the clients' own; else None.
-    Returns: the three paths.
-    Raises: RecipeError if there is no checkpoint or no such model.
+        onnx: write an ONNX file as well, with the normalisation in it. It takes `images`, [n, channels,
+            height, width] float32 in [0, 1], and gives `logits`. The extra `onnx` installs what this needs.
+    Returns: the paths, in this order.
+    Raises: RecipeError if there is no checkpoint or no such model, or a package for ONNX is missing.
     """
     import torch
     import yaml
     from safetensors.torch import save_file
 
+    if onnx:
+        _check_onnx()
+    stored = read_model(folder, model, client)
+    described = stored.description.model_dump(mode="json")
+    named = described.pop("architecture")
+    told = {
+        "weights": described.pop("weights"),
+        "architecture": {"name": named["name"], **named["options"]},
+        **described,
+    }
+    header = "".join(f"# {line}\n" for line in yaml.safe_dump(told, sort_keys=False).splitlines())
+    recipe = Path(folder, CONFIG).read_text(encoding="utf8")
+    endings = (".safetensors", ".pt", ".yaml", *((".onnx",) if onnx else ()))
+    paths = [Path(to).with_suffix(ending) for ending in endings]
+    with writing(Path(to), "--to"):
+        paths[0].parent.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            remove_unfinished(path.parent, path.name)
+        with tensors_written_aside(paths[0]) as aside:
+            save_file(dict(stored.state), aside, metadata=stored.metadata())
+        with written_aside(paths[1]) as aside:
+            torch.save(stored.state, aside)
+        atomic_write(paths[2], f"{header}# of the run with this recipe:\n{recipe}")
+        if onnx:
+            with written_aside(paths[3]) as aside:
+                _write_onnx(stored.loaded(), stored.metadata(), aside)
+    return paths
+
+
+def read_model(folder: str | Path, model: str, client: int | None = None) -> StoredModel:
+    """A run's model as its newest checkpoint has it.
+
+    Args:
+        folder, model, client: as `export` takes them.
+    Raises: RecipeError if there is no checkpoint or no such model.
+    """
     from cluster.engine.calls import PersonalCall
     from cluster.engine.host import Host
     from cluster.engine.local import LocalEngine
     from cluster.server.checkpoints import Checkpointer
     from cluster.server.client_records import ClientRecord
+    from rayfed_kd.experiment.exported_model import StoredModel
     from rayfed_kd.protocol import Evaluated, Personal
 
     folder = Path(folder).resolve()
-    prepared = prepare(folder / "config.yaml")
+    prepared = prepare(folder / CONFIG)
     setting, warned = prepared.setting, list[str]()
     host = Host(setting)
     publish = LocalEngine(host).publish
@@ -55,27 +104,32 @@ def export(folder: str | Path, model: str, to: str | Path, client: int | None = 
         chosen = host.personal(PersonalCall(whose, record.state, record.version, "local"))
     elif client is not None:
         raise RecipeError(f"--client {client}: {model} is one model for all; expected no --client")
-    found = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
-    module = setting.module_pool().lend(found.architecture, found.vector).module
+    evaluated = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
+    module = setting.module_pool().lend(evaluated.architecture, evaluated.vector).module
     # safetensors takes neither tensors that share memory, as views of a flat vector do, nor other orders of
     # elements, as channels-last convolutions have.
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    paths = [Path(to).with_suffix(ending) for ending in (".safetensors", ".pt", ".yaml")]
     whom = model if client is None else f"{model}, client {client}"
-    kind, options = setting.described(found.architecture)
-    told = {"weights": f"{whom}, round {snapshot.round}", "architecture": {"name": kind, **options}}
-    header = "".join(f"# {line}\n" for line in yaml.safe_dump(told, sort_keys=False).splitlines())
-    recipe = (folder / "config.yaml").read_text(encoding="utf8")
-    with writing(Path(to), "--to"):
-        paths[0].parent.mkdir(parents=True, exist_ok=True)
-        for path in paths:
-            remove_unfinished(path.parent, path.name)
-        with tensors_written_aside(paths[0]) as aside:
-            save_file(state, aside, metadata={"model": model, "round": str(snapshot.round)})
-        with written_aside(paths[1]) as aside:
-            torch.save(state, aside)
-        atomic_write(paths[2], f"{header}# of the run with this recipe:\n{recipe}")
-    return paths
+    return StoredModel(
+        _description(setting, evaluated.architecture, f"{whom}, round {snapshot.round}"), state
+    )
+
+
+def _description(setting: Setting, architecture: str, weights: str) -> ModelDescription:
+    from rayfed_kd.experiment.exported_model import ArchitectureName, ModelDescription
+
+    named, dataset = setting.described(architecture), setting.dataset
+    of_data = named.space == "images" and named.cut is None  # else it takes maps or features of another model
+    return ModelDescription(
+        weights=weights,
+        architecture=ArchitectureName(kind=named.kind, name=named.name, options=dict(named.options)),
+        input_shape=setting.input_shape(named),
+        outputs=named.classes or dataset.classes,
+        class_names=dataset.class_names,
+        pixels=of_data and dataset.train.images.dtype == "uint8",
+        mean=dataset.mean,
+        std=dataset.std,
+    )
 
 
 def _exported_client(model: str, client: int | None, setting: Setting) -> int:
@@ -85,3 +139,33 @@ def _exported_client(model: str, client: int | None, setting: Setting) -> int:
     if not 0 <= client < clients:
         raise RecipeError(f"--client {client}: expected 0 to {clients - 1}")
     return client
+
+
+def _check_onnx() -> None:
+    missing = [name for name in NEEDED_BY_ONNX if find_spec(name) is None]
+    if missing:
+        raise RecipeError(
+            f"--onnx: {' and '.join(missing)} cannot be imported; pip install -e '.[onnx]' in the clone "
+            "installs what it needs"
+        )
+
+
+def _write_onnx(model: ExportedModel, metadata: dict[str, str], path: Path) -> None:
+    import torch
+
+    from rayfed_kd.experiment.exported_model import Unchecked
+
+    # Two: a size of one would become a constant of the graph.
+    images = torch.zeros(2, *model.description.input_shape)
+    program = torch.onnx.export(
+        Unchecked(model).eval(),
+        (images,),
+        input_names=["images" if model.description.pixels else "features"],
+        output_names=["logits"],
+        dynamic_shapes=({0: torch.export.Dim("n")},),
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None  # of this exporter; the older one writes a file itself
+    program.model.metadata_props.update(metadata)
+    program.save(path)

@@ -72,7 +72,7 @@ def _models(setting: Setting) -> str:
     texts = []
     for name in setting.client_architectures:
         flat = pool.lend(name, pool.initial_vector(name))
-        texts.append(f"{setting.described(name)[0]}, {flat.num_parameters:,} parameters")
+        texts.append(f"{setting.described(name).name}, {flat.num_parameters:,} parameters")
     pool.take_back()
     return "; ".join(texts)
 

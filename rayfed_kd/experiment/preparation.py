@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import naming
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
+from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.registry import find_modules, locate
 from rayfed_kd.recipe.schema import Recipe
 
@@ -33,16 +33,16 @@ class Prepared:
     setting: Setting
 
 
-def prepare(source: RecipeSource, overrides: Sequence[str] = ()) -> Prepared:
+def prepare(source: RecipeSource, overrides: Overrides = (), **keys: Any) -> Prepared:
     """Load a recipe and check all that can be checked before a run.
 
     Args:
-        source: a YAML file's path, or the recipe as nested mappings.
-        overrides: `key.path=value` each.
+        source: a YAML file's path, a name of `rayfed-kd recipes`, or the recipe as nested mappings.
+        overrides, keys: as in `run`.
     Raises: RecipeError or DataError.
     """
     with naming(source):
-        return make_ready(load_recipe(source, overrides))
+        return make_ready(load_recipe(source, override_lines(overrides, keys)))
 
 
 def method_location(recipe: Recipe) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.errors import DataError
+from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    from matplotlib.figure import Figure
+
+    from rayfed_kd.experiment.exported_model import ExportedModel
 
 
 Event = Mapping[str, Any]
@@ -22,23 +26,111 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run.
+    """The result of a run. Printed, and as the last line of a notebook's cell, it shows its summary.
 
     Attributes:
         folder: the run's folder.
         summary: the content of summary.json.
         tables: name -> Arrow table: rounds, metrics, clients, messages, hosts.
-        models: name -> [P] float32, the shared models evaluated in the last round.
+        models: name -> [P] float32, the shared models evaluated in the last round, as flat vectors. `load`
+            makes a module of one.
     """
 
     folder: Path
-    summary: Mapping[str, Any]
-    tables: Mapping[str, pa.Table]
-    models: Mapping[str, np.ndarray[Any, Any]]
+    summary: Mapping[str, Any] = field(repr=False)
+    tables: Mapping[str, pa.Table] = field(repr=False)
+    models: Mapping[str, np.ndarray[Any, Any]] = field(repr=False)
 
+    def table(self, name: str = "metrics") -> pa.Table:
+        """One of the run's tables, as Arrow.
 
-def _silent(event: Event) -> None:
-    pass
+        Args:
+            name: rounds, metrics, clients, messages or hosts.
+
+        Raises:
+            KeyError: there is no such table.
+        """
+        if name not in self.tables:
+            raise KeyError(f"no table {name}; there are {', '.join(self.tables)}")
+        return self.tables[name]
+
+    def to_pandas(self, name: str = "metrics") -> Any:
+        """One of the run's tables, as a pandas.DataFrame.
+
+        Args:
+            name: rounds, metrics, clients, messages or hosts.
+
+        Raises:
+            KeyError: there is no such table.
+            ImportError: pandas is not installed; rayfed-kd itself does not need it.
+        """
+        table = self.table(name)
+        try:
+            return table.to_pandas()
+        except ModuleNotFoundError as error:
+            if error.name != "pandas":
+                raise
+            raise ImportError(
+                "to_pandas needs pandas, which is not installed: `pip install pandas`. "
+                f"table({name!r}) gives the same rows as an Arrow table"
+            ) from None
+
+    def plot(self) -> Figure:
+        """The curves of the run: AMP, FM, WLP and the official test by round, a line for each model.
+
+        Returns: a figure that belongs to nobody: `figure.savefig("curves.png")` saves it, and a notebook
+            shows it.
+
+        Raises:
+            RecipeError: the run evaluated no model.
+        """
+        from rayfed_kd.results.figures import curves_figure
+
+        if not self.tables["metrics"].num_rows:
+            raise RecipeError(f"{self.folder}: no round was evaluated, so there is no curve")
+        return curves_figure(self.tables["metrics"])
+
+    def load(self, model: str, client: int | None = None) -> ExportedModel:
+        """One of the run's models as a module that takes images, in eval mode.
+
+        The weights are those of the newest checkpoint, which a run writes when it ends.
+
+        Args:
+            model: name of one of the evaluated models, such as "oca".
+            client: id of the client, if `model` is the clients' own; else None.
+
+        Raises:
+            RecipeError: there is no such model, or no checkpoint.
+        """
+        from rayfed_kd.experiment.exporting import read_model
+
+        return read_model(self.folder, model, client).loaded()
+
+    def __str__(self) -> str:
+        from rayfed_kd.results.plain_text import table_text
+        from rayfed_kd.results.summary_table import summary_notes, summary_table
+
+        lines = [table_text(summary_table(self.summary)), *summary_notes(self.summary)]
+        return "\n".join([*lines, f"folder: {self.folder}"])
+
+    def _repr_html_(self) -> str:
+        from rayfed_kd.results.summary_table import (
+            summary_header,
+            summary_notes,
+            summary_rows,
+            summary_title,
+        )
+
+        def row(cells: list[str], tag: str) -> str:
+            return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+        rows = "".join(row(cells, "td") for cells in summary_rows(self.summary))
+        notes = [*summary_notes(self.summary), f"folder: {self.folder}"]
+        return (
+            f"<table><caption>{html.escape(summary_title(self.summary))}</caption>"
+            f"<thead>{row(summary_header(), 'th')}</thead><tbody>{rows}</tbody></table>"
+            f"<p>{'<br>'.join(map(html.escape, notes))}</p>"
+        )
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -57,4 +149,4 @@ def _tables(folder: Path) -> dict[str, Any]:
     from rayfed_kd.results.schemas import SCHEMAS
     from rayfed_kd.results.tables import read_table
 
-    return {name: read_table(folder / "tables", name) for name in SCHEMAS}
+    return {name: read_table(folder, name) for name in SCHEMAS}

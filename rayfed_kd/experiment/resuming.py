@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import make_launcher
 from rayfed_kd.experiment.header import make_ready_telling, wait_for_engine
-from rayfed_kd.experiment.result import OnEvent, Result, Tell, _silent, _tables, read_summary
+from rayfed_kd.experiment.progress import listeners
+from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables, read_summary
 from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import EXECUTION, Recipe
+from rayfed_kd.results.schemas import CONFIG
 
 # More rounds only add to those that are there, and EXECUTION's sections change no result.
 CHANGEABLE = ("rounds", *EXECUTION)
@@ -19,30 +23,36 @@ CHANGEABLE = ("rounds", *EXECUTION)
 
 def resume(
     folder: str | Path,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     engine: str | None = None,
     local: bool = False,
     address: str | None = None,
-    on_event: OnEvent = _silent,
-    tell: Tell = lambda line: None,
+    progress: bool | None = None,
+    on_event: OnEvent | None = None,
+    tell: Tell | None = None,
     anyway: bool = False,
     restart: bool = False,
+    **keys: Any,
 ) -> Result:
     """Goes on with a run from its newest checkpoint; the result is that of an uninterrupted run, bit for bit.
 
     Args:
         folder: the run's.
         overrides: of rounds, placement, checkpoint and faults alone.
-        engine, local, address, on_event: as in `run`; it need not be the engine that began the run.
+        engine, local, address, progress, on_event: as in `run`; it need not be the engine that began the run.
         tell: called with a line about what is found.
         anyway: also if the run was begun with other versions of packages.
         restart: if no checkpoint can be used, begin again at round 1 and delete the recorded rounds.
+        keys: further changes by keyword, as rounds=20.
     Raises: RecipeError if this is no run, or not this run any more, with what differs.
     """
+    from rayfed_kd.results.summary import summarise
+
     folder = Path(folder).resolve()
     launcher = make_launcher(engine, local=local, address=address)
-    recipe = _resumed_recipe(folder, overrides, anyway=anyway)
+    on_event, tell = listeners(progress, on_event, tell)
+    recipe = _resumed_recipe(folder, override_lines(overrides, keys), anyway=anyway)
     tables, summary = _tables(folder), read_summary(folder)
     if recipe.rounds < tables["rounds"].num_rows:
         raise RecipeError(
@@ -50,7 +60,8 @@ def resume(
         )
     if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
-        return Result(folder, summary, tables, {})
+        # Made anew: an earlier version wrote a summary of another form.
+        return Result(folder, summarise(tables, "finished", recipe.partition.clients), tables, {})
     with launcher.session(recipe) as wait_until_ready:
         prepared = make_ready_telling(recipe, tell)
         wait_for_engine(launcher, wait_until_ready, tell)
@@ -60,7 +71,7 @@ def resume(
 def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> Recipe:
     from rayfed_kd.results.folder import changed_packages
 
-    config = folder / "config.yaml"
+    config = folder / CONFIG
     if not config.is_file():
         raise RecipeError(
             f"{folder} holds no run: there is no config.yaml. If a run was cut off before it had begun, the "

@@ -1,23 +1,25 @@
 """A recipe run: in this process or on Ray.
 
-result = rayfed_kd.run("configs/quickstart.yaml", ["rounds=3"])
-result.tables["metrics"].to_pandas()
+result = rayfed_kd.run("quickstart", {"method.gamma": 0.5}, rounds=3)
+print(result)
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RunError, naming
 from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay, make_launcher
 from rayfed_kd.experiment.header import begin_telling, make_ready_telling, wait_for_engine
 from rayfed_kd.experiment.preparation import Prepared, method_location
-from rayfed_kd.experiment.result import OnEvent, Result, Tell, _silent, _tables
+from rayfed_kd.experiment.progress import listeners
+from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
+from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Named, Recipe
 
 if TYPE_CHECKING:
@@ -27,29 +29,36 @@ if TYPE_CHECKING:
 
 def run(
     recipe: RecipeSource,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     engine: str | None = None,
     local: bool = False,
     address: str | None = None,
-    on_event: OnEvent = _silent,
-    tell: Tell = lambda line: None,
+    progress: bool | None = None,
+    on_event: OnEvent | None = None,
+    tell: Tell | None = None,
+    **keys: Any,
 ) -> Result:
     """Runs a recipe.
 
     Args:
-        recipe: a YAML file's path, or the recipe as nested mappings.
-        overrides: `key.path=value` each.
+        recipe: a YAML file's path, a name of `rayfed-kd recipes`, or the recipe as nested mappings.
+        overrides: changes to it: a mapping, as {"method.gamma": 0.5}, or a list, as ["method.gamma=0.5"].
+            A mapping as a value replaces a whole section, as {"method": {"name": "fedavg"}} does.
         engine: what runs it: ray (None), local, or package.module:Class (see `rayfed_kd.experiment.engines`).
-        local: short for the engine `local`: in this process, without Ray.
+        local: short for the engine `local`: in this process, without Ray. The recipe's section of that name
+            is changed by `overrides`, as {"local.epochs": 1}.
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
-        on_event: called after each round with what happened.
+        progress: show each round in one line that is rewritten; None: if this is a notebook.
+        on_event: called after each round with what happened, in place of the line.
         tell: called with each line that the user should read.
+        keys: further changes by the recipe's first keys, as rounds=3 or method={"name": "fedavg"}.
     Returns: the summary, the tables and the last evaluated models.
     Raises: RecipeError or DataError before the first round; RunError after it.
     """
+    on_event, tell = listeners(progress, on_event, tell)
     with naming(recipe):
-        resolved = load_recipe(recipe, overrides)
+        resolved = load_recipe(recipe, override_lines(overrides, keys))
         launcher = make_launcher(engine, local=local, address=address)
         method_location(resolved)  # before Ray starts: a misspelt name is reported at once
         with launcher.session(resolved) as wait_until_ready:

@@ -50,7 +50,7 @@ from rayfed_kd.protocol.method import (
 from rayfed_kd.protocol.schedule import Progress, Schedule, ScheduleFacts, ScheduleOptions
 from rayfed_kd.protocol.shown import ClassValues, Distribution, Samples, Shown
 from rayfed_kd.protocol.staleness import Lateness, Normalisation, UpdateRule
-from rayfed_kd.recipe.schema import LocalRecipe, OptimizerRecipe
+from rayfed_kd.recipe.local_training import LocalRecipe, OptimizerName, OptimizerRecipe
 from rayfed_kd.recipe.staleness import Staleness, StalenessRule
 
 __all__ = [
@@ -90,6 +90,7 @@ __all__ = [
     "Normalisation",
     "Number",
     "OneExchange",
+    "OptimizerName",
     "OptimizerRecipe",
     "Package",
     "PartRef",

@@ -14,7 +14,7 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
-from rayfed_kd.recipe.schema import LocalRecipe
+from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.seeds import numpy_stream, torch_stream
 
 
@@ -128,7 +128,7 @@ class ClientContext(Context):
     ) -> None:
         super().__init__(module_pool, data, seed, dispatch.scope)
         self.client, self.round, self.participation = dispatch.client, dispatch.round, dispatch.participation
-        self.local = client_data.local
+        self.local = client_data.local.of_client(len(client_data.indices))
         self._client_data = client_data
         self.num_samples = len(client_data.indices)
         self.samples_drawn = 0

@@ -41,7 +41,7 @@ from rayfed_kd.protocol.shown import Shown
 if TYPE_CHECKING:
     from rayfed_kd.models.flat_module import FlatModule
     from rayfed_kd.protocol.contexts import ClientContext, ServerContext
-    from rayfed_kd.recipe.schema import LocalRecipe
+    from rayfed_kd.recipe.local_training import LocalRecipe
 
 
 ServerState = TypeVar("ServerState")
@@ -84,8 +84,11 @@ class Cohort(Protocol):
         """Runs `step` on the clients named, each with its own message."""
         ...
 
-    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply]:
-        """Starts `step` on one client; the returned function waits for the reply."""
+    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply | None]:
+        """Starts `step` on one client; the returned function waits for the reply.
+
+        It gives None for a reply that `faults.bad_replies: drop` leaves out.
+        """
         ...
 
     def questions(

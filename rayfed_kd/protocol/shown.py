@@ -26,7 +26,7 @@ class Distribution:
     """Values whose spread is to be seen.
 
     Attributes:
-        values: series -> [n], any n.
+        values: series -> [n], any n; without a value in any series nothing is drawn.
         quantity: what they are, with the unit.
     """
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, naming, shortened, shown
+from rayfed_kd.recipe.overrides import plain_value
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.shipped import find_file, header
 from rayfed_kd.recipe.validation import validate
@@ -30,10 +31,11 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     with naming(source):
         path: Path | None = None
         if isinstance(source, Mapping):
-            raw = dict(source)
+            raw = plain_value(source)
         else:
             path = find_file(source, "recipe")
             raw = _read_recipe(path)
+        method = _method_name(raw)
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
         before = raw
@@ -41,7 +43,9 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
             raw = overridden(raw, override)
         _check_fraction(before, raw, overrides)
         recipe = validate(Recipe, raw)
-    recipe._header = "" if path is None else header(path)
+    # The comment is about the file's own method: under another one it would name a paper that is not run.
+    if path is not None and recipe.method.name == method:
+        recipe._header = header(path)
     return recipe
 
 
@@ -62,6 +66,11 @@ def _check_fraction(before: Mapping[str, Any], after: Mapping[str, Any], overrid
         f"{old.get('name', 'its own data')}, which was not chosen for other data; expected data.fraction=1 "
         f"beside it for all training images, or data.fraction={fraction} to keep the share"
     )
+
+
+def _method_name(raw: Mapping[str, Any]) -> Any:
+    method = raw.get("method")
+    return method.get("name") if isinstance(method, Mapping) else None
 
 
 def _read_recipe(path: Path) -> dict[str, Any]:

@@ -15,11 +15,13 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    field_validator,
     model_validator,
 )
 
 from rayfed_kd.files import path_fault
+from rayfed_kd.recipe.learning_rates import MOST
+from rayfed_kd.recipe.local_training import LocalRecipe
+from rayfed_kd.recipe.strict import Strict
 
 # The sections that say where, how safely and into which folder a run runs; what it finds is the same.
 EXECUTION = ("placement", "checkpoint", "faults", "results")
@@ -30,7 +32,6 @@ SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
 # More than any data set, machine or person has: beyond them a number is a slip, and would take all memory.
 MOST_CLIENTS = MOST_ROUNDS = 10_000_000
 MOST_THREADS = 4096
-MOST = 1_000_000_000
 
 
 def _possible_path(text: str) -> str:
@@ -40,10 +41,6 @@ def _possible_path(text: str) -> str:
 
 
 PathText = Annotated[str, AfterValidator(_possible_path)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Named(BaseModel):
@@ -72,7 +69,7 @@ class DataRecipe(Named):
     )
 
 
-class PublicRecipe(_Strict):
+class PublicRecipe(Strict):
     """Training images that server and clients all have, set apart before the partition or not."""
 
     fraction: float | None = Field(None, gt=0, lt=1, description="share of the training images")
@@ -101,7 +98,7 @@ class PartitionRecipe(Named):
     public: PublicRecipe | None = Field(None, description="a public set; clients share what is left")
 
 
-class ClientModelsRecipe(_Strict):
+class ClientModelsRecipe(Strict):
     """Clients' own architectures, for methods whose clients need not share one."""
 
     models: list[Named] = Field(min_length=1, description="models, as under `model`")
@@ -124,43 +121,7 @@ class ClientModelsRecipe(_Strict):
         return f"assign: {beyond[0]} is no place in a list of {len(self.models)} models" if beyond else None
 
 
-class OptimizerRecipe(_Strict):
-    """A client's optimiser; made afresh in each round unless the method says otherwise."""
-
-    name: Literal["sgd", "adam"] = Field("sgd", description="the optimiser")
-    lr: float = Field(0.01, gt=0, description="learning rate")
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum (sgd)")
-    nesterov: bool = Field(False, description="Nesterov's form of momentum (sgd)")
-    weight_decay: float = Field(0.0, ge=0, description="L2 weight decay")
-
-    @model_validator(mode="after")
-    def _momentum_is_sgds(self) -> OptimizerRecipe:
-        if self.name != "sgd" and (self.momentum or self.nesterov):
-            raise ValueError("momentum and nesterov belong to sgd")
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs a momentum above 0")
-        return self
-
-
-class LocalRecipe(_Strict):
-    """A client's local training."""
-
-    epochs: int = Field(10, ge=0, le=MOST, description="local epochs, E")
-    batch_size: int = Field(64, ge=1, le=MOST, description="batch size, B")
-    optimizer: OptimizerRecipe = OptimizerRecipe()
-    vectorise: Literal["auto", "off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
-        "off",
-        description="how many clients of one architecture train together as one batched program, at most; "
-        "auto: as a short measurement decides; part of what makes bits equal",
-    )
-
-    @field_validator("vectorise", mode="before")
-    @classmethod
-    def _off_is_a_word(cls, value: Any) -> Any:
-        return "off" if value is False else value  # what YAML makes of a plain `off`
-
-
-class SamplingRecipe(_Strict):
+class SamplingRecipe(Strict):
     """How many clients a round dispatches."""
 
     fraction: float | None = Field(None, gt=0, le=1, description="share of the clients, C")
@@ -173,7 +134,7 @@ class SamplingRecipe(_Strict):
         return self
 
 
-class ResourceRecipe(_Strict):
+class ResourceRecipe(Strict):
     """What Ray reserves for one actor."""
 
     num_cpus: float = Field(1.0, ge=0, le=MOST, description="CPU cores, also a fraction")
@@ -207,7 +168,7 @@ class ClientResourceRecipe(ResourceRecipe):
     clients: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, description="their ids")
 
 
-class AttackRecipe(_Strict):
+class AttackRecipe(Strict):
     """Clients that lie about what they send: their parts are replaced when an exchange's replies are in."""
 
     name: Literal["paf", "lie", "ofom"]
@@ -250,7 +211,7 @@ class AttackRecipe(_Strict):
         return None
 
 
-class PlacementRecipe(_Strict):
+class PlacementRecipe(Strict):
     """How clients lie on actors."""
 
     clients_per_actor: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST)] = Field(
@@ -278,7 +239,7 @@ class PlacementRecipe(_Strict):
     )
 
 
-class EvaluationRecipe(_Strict):
+class EvaluationRecipe(Strict):
     """When and what is evaluated."""
 
     every: int = Field(
@@ -287,7 +248,7 @@ class EvaluationRecipe(_Strict):
     samples: bool = Field(True, description="draw generated samples in evaluated rounds")
 
 
-class CheckpointRecipe(_Strict):
+class CheckpointRecipe(Strict):
     """When a run's whole state is written down; Ctrl-C and SIGTERM always do."""
 
     every: int | None = Field(
@@ -297,7 +258,7 @@ class CheckpointRecipe(_Strict):
     keep: int = Field(2, ge=1, le=MOST, description="how many are kept")
 
 
-class FaultsRecipe(_Strict):
+class FaultsRecipe(Strict):
     """What is done about what goes wrong on the way."""
 
     max_retries: int = Field(
@@ -317,13 +278,13 @@ class FaultsRecipe(_Strict):
     )
 
 
-class ResultsRecipe(_Strict):
+class ResultsRecipe(Strict):
     """Where a run leaves what it found."""
 
     folder: PathText | None = Field(None, description="the run's own folder; null: runs/NAME-DATE-TIME")
 
 
-class Recipe(_Strict):
+class Recipe(Strict):
     """One experiment."""
 
     method: Named
@@ -349,7 +310,10 @@ class Recipe(_Strict):
 
     @property
     def header(self) -> str:
-        """The comment at the top of the file that the recipe was read from; kept in a run's config.yaml."""
+        """The comment at the top of the file that the recipe was read from; kept in a run's config.yaml.
+
+        Empty if an override has put another method in the place of the file's.
+        """
         return self._header
 
     @model_validator(mode="after")

@@ -9,6 +9,18 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from rayfed_kd.errors import RecipeError, nearest, shortened, shown
+from rayfed_kd.recipe.torch_optimizers import OptionError
+
+# What other simulators call by a key of its own is said here:
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("lr_decay", "learning_rate_decay", "lr_scheduler", "learning_rate_schedule"),
+        "local.lr_schedule={rounds: {name: exponential, factor: 0.99}}",
+    ),
+    **dict.fromkeys(
+        ("clip_norm", "max_norm", "grad_clip", "clip_grad", "gradient_clipping"), "local.clip={norm: 10}"
+    ),
+}
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -49,7 +61,10 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
     if fault["type"] == "missing":
         return RecipeError(f"{path} is missing.")
     if fault["type"] == "value_error":
-        return RecipeError(f"{path + ': ' if path else ''}{fault['ctx']['error']}")
+        said, hint = fault["ctx"]["error"], None
+        if isinstance(said, OptionError):
+            hint = ELSEWHERE.get(said.option, f"{path}.{said.near}" if said.near else None)
+        return RecipeError(f"{path + ': ' if path else ''}{said}", hint=hint)
     description = _description(model, steps)
     meaning = f" ({description})" if description else ""
     expected = " or ".join(_expected(f) for f in faults if _steps(raw, f) == steps)
@@ -67,6 +82,7 @@ def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) ->
     if where.owner and len(steps) == 1:  # often left over from the recipe when only a name was changed
         there += f" '{parent}={{name: {where.owner}}}' replaces name and options."
     hint = ".".join(filter(None, [parent, near])) if near else None
+    hint = ELSEWHERE.get(steps[-1], hint)
     return RecipeError(f"{where.path(steps)} is {whose}.{'' if near else there}", hint=hint)
 
 

@@ -140,9 +140,20 @@ def read_yaml(path: Path, kind: str) -> Any:
     return load_yaml(text)
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """Quotes each text that `_PlainLoader` would read as something else, as the text 1e-4."""
+
+    yaml_implicit_resolvers = _PlainLoader.yaml_implicit_resolvers
+
+
 def yaml_line(value: Any) -> str:
-    """A plain value as a recipe has it in one line, as `{name: sgd, lr: 0.1}`."""
-    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=float("inf"))
+    """A plain value as a recipe has it in one line, as `{name: sgd, lr: 0.1}`.
+
+    Raises: yaml.YAMLError if the value is none that a recipe can hold.
+    """
+    text: str = yaml.dump(
+        [value], Dumper=_PlainDumper, default_flow_style=True, sort_keys=False, width=float("inf")
+    )
     return text.strip()[1:-1]
 
 

@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rayfed_kd.results.live_line import LiveLine, Shown, fitting
+from rayfed_kd.results.summary_table import summary_notes, summary_table
 from rayfed_kd.results.telling import Teller
 from rayfed_kd.results.ticker import Ticker
 from rayfed_kd.results.time_left import TimeLeft, clock_text, left_text
-
-COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))
 
 
 class RunConsole:
@@ -134,14 +131,9 @@ class RunConsole:
                 both then.
         """
         self.stop()
-        table = Table(title=f"{summary['rounds']} rounds, {summary['status']}")
-        table.add_column("model")
-        for _, title in COLUMNS:
-            table.add_column(title, justify="right")
-        for name, model in summary["models"].items():
-            for title, values in ((name, model["last"]), (f"{name}, best", model["best"])):
-                table.add_row(Text(title), *(_metric_text(metric, values[metric]) for metric, _ in COLUMNS))
-        self._console.print(table)
+        self._console.print(summary_table(summary))
+        for note in summary_notes(summary):
+            self._console.print(note)
         sent = summary["bytes"]
         in_rounds = f"{summary['wall_s']:.1f} s"
         self._console.print(
@@ -189,12 +181,6 @@ def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"up {format_bytes(event['bytes_up'])} down {format_bytes(event['bytes_down'])}"
     if event.get("sim_s") is not None:
         yield f"simulated {event['sim_s']:,.1f} s"
-
-
-def _metric_text(metric: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if metric == "fm" else f"{100 * value:.2f} %"
 
 
 def format_bytes(count: int) -> str:

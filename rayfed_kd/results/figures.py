@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfed_kd.files import written_aside
+from rayfed_kd.results.shown_figure import ShownFigure
 
 Array = np.ndarray[Any, Any]
 
@@ -52,7 +53,7 @@ def curves_figure(metrics: pa.Table) -> Figure:
         "server_accuracy": "official test (%)",
     }
     shown = [m for m in titles if any(row[m] is not None for row in rows)]
-    figure = Figure(figsize=(4.2 * len(shown), 3.4), layout="constrained")
+    figure = ShownFigure(figsize=(4.2 * len(shown), 3.4), layout="constrained")
     models = sorted({row["model"] for row in rows})
     for place, metric in enumerate(shown, start=1):
         axes = figure.add_subplot(1, len(shown), place)
@@ -98,12 +99,12 @@ def distribution_figure(values: Mapping[str, Array], quantity: str, round_index:
     """A histogram per series, over the same bins.
 
     Args:
-        values: series -> [n].
+        values: series -> [n]; what is not finite lies in no bin.
         quantity: what the values are; the axis' label.
         round_index: the round that they are of.
     """
     all_values = np.concatenate(list(values.values()))
-    edges = np.histogram_bin_edges(all_values, bins=30)
+    edges = np.histogram_bin_edges(all_values[np.isfinite(all_values)], bins=30)
     figure = Figure(figsize=(4.2 * len(values), 3.2), layout="constrained")
     for place, (colour, (series, numbers)) in enumerate(
         zip(_distinct_colours(len(values)), values.items(), strict=True), start=1
@@ -151,7 +152,7 @@ def band_figure(bands: Mapping[str, tuple[Array, Array, Array]], title: str, see
         seeds: the number of seeds, for the heading.
     """
     scale = 100 if "%" in title else 1
-    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+    figure = ShownFigure(figsize=(7.0, 4.0), layout="constrained")
     axes = figure.add_subplot()
     for colour, (name, (rounds, mean, deviation)) in zip(
         _distinct_colours(len(bands)), bands.items(), strict=True

@@ -32,6 +32,7 @@ from rayfed_kd.files import (
     written_aside,
 )
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.attacks import attackers
 from rayfed_kd.setting.code_identity import package_version
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 # Packages of which another version can change a result's last bits: a resumed run must have the same ones.
 DECISIVE = ("rayfed-kd", "torch", "numpy")
-CONFIG = "config.yaml"
 # What describes a run beside its recipe. A run without a clock has no devices.
 DESCRIPTION = ("environment.json", "options.yaml", "partition.parquet", "classes.parquet", "devices.parquet")
 PACKAGES = ("rayfed-kd", "torch", "torchvision", "ray", "numpy", "pyarrow", "pydantic", "tensorboard")
@@ -154,9 +154,10 @@ def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[
 
 
 def _resolved_options(recipe: Recipe, setting: Setting) -> dict[str, Any]:
-    """The defaults that config.yaml does not hold and that may change one day, and the attackers drawn."""
+    """What config.yaml does not hold: defaults, which may change one day, the method's paper, attackers."""
     options: dict[str, Any] = {
-        "method": {"name": recipe.method.name, **setting.method.options.model_dump(mode="json")}
+        "method": {"name": recipe.method.name, **setting.method.options.model_dump(mode="json")},
+        "paper": setting.method.paper,
     }
     if recipe.attack is not None:
         options["attackers"] = sorted(attackers(recipe.attack, recipe.partition.clients, recipe.seed))

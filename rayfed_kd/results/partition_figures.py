@@ -12,6 +12,7 @@ from rich.table import Table
 
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.results.figures import COLOURS, save_figure
+from rayfed_kd.results.shown_figure import ShownFigure
 
 Array = np.ndarray[Any, Any]
 MOST_CLIENTS = 100  # more rows would be thinner than a line
@@ -33,7 +34,7 @@ def bubble_figure(counts: Array, class_names: Sequence[str], title: str) -> Figu
     """
     shown, title = _first_clients(counts, title)
     clients, classes = shown.shape
-    figure = Figure(figsize=(_side(clients), _side(classes)), layout="constrained")
+    figure = ShownFigure(figsize=(_side(clients), _side(classes)), layout="constrained")
     axes = figure.add_subplot()
     axes.set(
         xlabel="client", ylabel="class", title=title, xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3)
@@ -136,16 +137,20 @@ def partition_pictures(
 
     Returns: their paths.
     """
-    counts = partition.counts(labels, len(class_names))
-    origin = partition.origin
-    options = ", ".join(f"{key} {value}" for key, value in origin.get("options", {}).items())
-    title = f"{origin.get('scheme', 'partition')}{' (' + options + ')' if options else ''}"
+    counts, title = partition.counts(labels, len(class_names)), partition_title(partition)
     pictures = {"bubbles": bubble_figure, "heat-map": heat_map_figure}
     paths = []
     for name, draw in pictures.items():
         paths.append(folder / f"partition-{name}.png")
         save_figure(draw(counts, class_names, title), paths[-1])
     return paths
+
+
+def partition_title(partition: Partition) -> str:
+    """The scheme and its options, as `dirichlet (alpha 0.1)`."""
+    origin = partition.origin
+    options = ", ".join(f"{key} {value}" for key, value in origin.get("options", {}).items())
+    return f"{origin.get('scheme', 'partition')}{' (' + options + ')' if options else ''}"
 
 
 def _first_clients(counts: Array, title: str) -> tuple[Array, str]:

@@ -122,7 +122,7 @@ class RunRecorder:
         self._artist.shutdown(wait=True)
         self._tables.close()
         tables = {name: read_table(self._folder / "tables", name) for name in SCHEMAS}
-        summary = summarise(tables, status)
+        summary = summarise(tables, status, self._setting.recipe.partition.clients)
         write_json(self._folder / "summary.json", summary)
         self._log.info("%s", status)
         for handler in list(self._log.handlers):
@@ -206,6 +206,8 @@ class RunRecorder:
 
         if isinstance(shown, Samples):
             self._draw_samples(round_index, shown)
+            return
+        if not any(map(len, shown.values.values())):  # nothing was there to show: no picture of nothing
             return
         from rayfed_kd.results.figures import class_values_figure, distribution_figure
 

@@ -1,8 +1,11 @@
-"""The columns of a run's tables, which are an interface: users read them."""
+"""The names in a run's folder and the columns of its tables, which are an interface: users read them."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+
+CONFIG = "config.yaml"  # the recipe; a folder without it holds no run
+TABLES = "tables"  # the folder of tables
 
 _INT, _FLOAT, _TEXT = pa.int64(), pa.float64(), pa.string()
 

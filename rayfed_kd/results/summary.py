@@ -8,26 +8,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)
+# What a model is judged by: the first of these metrics that it has.
+HEADLINES = ("server_accuracy", "amp", "ua")
 LAST = 10  # evaluations that the mean of the last is over, as in the papers' tables
 
 
-def summarise(tables: Mapping[str, pa.Table], status: str) -> dict[str, Any]:
+def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict[str, Any]:
     """Summarise a run: rounds, seconds, bytes by kind, and every model's metrics.
 
     A value that is no finite number counts as none: JSON has no word for it, and no value would be better.
 
     Args:
-        tables: rounds, metrics and messages, as `SCHEMAS` has them.
+        tables: rounds, metrics, clients and messages, as `SCHEMAS` has them.
         status: finished, interrupted or failed.
+        clients: the number of clients.
 
-    Returns: what summary.json holds: status, rounds, wall_s, sim_s (None without a clock), bytes, and models
-        with `last`, `best`, `best_round` and `last10` (the mean of the last ten evaluations) by metric.
+    Returns: what summary.json holds: status, rounds, wall_s, sim_s (None without a clock), bytes, clients,
+        tested_clients (those with test samples; None if no client was tested), and models. Each model has
+        `last`, `best` and `last10` (the mean of the last ten evaluations) by metric. All of `best` is of one
+        round, `best_round`: the first in which `best_by` is largest, the model's first metric of `HEADLINES`.
     """
     rounds = tables["rounds"].to_pylist()
     last = rounds[-1] if rounds else {}
+    tested = pa.compute.count_distinct(tables["clients"]["client"]).as_py()
     return {
         "status": status,
         "rounds": last.get("round", 0),
@@ -38,6 +45,8 @@ def summarise(tables: Mapping[str, pa.Table], status: str) -> dict[str, Any]:
             "down": sum(row["bytes_down"] for row in rounds),
             "by_kind": _by_kind(tables["messages"]),
         },
+        "clients": clients,
+        "tested_clients": tested or None,
         "models": _models(tables["metrics"].to_pylist()),
     }
 
@@ -51,21 +60,27 @@ def _by_kind(messages: pa.Table) -> dict[str, dict[str, int]]:
 
 
 def _models(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    models: dict[str, Any] = {}
-    evaluations: dict[str, list[dict[str, float | None]]] = {}
+    evaluations: dict[str, dict[int, dict[str, float | None]]] = {}  # model -> round -> metric -> value
     for row in rows:
-        model = models.setdefault(
-            row["model"], {"last": {}, "best": dict.fromkeys(METRICS), "best_round": {}}
-        )
-        model["last"] = {metric: _finite(row[metric]) for metric in METRICS}
-        for metric, value in model["last"].items():
-            if _better(metric, value, model["best"][metric]):
-                model["best"][metric] = value
-                model["best_round"][metric] = row["round"]
-        evaluations.setdefault(row["model"], []).append(model["last"])
-    for name, model in models.items():
-        model[f"last{LAST}"] = {metric: _mean(evaluations[name][-LAST:], metric) for metric in METRICS}
-    return models
+        values = {metric: _finite(row[metric]) for metric in METRICS}
+        evaluations.setdefault(row["model"], {})[row["round"]] = values
+    return {name: _model(by_round) for name, by_round in evaluations.items()}
+
+
+def _model(by_round: Mapping[int, Mapping[str, float | None]]) -> dict[str, Any]:
+    evaluations = list(by_round.values())
+    headline = next((m for m in HEADLINES if any(e[m] is not None for e in evaluations)), None)
+    best_round = None
+    if headline is not None:
+        values = {index: value for index, e in by_round.items() if (value := e[headline]) is not None}
+        best_round = max(values, key=values.__getitem__)  # of equal values the first
+    return {
+        "last": evaluations[-1],
+        "best": dict.fromkeys(METRICS) if best_round is None else by_round[best_round],
+        "best_round": best_round,
+        "best_by": headline,
+        f"last{LAST}": {metric: _mean(evaluations[-LAST:], metric) for metric in METRICS},
+    }
 
 
 def _mean(evaluations: Sequence[Mapping[str, float | None]], metric: str) -> float | None:
@@ -76,9 +91,3 @@ def _mean(evaluations: Sequence[Mapping[str, float | None]], metric: str) -> flo
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _better(metric: str, value: float | None, best: float | None) -> bool:
-    if value is None or best is None:  # any value is better than none
-        return value is not None
-    return value < best if metric in SMALLER_IS_BETTER else value > best

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet, remove_unfinished, written_aside
-from rayfed_kd.results.schemas import ROW_ORDER, SCHEMAS
+from rayfed_kd.results.schemas import CONFIG, ROW_ORDER, SCHEMAS, TABLES
 
 MERGE_AT = 64  # parts; a folder of thousands of small files is slow to read, above all over a network
 READ_ATTEMPTS = 5  # a merge during each of them is not to be expected: merges are 64 rounds apart
@@ -123,23 +123,45 @@ def read_table(folder: str | Path, name: str, columns: Sequence[str] | None = No
     """Read a table's rows so far; it may be called while a run writes.
 
     Args:
-        folder: the run's folder of tables, as RUN/tables.
+        folder: the run's folder, as runs/NAME, or its folder of tables, as runs/NAME/tables.
         name: rounds, metrics, clients, messages or hosts.
         columns: those that are wanted; None: all.
 
-    Returns: rows by round, and within a round by client, model and so on; no row if there are none.
+    Returns: rows by round, and within a round by client, model and so on; no row if the run has none yet.
 
     Raises:
         KeyError: there is no such table.
-        DataError: a part is damaged.
+        DataError: the folder is no run's, or a part is damaged.
     """
-    schema = _schema(name)
+    _schema(name)
+    return _read_rows(_folder_of_tables(Path(folder).expanduser(), name), name, columns)
+
+
+def _folder_of_tables(folder: Path, name: str) -> Path:
+    """Where a run's tables lie.
+
+    Raises: DataError if the folder is neither a run's nor its folder of tables.
+    """
+    for tables in (folder, folder / TABLES):
+        # A run that was killed before its first round may have no tables. Its recipe is there.
+        if (tables / name).is_dir() or (tables.name == TABLES and (tables.parent / CONFIG).is_file()):
+            return tables
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; expected a run's folder, as runs/NAME")
+    raise DataError(
+        f"{folder} holds no table {name}: expected a run's folder, as runs/NAME, or its folder {TABLES}"
+    )
+
+
+def _read_rows(folder: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """A table's rows, from the folder of tables; none if it has no such folder."""
+    schema = SCHEMAS[name]
     for _ in range(READ_ATTEMPTS - 1):
         try:
-            return _read_parts(Path(folder, name), schema, columns)
+            return _read_parts(folder / name, schema, columns)
         except FileNotFoundError:  # the part was merged since the folder was listed
             continue
-    return _read_parts(Path(folder, name), schema, columns)
+    return _read_parts(folder / name, schema, columns)
 
 
 def count_rows(folder: Path, until_round: int) -> dict[str, int]:
@@ -176,7 +198,7 @@ class RowsByRound:
 
 
 def _rows_by_round(folder: Path, name: str) -> dict[int, int]:
-    counts = read_table(folder, name, ["round"])["round"].value_counts().to_pylist()
+    counts = _read_rows(folder, name, ["round"])["round"].value_counts().to_pylist()
     return {count["values"]: count["counts"] for count in counts}
 
 

@@ -33,6 +33,7 @@ from rayfed_kd.protocol import (
     ServerFacts,
 )
 from rayfed_kd.protocol.message_codec import Codec, Direction, Wire
+from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.schema import Named, Recipe
@@ -99,10 +100,15 @@ class Setting:
         wanted |= self._own_models
         return wanted
 
-    def described(self, name: str) -> tuple[str, Mapping[str, Any]]:
-        """What an architecture's name stands for: registered name or location, and the options given."""
-        architecture, _ = self._architectures[name]
-        return architecture.name, architecture.options
+    def described(self, name: str) -> Architecture:
+        """What an architecture's name stands for."""
+        return self._architectures[name][0]
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, ...]:
+        """Shape of one input: a sample, or maps or features of the recipe's model."""
+        if architecture.cut is None:
+            return self.spaces[architecture.space]
+        return self._shape_at(architecture.cut)
 
     @cached_property
     def _own_models(self) -> dict[str, tuple[Architecture, str]]:
@@ -164,7 +170,11 @@ class Setting:
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
         sizes = self.partition.sizes.tolist()
-        return ServerFacts(round_index, sizes, self.recipe.local, self.client_architectures)
+        return ServerFacts(round_index, sizes, self.local_in(round_index), self.client_architectures)
+
+    def local_in(self, round_index: int) -> LocalRecipe:
+        """What the recipe says of local training in a round: its learning rate may change over the rounds."""
+        return self.recipe.local.in_round(round_index, self.recipe.rounds)
 
     def check(self) -> None:
         """Builds every module once, tries its generators, and asks the method whether it can run.
@@ -235,7 +245,7 @@ class Setting:
         space, cut = architecture.space, architecture.cut
 
         def build() -> nn.Module:
-            shape = self.spaces[space] if cut is None else self._shape_at(cut)
+            shape = self.input_shape(architecture)
             # Once: module pools build the same architecture again for every module that is lent at a time.
             if path not in self._measured:
                 check_module_size(lambda: make(shape, classes, **arguments), path)

@@ -14,7 +14,14 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from rayfed_kd.protocol import Architecture, MethodOptions, OptimizerRecipe, ServerContext, weighted_mean
+from rayfed_kd.protocol import (
+    Architecture,
+    MethodOptions,
+    OptimizerName,
+    OptimizerRecipe,
+    ServerContext,
+    weighted_mean,
+)
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode
 from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer, faded
@@ -46,7 +53,7 @@ class ServerModel(BaseModel):
 class ServerOptimizer(OptimizerRecipe):
     """The server's optimiser; what is not given is Table 13's."""
 
-    name: Literal["sgd", "adam"] = Field("adam", description="the optimiser")
+    name: OptimizerName = Field("adam", description="the optimiser")
     lr: float = Field(0.001, gt=0, description="learning rate")
     weight_decay: float = Field(1e-4, ge=0, description="L2 weight decay")
 

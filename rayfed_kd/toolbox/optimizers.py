@@ -1,8 +1,8 @@
 """Optimisers over a flat module: one leaf, so a step is one fused operation, and the state is explicit.
 
-torch's functional forms, not its classes: the arithmetic is the same (a test says so), the state is a
-plain mapping that a client can keep, a step costs a third, and the first one does not import torch's
-compiler (1.4 seconds in every process).
+SGD and Adam are torch's functional forms, not its classes: the arithmetic is the same (a test says so), a
+step costs a third, and the first one does not import torch's compiler (1.4 seconds in every process). Every
+other optimiser, and these two with further options, are torch's classes over the same flat tensors.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.recipe.schema import OptimizerRecipe
+from rayfed_kd.recipe.local_training import ClipRecipe, LocalOptimizer, OptimizerRecipe
+from rayfed_kd.recipe.torch_optimizers import arguments, torch_class
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
 Moments = Mapping[str, Tensor]
@@ -30,18 +31,22 @@ def faded(recipe: OptimizerRecipe, factor: float) -> OptimizerRecipe:
 
 @dataclass(frozen=True)
 class StepRule:
-    """What an optimiser does to parameters, gradients and moments, as one fused operation.
+    """What an optimiser does to flat parameters, gradients and moments.
 
     Attributes:
-        recipe: SGD or Adam, and its rates.
-        betas: Adam's.
+        recipe: which one, and its rates.
+        betas: Adam's, where the recipe gives none.
+        clip: bound on every gradient; None: none.
     """
 
     recipe: OptimizerRecipe
     betas: tuple[float, float] = ADAM_BETAS
+    clip: ClipRecipe | None = None
 
     def fresh(self, parameters: Tensor) -> dict[str, Tensor]:
-        """The moments before the first step on `parameters`."""
+        """The moments before the first step on `parameters`; empty if torch's class makes them itself."""
+        if not self.recipe.is_plain:
+            return {}
         zeros = torch.zeros_like(parameters)
         if self.recipe.name == "adam":
             # torch's fused Adam counts its steps in a tensor on the parameters' device.
@@ -53,12 +58,15 @@ class StepRule:
         self,
         parameters: list[Tensor],
         gradients: list[Tensor],
-        moments: Sequence[Moments],
+        moments: Sequence[dict[str, Tensor]],
         factor: float = 1.0,
     ) -> None:
         """Updates flat tensors and their moments in place, each on its own, at `factor` times the rate."""
         recipe, lr = self.recipe, self.recipe.lr * factor
-        if recipe.name == "adam":
+        self._bound(gradients)
+        if not recipe.is_plain:
+            self._torchs_step(parameters, gradients, moments, lr)
+        elif recipe.name == "adam":
             adam(
                 parameters,
                 gradients,
@@ -89,6 +97,41 @@ class StepRule:
                 maximize=False,
             )
 
+    def _bound(self, gradients: Sequence[Tensor]) -> None:
+        if self.clip is None:
+            return
+        for gradient in gradients:
+            holder = torch.empty_like(gradient)  # torch clips the `grad` of tensors
+            holder.grad = gradient
+            if self.clip.norm is not None:
+                clip_grad_norm_(holder, self.clip.norm)
+            else:
+                assert self.clip.value is not None
+                clip_grad_value_(holder, self.clip.value)
+
+    def _torchs_step(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        moments: Sequence[dict[str, Tensor]],
+        lr: float,
+    ) -> None:
+        """A step of torch's own class, made for this step: all that it keeps are the moments."""
+        kind = torch_class(self.recipe.name)
+        options = arguments({**self.recipe.torch_options, "lr": lr})
+        # One tensor after the other: a client's result must not depend on who steps beside it.
+        optimizer = kind(parameters, foreach=False, **options)
+        for parameter, gradient, state in zip(parameters, gradients, moments, strict=True):
+            parameter.grad = gradient
+            if state:
+                # torch refuses counters on a GPU; where moments lie on one, their counter came with them.
+                steps = {"step": state["step"].cpu()} if "step" in state else {}
+                optimizer.state[parameter] = {**state, **steps}
+        optimizer.step()
+        for parameter, state in zip(parameters, moments, strict=True):
+            state.update(optimizer.state[parameter])
+            parameter.grad = None
+
 
 class FreeTensor:
     """A tensor that is optimised itself, images for example, as an optimiser sees a flat module.
@@ -117,17 +160,18 @@ class FreeTensor:
 
 
 class Optimizer:
-    """SGD or Adam on a flat module's parameters, or on a free tensor.
+    """An optimiser on a flat module's parameters, or on a free tensor.
 
     Args:
-        recipe: which, and its rates.
+        recipe: which, and its rates; a context's `local.optimizer` also has the pace of local training.
         module: whose `trainable` is updated from its `gradients`.
         state: moments from `state()` to go on from; copied. None or empty: afresh.
         part: which of the parameters are updated; others stay, whatever their gradients, momentum and decay.
-        betas: Adam's.
+        betas: Adam's, where the recipe gives none.
 
     Attributes:
-        rule: recipe and betas.
+        rule: recipe, betas and clipping.
+        steps: how many it has made since it was built: what its pace counts.
         module, part: as given.
     """
 
@@ -140,7 +184,12 @@ class Optimizer:
         part: slice = slice(None),
         betas: tuple[float, float] = ADAM_BETAS,
     ) -> None:
-        self.rule, self.part, self.module = StepRule(recipe, betas), part, module
+        clip, self._pace = None, None
+        if isinstance(recipe, LocalOptimizer):
+            clip, self._pace = recipe.clip, recipe.pace
+            # Clients of one rule train as one program, whatever the lengths of their epochs.
+            recipe = recipe.model_copy(update={"pace": None})
+        self.rule, self.part, self.module, self.steps = StepRule(recipe, betas, clip), part, module, 0
         self._parameters, self._gradients = module.trainable, module.gradients
         if part != slice(None):
             self._parameters, self._gradients = module.trainable[part], module.gradients[part]
@@ -155,7 +204,13 @@ class Optimizer:
         with torch.no_grad():
             # Not before the first step: by `begun` a group knows that it can make all its moments as one.
             self._state = self._state or self.rule.fresh(self._parameters)
+            factor *= self.factor_at(self.steps)
             self.rule.step([self._parameters], [self._gradients], [self._state], factor)
+            self.steps += 1
+
+    def factor_at(self, step: int) -> float:
+        """What its pace multiplies the learning rate by in a step, counted from 0."""
+        return 1.0 if self._pace is None else self._pace.factor(step)
 
     def state(self) -> dict[str, Tensor]:
         """The moments, to be kept between rounds; copied."""
@@ -168,9 +223,9 @@ class Optimizer:
         """Whether it has moments: given, or of steps made."""
         return bool(self._state)
 
-    def go_on_from(self, state: Moments) -> None:
-        """Takes over moments that were updated elsewhere."""
-        self._state = dict(state)
+    def go_on_from(self, state: Moments, steps: int) -> None:
+        """Takes over moments that were updated elsewhere, and how many steps were made in all."""
+        self._state, self.steps = dict(state), steps
 
 
 def minimise(loss: Tensor, *optimizers: Optimizer, factor: float = 1.0, clip: float | None = None) -> None:

@@ -30,6 +30,7 @@ from rayfed_kd.files import (
 )
 from rayfed_kd.recipe.schema import EXECUTION
 from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml
+from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.space import Coefficients
@@ -245,14 +246,21 @@ class SearchFolder:
             number: the trial's number.
             metric: the search's metric.
         """
-        rows = read_table(self.trial(number) / "tables", "metrics").to_pylist()
         return [
             (row["round"], row[metric.name])
-            for row in rows
+            for row in self._rows(number, "metrics")
             if row["model"] == metric.model and row[metric.name] is not None
         ]
 
     def seconds(self, record: TrialRecord) -> float:
         """A trial's real seconds in rounds, up to the last round that counts."""
-        rows = read_table(self.trial(record.number) / "tables", "rounds").to_pylist()
+        rows = self._rows(record.number, "rounds")
         return max((row["wall_s"] for row in rows if row["round"] <= record.round), default=0.0)
+
+    def _rows(self, number: int, table: str) -> list[dict[str, Any]]:
+        """A trial's rows; none if it failed before its run began."""
+        folder = self.trial(number)
+        if not (folder / CONFIG).is_file():
+            return []
+        rows: list[dict[str, Any]] = read_table(folder, table).to_pylist()
+        return rows

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location, prepare
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
+from rayfed_kd.recipe.overrides import Overrides, override_lines
 
 if TYPE_CHECKING:
     from rayfed_kd.results.study_console import Work
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def tune(
     recipe: RecipeSource,
     space: str | Path,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     samples: int | None = None,
     search: SearchName = "random",
@@ -37,11 +38,12 @@ def tune(
     address: str | None = None,
     tell: Tell = lambda line: None,
     work: Work | None = None,
+    **keys: Any,
 ) -> SearchResult:
     """Search a recipe's coefficients with Ray Tune; each trial is a run, all with the recipe's seed.
 
     Args:
-        recipe, overrides: what every trial starts from.
+        recipe, overrides, keys: what every trial starts from, as in `rayfed_kd.run`.
         space, samples, search, scheduler, metric: as in `rayfed_kd.tuning.search_setup.SearchRequest`.
         concurrent: trials at a time; None: as many as have room for a client actor and a server each.
         folder: where everything goes; None: runs/tune- and the recipe's name.
@@ -54,11 +56,12 @@ def tune(
         RecipeError, DataError: the search cannot be run; raised before the first trial.
         RunError: no trial has a value.
     """
-    if folder_override := next((change for change in overrides if change.startswith("results.")), None):
+    lines = override_lines(overrides, keys)
+    if folder_override := next((change for change in lines if change.startswith("results.")), None):
         raise RecipeError(
             f"override {folder_override!r}: a search gives each trial its folder; expected --folder"
         )
-    prepared = prepare(recipe, overrides)
+    prepared = prepare(recipe, lines)
     from rayfed_kd.tuning.search_setup import SearchRequest, default_folder, prepare_search
 
     name = prepared.recipe.method.name if isinstance(recipe, Mapping) else Path(recipe).stem

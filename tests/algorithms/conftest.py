@@ -47,7 +47,8 @@ class Bench:
 
     def client(self, client, round_index=1, participation=1):
         recipe = self.setting.recipe
-        share = ClientData(self.setting.partition.train[client], recipe.data.augment, recipe.local)
+        local = self.setting.local_in(round_index)
+        share = ClientData(self.setting.partition.train[client], recipe.data.augment, local)
         facts = DispatchFacts(client, round_index, participation)
         return ClientContext(self.module_pool, self.data, share, facts, recipe.seed)
 

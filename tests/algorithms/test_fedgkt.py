@@ -348,8 +348,16 @@ def test_resumed_run_is_the_whole_run(tmp_path):
 
 def test_exported_server_is_its_part(tmp_path):
     result = rayfed_kd.run(SMALL, [f"results.folder={tmp_path / 'run'}", "rounds=1"], local=True)
-    written = torch.load(rayfed_kd.export(tmp_path / "run", "server", tmp_path / "m")[1])
+    paths = rayfed_kd.export(tmp_path / "run", "server", tmp_path / "m")
+    written = torch.load(paths[1])
     assert sum(value.numel() for value in written.values()) == len(result.models["server"])
+    # It takes the clients' feature maps, which are no pixels: they are used as they are.
+    model = rayfed_kd.load(paths[0])
+    maps = torch.randn(2, *model.description.input_shape)
+    with torch.no_grad():
+        assert torch.equal(model(maps), model.module(maps))
+    with pytest.raises(TypeError, match=r"expected floats, got torch\.uint8"):
+        model(maps.to(torch.uint8))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import psutil
 import yaml
+from forked_commands import ForkedCommand
 from safetensors.numpy import load_file
 from small_recipes import DECIDED, FOUR_CLIENTS, assert_same_tables, small_recipe
 
@@ -28,7 +29,7 @@ BASE = {
     "evaluation": {"samples": False},
     "checkpoint": {"every": 2},
     "clock": {"name": "lognormal"},
-    "faults": {"max_retries": 10},
+    "faults": {"max_retries": 20},  # all kills of a run may hit one step
 }
 SCHEDULES = {
     "sync": {"name": "sync"},
@@ -40,11 +41,14 @@ SCHEDULES = {
 IN_ROUNDS = ("sync", "quorum")  # for methods whose rounds have several exchanges
 VICTIMS = {
     "local": ["command"],
-    "ray": ["one client host", "one client host", "all client hosts", "server", "command"],
+    # Of twelve kills two cost a new start; after the others the same run goes on.
+    "ray": [*["one client host"] * 6, *["all client hosts"] * 4, "server", "command"],
 }
 PROCESSES = {"one client host": "ClientActor", "all client hosts": "ClientActor", "server": "ServerActor"}
-LONGEST_S = 2.5  # a kill comes so many seconds after the last one, or after the start, at most
-STARTS = 60
+# A kill comes at most so long after the start, or after the last kill. On the local engine it is this part of
+# the undisturbed run's time, so that a run is killed a dozen times before it ends; on Ray so many seconds.
+LONGEST_PART, LONGEST_S = 1 / 3, 2.0
+STARTS = 100
 
 
 def cases():
@@ -70,8 +74,10 @@ def recipe_of(case):
 
 @cache
 def undisturbed(case, folder):
-    """The same recipe on the local engine, without a kill."""
-    return rayfed_kd.run(recipe_of(case), [f"results.folder={folder / case.replace(':', '-')}"], local=True)
+    """The same recipe on the local engine, without a kill; and the seconds that it took."""
+    began = time.monotonic()
+    result = rayfed_kd.run(recipe_of(case), [f"results.folder={folder / case.replace(':', '-')}"], local=True)
+    return result, time.monotonic() - began
 
 
 class KilledRun:
@@ -82,10 +88,11 @@ class KilledRun:
         case: METHOD:SCHEDULE.
         engine: local or ray.
         stream: numpy's generator that decides victims and moments.
+        longest_s: seconds from a kill, or a start, to the next kill, at most.
     """
 
-    def __init__(self, folder, case, engine, stream):
-        self.folder, self.engine, self.stream = folder, engine, stream
+    def __init__(self, folder, case, engine, stream, longest_s):
+        self.folder, self.engine, self.stream, self.longest_s = folder, engine, stream, longest_s
         self.path, self.errors = folder.with_suffix(".yaml"), folder.with_suffix(".txt")
         results = {"folder": str(folder)}
         self.path.write_text(yaml.safe_dump({**recipe_of(case), "results": results}))
@@ -117,10 +124,12 @@ class KilledRun:
         words = ["resume", self.folder] if begun else ["run", self.path]
         words += ["--restart"] if self._restart else []
         self.resumes += 1
-        local = ["--local"] if self.engine == "local" else []
+        if self.engine == "local":
+            self.process = ForkedCommand([*words, "--local"], self.errors)
+            return
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rayfed_kd", *map(str, words), *local],
+                [sys.executable, "-m", "rayfed_kd", *map(str, words)],
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
@@ -133,7 +142,7 @@ class KilledRun:
             time.sleep(0.05)
             assert time.monotonic() - began < 600, "it does not begin"
         victim = str(self.stream.choice(VICTIMS[self.engine]))
-        deadline = time.monotonic() + float(self.stream.uniform(0.0, LONGEST_S))
+        deadline = time.monotonic() + float(self.stream.uniform(0.0, self.longest_s))
         while time.monotonic() < deadline and self.process.poll() is None:
             time.sleep(0.02)
         pids = self._pids(victim)
@@ -198,9 +207,10 @@ def kill_one_run(case, engine, seed, most, folder):
 
     Returns: kills by victim, checkpoints cut off, resumes and seconds; or the error under "wrong".
     """
-    expected = undisturbed(case, folder)
+    expected, seconds = undisturbed(case, folder)
     stream = np.random.default_rng([seed, *f"{case} {engine}".encode()])
-    run = KilledRun(folder / f"{case.replace(':', '-')}-{engine}-{seed}", case, engine, stream)
+    longest_s = seconds * LONGEST_PART if engine == "local" else LONGEST_S
+    run = KilledRun(folder / f"{case.replace(':', '-')}-{engine}-{seed}", case, engine, stream, longest_s)
     began, wrong = time.monotonic(), None
     try:
         run.to_the_end(most)

@@ -46,6 +46,7 @@ class Outcome:
     models: dict = field(default_factory=dict)
     told: list = field(default_factory=list)
     after_round: Callable = lambda record: None
+    clients: int = 0
 
     def record(self, record):
         self.after_round(record)
@@ -64,12 +65,12 @@ class Outcome:
 
     @property
     def summary(self):
-        return summarise(self.tables, "finished")
+        return summarise(self.tables, "finished", self.clients)
 
 
 def run_setting(setting, engine, after_round=lambda record: None):
     """A setting's rounds on an engine, with the threads that its recipe gives."""
-    outcome = Outcome(after_round=after_round)
+    outcome = Outcome(after_round=after_round, clients=setting.recipe.partition.clients)
     simulation = Simulation(setting, engine, outcome)
     threads = torch.get_num_threads()
     torch.set_num_threads(setting.recipe.placement.threads)

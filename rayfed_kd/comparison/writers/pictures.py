@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.table_text import TITLES, row_name
 from rayfed_kd.comparison.writers.bands import bands_by_name
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.figures import band_figure, save_figure, times_figure
 
 
@@ -23,13 +26,28 @@ def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
     paths = []
     for metric in comparison.metrics():
         paths.append(folder / f"curves-{metric}.png")
-        bands = bands_by_name(comparison, metric)
-        save_figure(band_figure(bands, TITLES[metric], len(comparison.study.seeds)), paths[-1])
+        save_figure(curves_picture(comparison, metric), paths[-1])
     if comparison.has_clock():
         headline = comparison.headline()
         paths.append(folder / f"times-{headline}.png")
         save_figure(times_figure(_curves_over_time(comparison), TITLES[headline]), paths[-1])
     return paths
+
+
+def curves_picture(comparison: Comparison, metric: str) -> Figure:
+    """A metric by round: the mean over seeds, with a band of one sample deviation.
+
+    Args:
+        comparison: what is drawn.
+        metric: the metric's column.
+
+    Raises:
+        RecipeError: no row has the metric.
+    """
+    if metric not in comparison.metrics():
+        raise RecipeError(f"no row has {metric}; there are {', '.join(comparison.metrics())}")
+    bands = bands_by_name(comparison, metric)
+    return band_figure(bands, TITLES[metric], len(comparison.study.seeds))
 
 
 def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[float]]]]:

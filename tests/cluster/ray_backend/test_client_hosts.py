@@ -1,25 +1,36 @@
 """A host that is built again answers, is ended and tried again, or is gone: nobody waits for it for ever."""
 
+import asyncio
+
 import pytest
 import ray
 from simulated_cluster import SERVER, Ref, SimulatedLoop
 
 from cluster.ray_backend.client_hosts import ANSWER_S, SILENCES, ClientHosts
+from cluster.ray_backend.patience import FIRST_S, MULTIPLE
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.recipe.schema import ResourceRecipe
 
 
 class Silent:
-    """An actor whose first call of `build` is answered; later ones are not, until it was killed so often."""
+    """An actor that does not answer `build` until it was killed so often.
 
-    def __init__(self, kills):
-        self.builds, self.kills_left = 0, kills
+    Args:
+        kills: how often.
+        answered: how many first calls are answered all the same.
+        after_s: seconds until an answer.
+    """
+
+    def __init__(self, kills, answered=1, after_s=0.0):
+        self.builds, self.kills_left, self.answered, self.after_s = 0, kills, answered, after_s
         self.build = self
 
     def remote(self, *given):
         self.builds += 1
         answer = Ref(SERVER)
-        return answer.put(None) if self.builds == 1 or self.kills_left == 0 else answer
+        if self.builds <= self.answered or self.kills_left == 0:
+            asyncio.get_running_loop().call_later(self.after_s, answer.put, None)
+        return answer
 
 
 @pytest.fixture
@@ -30,18 +41,33 @@ def loop():
 
 
 @pytest.fixture
-def rebuilt(loop, monkeypatch):
+def built(loop, monkeypatch):
+    """Builds hosts for the first time; gives them."""
+
+    def build(*actors):
+        def kill(killed, no_restart):
+            assert killed in actors
+            assert not no_restart
+            killed.kills_left -= 1
+
+        async def build_all():
+            await asyncio.gather(*(hosts.build(host, "never started") for host in range(len(actors))))
+
+        monkeypatch.setattr(ray, "kill", kill)
+        plan = Plan(len(actors), False, 1, ResourceRecipe(), ResourceRecipe())
+        hosts = ClientHosts(actors, None, plan)
+        loop.run_until_complete(build_all())
+        return hosts
+
+    return build
+
+
+@pytest.fixture
+def rebuilt(loop, built):
     """Builds a host, loses it, builds it again; gives the hosts."""
 
     def rebuild(actor):
-        def kill(killed, no_restart):
-            assert killed is actor
-            assert not no_restart
-            actor.kills_left -= 1
-
-        monkeypatch.setattr(ray, "kill", kill)
-        hosts = ClientHosts([actor], None, Plan(1, False, 1, ResourceRecipe(), ResourceRecipe()))
-        loop.run_until_complete(hosts.build(0, "never started"))
+        hosts = built(actor)
         hosts.building.add(0)
         loop.run_until_complete(hosts.build(0, "no answer"))
         return hosts
@@ -66,3 +92,29 @@ def test_host_that_never_answers_is_gone(rebuilt):
 def test_it_is_given_up_after_so_many_silences(loop, rebuilt):
     rebuilt(Silent(kills=100))
     assert loop.time() == pytest.approx(SILENCES * ANSWER_S, abs=60)
+
+
+def test_first_build_that_hangs_is_ended_and_tried_again(loop, built):
+    """Nothing is known of how long a build takes here, so it gets hours."""
+    hosts = built(actor := Silent(kills=1, answered=0))
+    assert actor.builds == 2
+    assert not hosts.building
+    assert FIRST_S <= loop.time() < FIRST_S + 60
+
+
+def test_hosts_that_were_built_say_how_long_another_may_take(loop, built):
+    """Twenty times as long as the longest of them, as of a step."""
+    hosts = built(Silent(kills=0, after_s=100.0), Silent(kills=100, answered=0))
+    assert hosts.building == {1}
+    assert hosts.gone == {1: f"gave no answer for {MULTIPLE * 100:g} s"}
+    assert loop.time() == pytest.approx(SILENCES * MULTIPLE * 100, abs=60)
+
+
+def test_hosts_that_start_one_after_another_are_waited_for(loop, built):
+    """A thousand processes of one machine: the last starts when all others have, hours after the first."""
+    starts = [60.0 * 2**place for place in range(10)]
+    hosts = built(*(Silent(kills=0, after_s=after_s) for after_s in starts))
+    assert not hosts.building
+    assert not hosts.gone
+    assert starts[-1] > 2 * FIRST_S / 3
+    assert all(actor.builds == 1 for actor in hosts.actors)

@@ -5,12 +5,15 @@ import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from ray.exceptions import AuthenticationError
 
+from cluster.ray_backend import machines
 from cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
+from cluster.ray_backend.resources import Node
 from cluster.ray_backend.session import RaySession, check_address
 from rayfed_kd.data.cache import locate_entry, pack_entry, unpack_entry
 from rayfed_kd.data.loading import load_dataset, open_dataset
@@ -155,6 +158,42 @@ def test_address_that_is_given_wins_over_the_environments(given, asked, refusing
     recipe = load_recipe(RECIPE)
     with RaySession(recipe, given) as session, pytest.raises(RecipeError, match=f"--address {asked}: no"):
         session.ready()
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """This process is connected to a Ray already, as a notebook's may be."""
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(gcs_address="127.0.0.1:6379"))
+    return load_recipe(RECIPE)
+
+
+@pytest.mark.parametrize("address", ["far:6379", "127.0.0.1:6380", "ray://127.0.0.1:6379"])
+def test_another_address_than_that_of_the_processs_ray_is_refused(address, connected):
+    message = f"--address {address}: this process is connected to the Ray at 127.0.0.1:6379; expected"
+    with RaySession(connected, address) as session, pytest.raises(RecipeError, match=message):
+        session.ready()
+
+
+@pytest.mark.parametrize("address", [None, "auto", "127.0.0.1:6379", "localhost:6379"])
+def test_processs_own_ray_is_used_and_left_as_it_is(address, connected, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "far:6379")
+    monkeypatch.setattr("ray.shutdown", pytest.fail)
+    monkeypatch.setattr("ray.init", pytest.fail)
+    with RaySession(connected, address) as session:
+        session.ready()
+
+
+def test_survey_leaves_an_array_where_it_is_before_a_get_is_timed(monkeypatch):
+    """`ray.wait` fetches what it waits for to this machine, unless it is told not to."""
+    monkeypatch.setattr(machines, "ray_nodes", lambda: [Node(1, 0, 2**30, {}, {}, name) for name in "ab"])
+    monkeypatch.setattr(machines, "_start", lambda work, node, *given: (work, given))
+    monkeypatch.setattr(machines, "_result", lambda node, started: ("m", [], identity(), 1.0, 2.0))
+    monkeypatch.setattr(machines, "_address", lambda node: node.id)
+    waits = []
+    monkeypatch.setattr("ray.wait", lambda refs, **options: waits.append(options))
+    assert [one.get_mb_s for one in machines.survey()] == [machines.PROBE_BYTES / 2e6] * 2
+    assert waits == [{"fetch_local": False}] * 2
 
 
 def test_dashboards_port_is_told_from_the_heads():

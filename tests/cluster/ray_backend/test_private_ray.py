@@ -188,16 +188,25 @@ def test_every_server_of_the_tests_ray_listens_on_loopback_and_asks_for_a_token(
 
 @pytest.mark.slow
 def test_every_server_of_a_run_listens_on_loopback(run):
-    """GCS, raylet, agents and workers: eight at least, and none that another machine reaches."""
+    """GCS, raylet, two agents and workers: eight at least, and none that another machine reaches."""
     assert len(run.listening) >= 8
     assert not [place for place in run.listening if not LOOPBACK.match(place)]
+
+
+@pytest.mark.slow
+def test_nothing_runs_that_one_machine_does_not_need(run):
+    """A child whose program is not GCS, raylet, one of the raylet's or the reaper that ends them all."""
+    direct = [" ".join(child.cmdline()) for child in run.processes[0].children()]
+    assert not [line for line in direct if line.partition("--")[0].rstrip().endswith("monitor.py")]
+    assert not [line for line in direct if "dashboard.py" in line]
+    assert len([line for line in direct if "gcs_server" in line]) == 1
 
 
 @pytest.mark.slow
 def test_processes_of_a_run_have_the_token_but_the_commands_own_environment_not(run):
     """GCS and raylet, from which the others have theirs; those that rename themselves show none."""
     assert "RAY_AUTH_TOKEN" not in run.processes[0].environ()
-    found = [run.named(part).environ() for part in ("gcs_server", "raylet/raylet", "log_monitor")]
+    found = [run.named(part).environ() for part in ("gcs_server", "raylet/raylet")]
     assert {environment.get("RAY_AUTH_MODE") for environment in found} == {"token"}
     (token,) = {environment.get("RAY_AUTH_TOKEN", "none") for environment in found}
     assert re.fullmatch("[0-9a-f]{64}", token)

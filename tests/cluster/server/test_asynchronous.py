@@ -1,7 +1,9 @@
 """Runs without rounds: order of events, sync as a case of them, the same bits everywhere."""
 
+import math
 from concurrent.futures import Future
 from itertools import product
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -162,6 +164,53 @@ def test_time_goes_on_to_the_deadline_if_nothing_lands():
     queue.start(dispatch(1, 0, samples=10))
     assert queue.next(until=4.0) is None
     assert (queue.now, len(queue)) == (4.0, 1)
+
+
+class Shifts(NoClock):
+    """Clients 0 and 1 are there until second 50, client 2 from then on."""
+
+    def available(self, clients, now):
+        return [client for client in clients if (client < 2) == (now < 50)]
+
+    def next_available(self, clients, now):
+        return 50.0 if now < 50 else math.inf
+
+
+def test_clients_at_work_are_not_available_and_time_does_not_go_on_for_others():
+    work = Work()
+    queue = EventQueue(work, Shifts(None, ClockFacts(3, seed=1)), {})
+    assert queue.available([0, 1, 2]) == [0, 1]
+    queue.start(dispatch(1, 0))
+    assert queue.clients == {0}
+    assert (queue.available([0, 1, 2]), queue.available([0, 2]), queue.now) == ([1], [], 0.0)
+
+
+def test_time_goes_on_to_the_next_client_if_nobody_is_at_work():
+    queue = EventQueue(Work(), Shifts(None, ClockFacts(3, seed=1)), {})
+    queue.now = 20.0
+    queue.start(dispatch(1, 0))
+    queue.give_up()
+    assert (queue.available([1]), queue.now) == ([1], 20.0)
+    assert (queue.available([2]), queue.now) == ([2], 50.0)
+
+
+@pytest.mark.parametrize("clock", [NoClock(None, ClockFacts(1, seed=1)), None])
+def test_seconds_of_waiting_are_counted(clock):
+    work = Work()
+    queue = EventQueue(work, clock, {})
+    queue.start(dispatch(1, 0))
+    Timer(0.05, work.done, [0]).start()
+    queue.next()
+    assert 0.03 < queue.waited_s < 30
+
+
+def test_real_seconds_go_on_from_those_of_a_checkpoint():
+    work = Work()
+    queue = EventQueue(work, None, {}, now=100.0)
+    queue.start(dispatch(1, 0))
+    work.done(0)
+    queue.next()
+    assert 100 <= queue.now < 130
 
 
 @pytest.mark.parametrize("clock", ["none", "lognormal"])

@@ -174,6 +174,21 @@ def test_the_last_ones_are_kept(tmp_path):
     assert names == {f"round-00000{i}.{e}" for i in (6, 7) for e in ("json", "safetensors")}
 
 
+def test_old_checkpoint_whose_file_is_gone_is_no_obstacle(tmp_path):
+    keeper = saved(tmp_path, [1, 2], keep=2)
+    (tmp_path / "checkpoints" / "round-000001.safetensors").unlink()
+    keeper.save(Snapshot(3, torch.zeros(3), {}, 0.0))
+    assert {path.stem for path in (tmp_path / "checkpoints").iterdir()} == {"round-000002", "round-000003"}
+
+
+def test_round_a_million_is_newer_than_the_one_before_it(tmp_path):
+    """Its name is longer, and sorts as text before that of round 999,999."""
+    keeper = saved(tmp_path, [999_998, 999_999, 1_000_000], keep=2)
+    assert keeper.latest(Held, "cpu", pytest.fail).round == 1_000_000
+    notes = {path.stem for path in (tmp_path / "checkpoints").glob("*.json")}
+    assert notes == {"round-999999", "round-1000000"}
+
+
 @pytest.mark.parametrize(
     ("every", "minutes", "due"), [(2, None, [2, 4]), (None, None, []), (None, 1e-9, [1, 2, 3, 4])]
 )

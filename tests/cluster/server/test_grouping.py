@@ -224,6 +224,13 @@ def test_a_number_with_a_method_that_cannot_be_batched_says_so_once(own_loop, tm
     ("changed", "reason"),
     [
         ({"schedule": {"name": "fedbuff", "buffer": 2}, "clock": {"name": "lognormal"}}, "one at a time"),
+        (
+            {
+                "schedule": {"name": "quorum", "min_fraction": 0.5, "late": "next_round"},
+                "clock": {"name": "lognormal"},
+            },
+            "keeps late replies",
+        ),
         ({"placement": {"clients_per_actor": 1}}, "a client's own actor"),
         (
             {"placement": {"overrides": [{"clients": [0], "num_cpus": 2.0}]}},

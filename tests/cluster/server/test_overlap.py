@@ -141,6 +141,21 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
     assert all(future.cancelled() for future in stopped.engine.endless)
 
 
+@pytest.mark.parametrize("stopped_in", [1, 3])
+def test_stop_saves_the_round_before_and_nothing_before_the_first(stopped_in):
+    one = run(LocalEngine, checkpointer=Saved())
+
+    def submit(calls, before=one.engine.submit):
+        if calls[0].facts.round == stopped_in:
+            raise StoppedError("now")
+        return before(calls)
+
+    one.engine.submit = submit
+    with pytest.raises(StoppedError):
+        one.run()
+    assert [round_index for round_index, _ in one.checkpointer.snapshots] == [2][: stopped_in - 1]
+
+
 def test_two_rounds_of_records_can_be_taken_back():
     records = Records({0: ClientRecord(1)})
     records.begin()

@@ -197,6 +197,19 @@ def test_a_poisoned_prediction_moves_the_plain_mean_of_ds_fl_by_its_share():
     torch.testing.assert_close(method.agreed(replies).double(), honest + 2, atol=1e-5, rtol=0)
 
 
+def test_round_releases_poisoned_replies_as_well():
+    """A view that stays keeps its object in the store's memory, as long as a slot has the reply."""
+    one, method = (made := simulation(PAF)), made.setting.method
+    message = method.dispatch(one.begin().server, server_context(one.setting, 1))
+    cohort = EngineCohort(1, one.run_state)
+    replies = cohort.broadcast(method.client_update, message)
+    views = [reply.parts.resolve() for reply in replies]
+    assert all(reply.parts.resolve() is view for reply, view in zip(replies, views, strict=True))
+    cohort.end_round()
+    assert all(reply.parts.resolve() is reply.parts._handle.resolve() for reply in replies)
+    assert all(reply.parts._arrays is None for reply in replies)
+
+
 def test_attackers_are_drawn_once_from_a_stream_of_their_own():
     attack = AttackRecipe(name="lie", fraction=0.4)
     drawn = [attackers(attack, 10, seed) for seed in (1, 1, 2)]

@@ -95,10 +95,30 @@ def test_clients_of_equal_sizes():
         {"lr": 0.1},
         {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
         {"name": "adam", "lr": 0.01, "weight_decay": 0.001},
+        {"name": "adamw", "lr": 0.01, "betas": [0.8, 0.99]},
+        {"name": "rmsprop", "lr": 0.01, "momentum": 0.5},
     ],
 )
 def test_every_optimiser_keeps_each_clients_moments_apart(optimizer):
     assert_learnt_the_same(setting(local={"epochs": 2, "batch_size": 16, "optimizer": optimizer}))
+
+
+def test_every_client_has_its_own_pace_and_bound_on_gradients():
+    """Epochs of different lengths, so rates fall at different steps; batches of one shape step together."""
+    one = setting(
+        local={
+            "epochs": 3,
+            "batch_size": 16,
+            "optimizer": {"lr": 0.3, "momentum": 0.5},
+            "lr_schedule": {
+                "epochs": {"name": "step", "every": 1, "factor": 0.3},
+                "steps": {"name": "cosine", "warmup": 2},
+            },
+            "clip": {"norm": 0.5},
+        }
+    )
+    assert len({-(-size // 16) for size in one.partition.sizes.tolist()}) > 2
+    assert_learnt_the_same(one)
 
 
 def test_convolutions():

@@ -20,7 +20,7 @@ from memory_limit import limited_memory
 
 import rayfed_kd
 from rayfed_kd.cli.main import main
-from rayfed_kd.report.reading import read_sources
+from rayfed_kd.reporting.reading import read_sources
 
 RECIPE = {
     "method": {"name": "fedavg"},

@@ -23,7 +23,7 @@ from rayfed_kd.comparison.table_text import caption, remarks
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.errors import DataError, RecipeError, RunError
-from rayfed_kd.report.paper_sections import comparison_section
+from rayfed_kd.reporting.paper_sections import comparison_section
 
 
 def test_missing_data_of_a_later_table_is_told_before_the_first_run(tmp_path, monkeypatch):

@@ -18,6 +18,14 @@ def test_last_best_and_mean_of_the_last_by_hand():
     assert cells(comparison)[0][:-1] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
 
 
+def test_best_of_any_metric_is_of_the_round_that_is_best_by_the_headline():
+    """The official test is best in round 4 of seed 1 and in round 6 of seed 2: UA .2 and .3, not .9."""
+    comparison = compared()
+    for seed, values in ((1, [0.9, 0.2, 0.1]), (2, [0.9, 0.1, 0.3])):
+        comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, [1, 2, 3], [None] * 3)
+    assert comparison.values(("A", "aca"), "ua", "best") == [0.2, 0.3]
+
+
 def test_headline_is_the_metric_that_the_study_names():
     """UA beside an official test: A's last two .3, .5 and .2, .2 make 40 and 20: 30 and 14.14."""
     comparison = compared(headline="ua")

@@ -14,7 +14,7 @@ from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.comparison.writers.latex import escape_latex, render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.comparison.writers.screen import screen_table
-from rayfed_kd.report.paper_sections import comparison_section
+from rayfed_kd.reporting.paper_sections import comparison_section
 
 
 def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_report():

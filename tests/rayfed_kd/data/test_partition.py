@@ -156,6 +156,7 @@ def test_saved_partition_of_other_data_is_refused(tmp_path):
         ([-1], ["public"], [0], {"clients": 1}, "has public samples alone"),
         ([0], ["tset"], [0], None, "has split 'tset', expected 'train', 'test' or 'public'"),
         ([0], ["train"], [-1], None, "has samples -1 to -1, the data has 0 to 9"),
+        ([0], ["train"], [10], None, "has samples 10 to 10, the data has 0 to 9"),
         ([0], ["train"], [0.5], None, "is no saved partition"),
         ([0, 0], ["train"] * 2, [0, None], None, "1 rows are empty"),
         ([0], ["train"], [0], {"clients": 1, "digest": "other"}, "is damaged: it is not what was saved"),

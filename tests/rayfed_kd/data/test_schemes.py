@@ -200,18 +200,36 @@ def test_equal_clients_draw_their_own_label_mix():
     assert {len(part) for part in parts} == {50}
 
 
-def test_classes_that_are_used_up_are_left_out_and_the_rest_scaled_up(monkeypatch):
-    """Three classes of four samples, two clients of six.
+@pytest.fixture
+def wished(monkeypatch):
+    """Counts by client and class that clients of these wishes get of so many samples of each class."""
 
-    The first wants class 0 alone: its four, then one each of the others. The second wants .5, .3, .2:
-    class 0 is gone, .6 and .4 of six round to four and two, of which class 1 has three left.
-    """
-    wishes = np.array([[1.0, 0.0, 0.0], [0.5, 0.3, 0.2]])
-    monkeypatch.setattr("rayfed_kd.data.schemes.proportions", lambda alpha, shape, stream: wishes)
-    labels = np.repeat(np.arange(3), 4)
-    parts = drawn("dirichlet_client", Pool(labels, 3), 2, alpha=1.0)
-    counts = [np.bincount(labels[part], minlength=3).tolist() for part in parts]
-    assert counts == [[4, 1, 1], [0, 3, 3]]
+    def parts_of(samples, wishes):
+        monkeypatch.setattr("rayfed_kd.data.schemes.proportions", lambda *given: np.array(wishes))
+        labels = np.repeat(np.arange(len(samples)), samples)
+        parts = drawn("dirichlet_client", Pool(labels, len(samples)), len(wishes), alpha=1.0)
+        return [np.bincount(labels[part], minlength=len(samples)).tolist() for part in parts]
+
+    return parts_of
+
+
+def test_clients_of_one_size_get_the_mix_that_they_wish(wished):
+    assert wished([8, 8], [[0.75, 0.25], [0.25, 0.75]]) == [[6, 2], [2, 6]]
+
+
+# Two clients of six. The first wants class 0 alone: its four, then one each of the others, also of the one
+# that has but one left. What the second wants is scaled up:
+# - .5, .3, .2: class 0 is gone, .6 and .4 of six round to four and two, of which class 1 has three left;
+# - .4, .1, .5: class 1 has nothing left either.
+@pytest.mark.parametrize(
+    ("samples", "second", "counts"),
+    [
+        ([4, 4, 4], [0.5, 0.3, 0.2], [[4, 1, 1], [0, 3, 3]]),
+        ([4, 1, 7], [0.4, 0.1, 0.5], [[4, 1, 1], [0, 0, 6]]),
+    ],
+)
+def test_classes_that_are_used_up_are_left_out_and_the_rest_scaled_up(samples, second, counts, wished):
+    assert wished(samples, [[1.0, 0.0, 0.0], second]) == counts
 
 
 def test_every_client_leads_in_one_class_of_its_group():

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from rayfed_kd.data.torchvision_import import import_torchvision, torchvision_state
 
@@ -30,7 +31,8 @@ def test_import_without_compiled_operators_is_mended(tmp_path):
         assert import_torchvision() is import_torchvision()
         print(torchvision_state())"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("9.9, import mended")
+    assert done.stdout.startswith("9.9, built for another torch than ")
+    assert "pip install --force-reinstall torch torchvision" in done.stdout
 
 
 def test_import_that_works_is_left_alone(tmp_path, monkeypatch):
@@ -50,6 +52,19 @@ def test_other_failures_are_passed_on(tmp_path, monkeypatch):
         import_torchvision()
 
 
+@pytest.mark.parametrize("fault", ["RuntimeError('operator x')", "OSError('undefined symbol: _ZN')"])
+def test_a_build_that_does_not_load_is_told_with_what_to_do(fault, tmp_path, monkeypatch):
+    fake_package(tmp_path, f"raise {fault}")
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    told = torchvision_state()
+    assert told.startswith(f"does not load beside torch {torch.__version__} (")
+    assert "pip install --force-reinstall torch torchvision" in told
+
+
 def test_missing_torchvision_is_a_state(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    assert torchvision_state().startswith("missing: ")
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "path_hooks", [])
+    monkeypatch.setattr(sys, "meta_path", [])
+    assert torchvision_state() == "missing: pip install -c constraints.txt torchvision"

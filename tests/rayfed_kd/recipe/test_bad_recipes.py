@@ -61,10 +61,47 @@ BAD = [
     ("local.epoch=3", "local.epoch is no key of local. Did you mean local.epochs?"),
     ("local.batch_size=0", "local.batch_size = 0: expected a number of at least 1 (batch size, B)."),
     (
-        "local.optimizer.name=rmsprop",
-        "local.optimizer.name = 'rmsprop': expected 'sgd' or 'adam' (the optimiser).",
+        "local.optimizer.name=lbfgs",
+        "local.optimizer.name = 'lbfgs': expected 'sgd', 'adam', 'adadelta', ",
     ),
-    ("local.optimizer={name: adam, momentum: 0.9}", "local.optimizer: momentum and nesterov belong to sgd"),
+    ("local.optimizer={name: adam, momentum: 0.9}", "local.optimizer: momentum belongs to sgd and rmsprop"),
+    (
+        "local.optimizer={name: adamw, nesterov: true}",
+        "local.optimizer: nesterov belongs to sgd, not to adamw",
+    ),
+    (
+        "local.optimizer={name: adamw, beta: [0.9, 0.9]}",
+        "local.optimizer: 'beta' is no option of adamw. Did you mean local.optimizer.betas?",
+    ),
+    (
+        "local.optimizer={betas: [0.9, 0.9]}",
+        "local.optimizer: 'betas' is no option of sgd. There are: dampening, ",
+    ),
+    (
+        "local.optimizer={name: adam, betas: 0.9}",
+        "local.optimizer: betas = 0.9: expected a list of 2 numbers",
+    ),
+    ("local.optimizer={name: adam, amsgrad: 1}", "local.optimizer: amsgrad = 1: expected true or false"),
+    ("local.optimizer={name: rmsprop, alpha: -1}", "local.optimizer: rmsprop: Invalid alpha value: -1"),
+    ("local.optimizer={name: adamw, lr: 0}", "local.optimizer.lr = 0: expected a number above 0"),
+    ("local.optimizer={name: rprop, weight_decay: 0.1}", "'weight_decay' is no option of rprop."),
+    ("local.clip={norm: 1, value: 1}", "local.clip: give exactly one of norm and value"),
+    ("local.clip=1", "local.clip = 1: expected keys below it"),
+    ("local.lr_schedule={rounds: {name: step, every: 2}}", "local.lr_schedule.rounds: step needs factor"),
+    (
+        "local.lr_schedule={steps: {name: cosine, factor: 0.5}}",
+        "local.lr_schedule.steps: factor belongs to step and exponential, not to cosine",
+    ),
+    ("local.lr_schedule={round: {name: cosine}}", "Did you mean local.lr_schedule.rounds?"),
+    (
+        "local.lr_schedule={name: cosine}",
+        "local.lr_schedule.name is no key of local.lr_schedule. There are: ",
+    ),
+    *(
+        (f"{place}=0.99", "Did you mean local.lr_schedule={rounds: {name: exponential, factor: 0.99}}?")
+        for place in ("lr_decay", "local.lr_decay", "local.optimizer.lr_decay", "method.lr_decay")
+    ),
+    ("local.grad_clip=5", "Did you mean local.clip={norm: 10}?"),
     ("round=3", "round is no key of a recipe. Did you mean rounds?"),
     ("rounds=ten", "rounds = 'ten': expected a whole number (rounds, T)."),
     ("rounds=1.5", "rounds = 1.5: expected a whole number"),

@@ -34,6 +34,13 @@ def test_a_recipe_is_loaded_by_its_name_as_by_its_path():
     assert by_name.header.startswith("# FedKF on the embedded digits")
 
 
+def test_header_does_not_go_with_another_method():
+    """It names the file's own method and its paper's table."""
+    assert load_recipe("quickstart", ["method={name: fedavg}"]).header == ""
+    same = load_recipe("quickstart", ["method.gamma=0.5", "rounds=3"])
+    assert same.header == load_recipe("quickstart").header != ""
+
+
 @pytest.mark.parametrize(
     ("name", "kinds", "file"),
     [

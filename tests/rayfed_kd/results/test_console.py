@@ -23,6 +23,17 @@ EVENT = {
     "metrics": {"aca": {"amp": 0.4124, "wlp": 0.1, "server_accuracy": None}},
 }
 
+VALUES = {"amp": 0.5, "fm": 0.01, "wlp": 0.25, "ua": None, "server_accuracy": 0.75}
+SUMMARY = {
+    "rounds": 10,
+    "status": "finished",
+    "wall_s": 8.0,
+    "bytes": {"up": 1024, "down": 2048},
+    "clients": 10,
+    "tested_clients": 9,
+    "models": {"oca": {"last": VALUES, "best": VALUES, "best_round": 7, "best_by": "server_accuracy"}},
+}
+
 
 def test_round_is_one_plain_line():
     stream = io.StringIO()
@@ -197,33 +208,32 @@ def test_brackets_in_names_are_shown_as_they_are():
     console = RunConsole(stream)
     console.round({**EVENT, "metrics": {"a[bold]": {"amp": 0.5}}})
     values = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy"))
-    summary = {
-        "rounds": 1,
-        "status": "finished",
-        "wall_s": 1.0,
-        "bytes": {"up": 0, "down": 0},
-        "models": {"a[/b]": {"last": values, "best": values}},
-    }
-    console.finish(summary, Path("/runs/[red]"), 1.0)
-    assert all(shown in stream.getvalue() for shown in ("a[bold] amp 0.500", "a[/b], best", "/runs/[red]\n"))
+    models = {"a[/b]": {"last": values, "best": values, "best_round": 1, "best_by": "amp"}}
+    console.finish({**SUMMARY, "models": models}, Path("/runs/[red]"), 1.0)
+    shown = ("a[bold] amp 0.500", "a[/b], best: round 1", "/runs/[red]\n")
+    assert all(text in stream.getvalue() for text in shown)
 
 
 def test_end_names_the_folder_and_the_command():
     stream = io.StringIO()
-    values = {"amp": 0.5, "fm": 0.01, "wlp": 0.25, "ua": None, "server_accuracy": 0.75}
-    summary = {
-        "rounds": 10,
-        "status": "finished",
-        "wall_s": 8.0,
-        "bytes": {"up": 1024, "down": 2048},
-        "models": {"oca": {"last": values, "best": values}},
-    }
-    RunConsole(stream).finish(summary, Path("/runs/a b"), 12.0)
+    RunConsole(stream).finish(SUMMARY, Path("/runs/a b"), 12.0)
     text = stream.getvalue()
     assert "50.00 %" in text
     assert "0.0100" in text
     assert "run folder   /runs/a b\n" in text
     assert "tensorboard --logdir '/runs/a b/tensorboard'" in text
+
+
+def test_end_names_the_best_round_and_the_clients_that_are_tested():
+    stream = io.StringIO()
+    RunConsole(stream).finish(SUMMARY, Path("/runs/a"), 12.0)
+    text = stream.getvalue()
+    assert "oca, best: round 7 " in text
+    assert "best: all of one round, that of the largest official test\n" in text
+    assert "9 of 10 clients have test samples\n" in text
+    stream = io.StringIO()
+    RunConsole(stream).finish({**SUMMARY, "tested_clients": 10}, Path("/runs/a"), 12.0)
+    assert "test samples" not in stream.getvalue()
 
 
 @pytest.mark.parametrize(

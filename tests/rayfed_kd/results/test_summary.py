@@ -15,7 +15,7 @@ def table(name, rows):
     return pa.table(columns, schema=SCHEMAS[name])
 
 
-def found(metrics):
+def found(metrics, clients=()):
     rounds = [{"round": r, "wall_s": 2.0 * r, "bytes_up": 10, "bytes_down": 30} for r in (1, 2)]
     messages = [
         {"round": 1, "client": 0, "direction": "up", "kind": "weights", "bytes": 10, "parts": 1},
@@ -23,24 +23,46 @@ def found(metrics):
         {"round": 2, "client": 1, "direction": "down", "kind": "metadata", "bytes": 8, "parts": 1},
     ]
     tables = {"rounds": table("rounds", rounds), "messages": table("messages", messages)}
-    return summarise({**tables, "metrics": table("metrics", metrics)}, "finished")
+    tables |= {"metrics": table("metrics", metrics), "clients": table("clients", clients)}
+    return summarise(tables, "finished", 3)
 
 
-def test_best_is_largest_except_for_the_variance():
+def test_best_is_one_round_for_all_metrics():
+    """Round 2 has the better FM and WLP; the row is of round 1, whose AMP is largest and comes first."""
     rows = [
         {"round": 1, "model": "aca", "amp": 0.6, "fm": 0.02, "wlp": 0.1},
         {"round": 2, "model": "aca", "amp": 0.5, "fm": 0.01, "wlp": 0.2},
+        {"round": 3, "model": "aca", "amp": 0.6, "fm": 0.03, "wlp": 0.3},
     ]
     model = found(rows)["models"]["aca"]
-    assert (model["last"]["amp"], model["best"]["amp"], model["best_round"]["amp"]) == (0.5, 0.6, 1)
-    assert (model["best"]["fm"], model["best_round"]["fm"]) == (0.01, 2)
+    assert (model["best_round"], model["best_by"]) == (1, "amp")
+    assert [model["best"][metric] for metric in ("amp", "fm", "wlp")] == [0.6, 0.02, 0.1]
     assert model["best"]["server_accuracy"] is None
+    assert model["last"]["wlp"] == 0.3
+
+
+def test_best_round_is_that_of_the_official_test_where_there_is_one():
+    rows = [
+        {"round": 1, "model": "global", "amp": 0.6, "server_accuracy": 0.4},
+        {"round": 2, "model": "global", "amp": 0.5, "server_accuracy": 0.5},
+    ]
+    model = found(rows)["models"]["global"]
+    assert (model["best_round"], model["best_by"], model["best"]["amp"]) == (2, "server_accuracy", 0.5)
+
+
+def test_clients_without_test_samples_are_counted():
+    rows = [{"round": r, "client": c, "model": m} for r in (1, 2) for c in (0, 2) for m in ("aca", "oca")]
+    summary = found([], rows)
+    assert (summary["clients"], summary["tested_clients"]) == (3, 2)
+    assert found([])["tested_clients"] is None
 
 
 def test_value_that_is_no_number_is_never_the_best():
     rows = [{"round": r, "model": "aca", "amp": amp} for r, amp in ((1, math.nan), (2, 0.3), (3, math.nan))]
     model = found(rows)["models"]["aca"]
-    assert (model["last"]["amp"], model["best"]["amp"], model["best_round"]["amp"]) == (None, 0.3, 2)
+    assert (model["last"]["amp"], model["best"]["amp"], model["best_round"]) == (None, 0.3, 2)
+    model = found(rows[:1])["models"]["aca"]
+    assert (model["best"]["amp"], model["best_round"], model["best_by"]) == (None, None, None)
 
 
 def test_mean_of_the_last_ten_evaluations():
@@ -62,7 +84,7 @@ def test_bytes_add_up_over_rounds_and_by_kind():
 
 def test_run_without_a_round_has_a_summary():
     empty = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
-    assert summarise(empty, "failed")["rounds"] == 0
+    assert summarise(empty, "failed", 3)["rounds"] == 0
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):

@@ -9,6 +9,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
+from rayfed_kd.errors import DataError
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables import MERGE_AT, TableWriter, read_table
 
@@ -260,3 +261,25 @@ def test_killed_writer_leaves_readable_tables(tmp_path, parts):
     table = read_table(tmp_path, "metrics")
     last = max(table["round"].to_pylist())
     assert table["round"].to_pylist() == [r for r in range(1, last + 1) for _ in range(50)]
+
+
+def test_the_runs_folder_is_as_good_as_its_folder_of_tables(tmp_path):
+    TableWriter(tmp_path / "tables").write(1, {"metrics": [metric(1)]})
+    tables = [read_table(folder, "metrics") for folder in (tmp_path, tmp_path / "tables", str(tmp_path))]
+    assert tables[0].num_rows == 1
+    assert tables[0].equals(tables[1]) and tables[0].equals(tables[2])
+
+
+def test_a_run_that_has_no_tables_yet_has_no_rows(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    for folder in (tmp_path, tmp_path / "tables"):
+        assert read_table(folder, "rounds").equals(SCHEMAS["rounds"].empty_table())
+
+
+def test_a_folder_that_is_no_runs_is_told(tmp_path):
+    with pytest.raises(DataError, match=r"nothing: no such folder; expected a run's folder, as runs/NAME"):
+        read_table(tmp_path / "nothing", "rounds")
+    with pytest.raises(DataError, match="holds no table rounds: expected a run's folder"):
+        read_table(tmp_path, "rounds")
+    with pytest.raises(KeyError, match="no table losses; there are rounds, metrics"):
+        read_table(tmp_path, "losses")

@@ -1,11 +1,14 @@
 """Flat optimisers against torch's own, and their explicit state."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.recipe.schema import OptimizerRecipe
+from rayfed_kd.recipe.learning_rates import RateSchedule
+from rayfed_kd.recipe.local_training import LocalRecipe, OptimizerRecipe
 from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, faded, minimise
 
 RECIPES = [
@@ -22,6 +25,26 @@ RECIPES = [
         OptimizerRecipe(name="adam", lr=0.01, weight_decay=0.1),
         lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
     ),
+    (
+        OptimizerRecipe(name="adam", lr=0.01, betas=[0.5, 0.9], amsgrad=True),
+        lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.5, 0.9), amsgrad=True),
+    ),
+    (
+        OptimizerRecipe(lr=0.1, momentum=0.9, dampening=0.5),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
+    ),
+    (OptimizerRecipe(name="adamw"), torch.optim.AdamW),
+    (OptimizerRecipe(name="adadelta"), torch.optim.Adadelta),
+    (OptimizerRecipe(name="adagrad", lr_decay=0.1), lambda p: torch.optim.Adagrad(p, lr_decay=0.1)),
+    (OptimizerRecipe(name="adamax"), torch.optim.Adamax),
+    (OptimizerRecipe(name="asgd", t0=1.0), lambda p: torch.optim.ASGD(p, t0=1.0)),
+    (OptimizerRecipe(name="nadam"), torch.optim.NAdam),
+    (OptimizerRecipe(name="radam", weight_decay=0.1), lambda p: torch.optim.RAdam(p, weight_decay=0.1)),
+    (
+        OptimizerRecipe(name="rmsprop", momentum=0.5, centered=True),
+        lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
+    ),
+    (OptimizerRecipe(name="rprop"), torch.optim.Rprop),
 ]
 
 
@@ -129,7 +152,7 @@ def test_gradients_that_another_loss_has_left_are_not_stepped_on():
 
 def test_an_optimiser_has_no_step_without_a_loss():
     steps = {name for name in vars(Optimizer) if not name.startswith("_")}
-    assert steps == {"begun", "go_on_from", "minimise", "state"}
+    assert steps == {"begun", "factor_at", "go_on_from", "minimise", "state"}
 
 
 def test_a_module_that_a_loss_passes_through_keeps_its_gradients_and_parameters():
@@ -146,3 +169,75 @@ def test_clipping_bounds_the_norm_of_each_modules_gradient():
     before = flat.vector()
     Optimizer(OptimizerRecipe(lr=1.0), flat).minimise(1e3 * flat(torch.ones(2, 3)).sum(), clip=0.5)
     assert (flat.vector() - before).norm().item() == pytest.approx(0.5, rel=1e-4)
+
+
+def test_an_optimisers_options_are_all_in_the_recipe_it_resolves_to():
+    resolved = OptimizerRecipe(name="adamw").model_dump()
+    assert (resolved["lr"], resolved["weight_decay"], resolved["betas"]) == (0.001, 0.01, [0.9, 0.999])
+    assert OptimizerRecipe(**resolved) == OptimizerRecipe(name="adamw")
+
+
+def local_optimizer(samples=40, **keys):
+    """The optimiser that a context gives a client: plain SGD of rate 0.5, two epochs in batches of 10."""
+    local = LocalRecipe(epochs=2, batch_size=10, optimizer=OptimizerRecipe(lr=0.5), **keys)
+    return local.of_client(samples).optimizer
+
+
+@pytest.mark.parametrize(
+    ("clip", "expected"),
+    [({"norm": 0.5}, [0.3, 0.4]), ({"value": 2.0}, [2.0, 2.0]), ({"norm": 9}, [3.0, 4.0])],
+)
+def test_clipping_of_local_training_bounds_the_norm_or_every_coordinate(clip, expected):
+    flat = FlatModule(nn.Linear(2, 1, bias=False)).train()
+    before = flat.vector()
+    Optimizer(local_optimizer(clip=clip), flat).minimise(flat(torch.tensor([[3.0, 4.0]])).sum())
+    assert torch.allclose(before - flat.vector(), 0.5 * torch.tensor(expected), atol=1e-5)
+
+
+TORCHS = torch.optim.lr_scheduler
+SCHEDULES = [
+    ({"name": "step", "every": 3, "factor": 0.1}, lambda o: TORCHS.StepLR(o, 3, 0.1)),
+    ({"name": "exponential", "factor": 0.9}, lambda o: TORCHS.ExponentialLR(o, 0.9)),
+    ({"name": "cosine", "least": 0.2}, lambda o: TORCHS.CosineAnnealingLR(o, 8, 0.5 * 0.2)),
+]
+
+
+@pytest.mark.parametrize(("keys", "make"), SCHEDULES)
+def test_learning_rates_fall_as_torchs_schedulers_have_them(keys, make):
+    """A rate of 0.5 over 8 rounds, and over the 8 steps of a local training."""
+    reference = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+    scheduler, expected = make(reference), []
+    for _ in range(8):
+        expected.append(reference.param_groups[0]["lr"])
+        reference.step()
+        scheduler.step()
+    local = LocalRecipe(optimizer=OptimizerRecipe(lr=0.5), lr_schedule={"rounds": keys})
+    assert [local.in_round(n, 8).optimizer.lr for n in range(1, 9)] == pytest.approx(expected)
+    steps = Optimizer(local_optimizer(lr_schedule={"steps": keys}), FlatModule(nn.Linear(1, 1)))
+    assert [0.5 * steps.factor_at(n) for n in range(8)] == pytest.approx(expected)
+
+
+def test_an_epochs_schedule_holds_its_rate_for_an_epoch_and_counts_from_each_local_training():
+    recipe = local_optimizer(35, lr_schedule={"epochs": {"name": "exponential", "factor": 0.1}})
+    flat = FlatModule(nn.Linear(1, 1, bias=False)).train()
+    for _ in range(2):
+        optimizer, rates = Optimizer(recipe, flat), []
+        for _ in range(8):
+            before = flat.vector()
+            optimizer.minimise(flat(torch.ones(1, 1)).sum())
+            rates.append((before - flat.vector()).item())
+        assert rates == pytest.approx([0.5] * 4 + [0.05] * 4, rel=1e-3)
+
+
+def test_a_warm_up_rises_to_the_rate_in_equal_steps():
+    schedule = RateSchedule(name="cosine", warmup=3)
+    assert [schedule.at(n, 7) for n in range(8)] == pytest.approx(
+        [1 / 4, 2 / 4, 3 / 4, *((1 + math.cos(math.pi * n / 4)) / 2 for n in (0, 1, 2, 3, 3))]
+    )
+
+
+def test_schedules_over_rounds_and_steps_multiply():
+    falling = {"name": "exponential", "factor": 0.5}
+    local = LocalRecipe(optimizer=OptimizerRecipe(lr=0.8), lr_schedule={"rounds": falling, "steps": falling})
+    optimizer = Optimizer(local.in_round(2, 9).of_client(5).optimizer, FlatModule(nn.Linear(1, 1)))
+    assert optimizer.rule.recipe.lr * optimizer.factor_at(1) == pytest.approx(0.2)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.errors import DataError, RecipeError, naming
 from rayfed_kd.experiment.result import read_summary
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.results.folder import read_environment
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
@@ -35,6 +36,7 @@ class Run:
         status: "finished", or what became of the run.
         recipe: the resolved recipe.
         recipe_text: config.yaml's text.
+        paper: the method's paper as the run noted it; "" if it noted none.
         environment: environment.json's content; empty if there is none.
         tables: name -> table, as `SCHEMAS`.
         summary: as `summarise` makes it, of the rounds that the tables have now.
@@ -47,6 +49,7 @@ class Run:
     status: str
     recipe: Recipe
     recipe_text: str
+    paper: str
     environment: Mapping[str, Any]
     tables: Mapping[str, pa.Table]
     summary: Mapping[str, Any]
@@ -135,11 +138,22 @@ def _read_run(folder: Path, row: str) -> Run:
         status=_status(noted, recipe, tables["rounds"].num_rows),
         recipe=recipe,
         recipe_text=(folder / "config.yaml").read_text(encoding="utf8"),
+        paper=_paper(folder / "options.yaml"),
         environment=environment,
         tables=tables,
-        summary=summarise(tables, ""),
+        summary=summarise(tables, "", recipe.partition.clients),
         resumed=[int(after) for after in re.findall(r"resumed after round (\d+)$", text, re.MULTILINE)],
     )
+
+
+def _paper(path: Path) -> str:
+    """The paper that a run noted: its method may be a user's own, and a report imports no code."""
+    if not path.is_file():
+        return ""
+    with naming(path):
+        options = read_yaml(path, "run's options")
+    paper = options.get("paper") if isinstance(options, Mapping) else None
+    return paper if isinstance(paper, str) else ""
 
 
 def _read_current_table(folder: Path, name: str, versions: str) -> pa.Table:

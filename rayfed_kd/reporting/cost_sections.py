@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rayfed_kd.report.pictures import Line, bars_picture, lines_picture, phases_picture
-from rayfed_kd.report.reading import Run
-from rayfed_kd.report.sections import Section, Table
+from rayfed_kd.reporting.pictures import Line, bars_picture, lines_picture, phases_picture
+from rayfed_kd.reporting.reading import Run
+from rayfed_kd.reporting.sections import Section, Table
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
 MIB = 2.0**20

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, remove_unfinished, writing
-from rayfed_kd.report.cost_sections import bytes_section, faults_section, hosts_section, time_section
-from rayfed_kd.report.paper_sections import comparison_section, published_section
-from rayfed_kd.report.pictures import DASHES, SERIES
-from rayfed_kd.report.reading import Run, Sources, read_sources
-from rayfed_kd.report.result_sections import (
+from rayfed_kd.reporting.cost_sections import bytes_section, faults_section, hosts_section, time_section
+from rayfed_kd.reporting.paper_sections import comparison_section, published_section
+from rayfed_kd.reporting.pictures import DASHES, SERIES
+from rayfed_kd.reporting.reading import Run, Sources, read_sources
+from rayfed_kd.reporting.result_sections import (
     clients_section,
     logged_section,
     metrics_section,
     partition_section,
 )
-from rayfed_kd.report.run_sections import recipes_section, runs_section
-from rayfed_kd.report.search_sections import search_section
-from rayfed_kd.report.sections import Section
+from rayfed_kd.reporting.run_sections import recipes_section, runs_section
+from rayfed_kd.reporting.search_sections import search_section
+from rayfed_kd.reporting.sections import Section
+
+
+class HasFolder(Protocol):
+    """A result that lies in a folder: of a run, a comparison or a search."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+
 
 # In this order; a section is left out where the runs have nothing for it.
 RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
@@ -39,13 +49,30 @@ RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
 )
 
 
-def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) -> list[Path]:
+def report(*runs: str | Path | HasFolder, to: str | Path = "report.html") -> list[Path]:
+    """Write one HTML page about runs, comparisons and searches, and its tables as Markdown beside it.
+
+    Args:
+        runs: their folders, or what `run`, `compare` and `tune` gave.
+        to: the page's file name, which ends in .html.
+
+    Returns: both paths.
+
+    Raises:
+        RecipeError: as `write_report`, or no run is given.
+    """
+    if not runs:
+        raise RecipeError("report: expected at least one run")
+    folders = [Path(run) if isinstance(run, str | Path) else run.folder for run in runs]
+    return write_report(folders, Path(to))
+
+
+def write_report(folders: Sequence[Path], to: Path) -> list[Path]:
     """Write the page and, beside it, its tables as Markdown.
 
     Args:
         folders: folders of runs, and of what `rayfed-kd compare` and `rayfed-kd tune` wrote.
         to: the page's file name, which ends in .html; its folder is made if it is not there.
-        methods: name -> location, for the methods' papers.
 
     Returns: both paths.
 
@@ -58,7 +85,7 @@ def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) 
             f"--to {to}: expected a name that ends in .html; the same name in .md lies beside it"
         )
     sources = read_sources(folders)
-    sections = report_sections(sources, methods)
+    sections = report_sections(sources)
     title = _title(sources)
     paths = [to, to.with_suffix(".md")]
     with writing(to, "--to"):
@@ -73,19 +100,18 @@ def write_report(folders: Sequence[Path], to: Path, methods: Mapping[str, str]) 
     return paths
 
 
-def report_sections(sources: Sources, methods: Mapping[str, str]) -> list[Section]:
+def report_sections(sources: Sources) -> list[Section]:
     """The page's sections, in order.
 
     Args:
         sources: what was read.
-        methods: name -> location, for the methods' papers.
     """
     compared = [comparison_section(path.resolve().name, text) for path, text in sources.comparisons.items()]
     searched = [search_section(search) for search in sources.searches]
     if not sources.runs:  # a search none of whose trials has a value
         return searched
     rest = [section for make in RUN_SECTIONS if (section := make(sources.runs)) is not None]
-    return [*searched, runs_section(sources.runs, methods), *compared, *rest]
+    return [*searched, runs_section(sources.runs), *compared, *rest]
 
 
 def _title(sources: Sources) -> str:

@@ -6,19 +6,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rayfed_kd.recipe.registry import load_object
-from rayfed_kd.report.reading import Run
-from rayfed_kd.report.sections import Section, Table
+from rayfed_kd.reporting.reading import Run
+from rayfed_kd.reporting.sections import Section, Table
 
 
-def runs_section(runs: Sequence[Run], methods: Mapping[str, str]) -> Section:
+def runs_section(runs: Sequence[Run]) -> Section:
     """What ran, on what, and how it ended: a table of what differs by run, then what all runs share.
 
     Args:
         runs: at least one.
-        methods: name -> location, for the methods' papers.
     """
-    facts = {run.label: _facts(run, methods) for run in runs}
+    facts = {run.label: _facts(run) for run in runs}
     first = next(iter(facts.values()))
     differing = [name for name in first if len({run_facts[name] for run_facts in facts.values()}) > 1]
     shared = [(name, value) for name, value in first.items() if value and name not in differing]
@@ -29,12 +27,12 @@ def runs_section(runs: Sequence[Run], methods: Mapping[str, str]) -> Section:
     return Section("Runs" if len(runs) > 1 else "Run", tables=tables)
 
 
-def _facts(run: Run, methods: Mapping[str, str]) -> dict[str, str]:
+def _facts(run: Run) -> dict[str, str]:
     recipe, environment = run.recipe, run.environment
     packages = {name: version for name, version in environment.get("packages", {}).items() if version}
     return {
         "method": _options_text(recipe.method.model_dump()),
-        "paper": _paper(recipe.method.name, methods),
+        "paper": run.paper,
         "recipe": recipe.header.lstrip("# ").partition("\n")[0],
         "seed": str(recipe.seed),
         "status": run.status,
@@ -63,12 +61,6 @@ def _facts(run: Run, methods: Mapping[str, str]) -> dict[str, str]:
         ).strip(", "),
         "command": shlex.join(environment.get("command", [])),
     }
-
-
-def _paper(method: str, methods: Mapping[str, str]) -> str:
-    if method not in methods:  # importing it would run code that a folder names: a report only reads
-        return "a method of its own"
-    return str(load_object(methods[method], "method.name").paper)
 
 
 def _options_text(value: Any) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 from rayfed_kd.comparison.paper_rows import PrintedValue, printed_text
 from rayfed_kd.comparison.published import published_lines, published_rows, tables_named
 from rayfed_kd.comparison.writers.markdown import read_table_line
-from rayfed_kd.report.reading import Run
-from rayfed_kd.report.sections import Section, Table
+from rayfed_kd.reporting.reading import Run
+from rayfed_kd.reporting.sections import Section, Table
 
 
 def comparison_section(folder: str, text: str) -> Section:

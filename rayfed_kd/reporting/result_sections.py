@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rayfed_kd.comparison.comparison import HEADLINES
 from rayfed_kd.comparison.table_text import TITLES
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
-from rayfed_kd.report.pictures import (
+from rayfed_kd.reporting.pictures import (
     Line,
     Picture,
     histogram_edges,
@@ -22,10 +22,13 @@ from rayfed_kd.report.pictures import (
     lines_picture,
     partition_picture,
 )
-from rayfed_kd.report.reading import Run
-from rayfed_kd.report.sections import Section, Table, series_looks, series_name
+from rayfed_kd.reporting.reading import Run
+from rayfed_kd.reporting.sections import Section, Table, series_looks, series_name
 from rayfed_kd.results.partition_figures import MOST_CLIENTS
-from rayfed_kd.results.summary import LAST, METRICS
+from rayfed_kd.results.summary import HEADLINES, LAST, METRICS
+from rayfed_kd.results.summary_table import untested_text
+
+STATISTICS = ("last", "best", f"last{LAST}")  # of a model in a run's summary
 
 
 def metrics_section(runs: Sequence[Run]) -> Section | None:
@@ -41,10 +44,9 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
         evaluated = Counter(run.tables["metrics"]["model"].to_pylist())
         averaged |= {min(LAST, count) for count in evaluated.values()}
         for model, numbers in run.summary["models"].items():
-            for metric in (m for m in METRICS if numbers["best"][m] is not None):
-                values = [numbers[key][metric] for key in ("last", "best", f"last{LAST}")]
-                shown = [_metric_text(metric, value) for value in values]
-                rows.append((run.label, model, TITLES[metric], *shown, str(numbers["best_round"][metric])))
+            for metric in (m for m in METRICS if any(numbers[key][m] is not None for key in STATISTICS)):
+                shown = [_metric_text(metric, numbers[key][metric]) for key in STATISTICS]
+                rows.append((run.label, model, TITLES[metric], *shown, str(numbers["best_round"])))
     if not rows:
         return None
     counts = " to ".join(str(count) for count in sorted({min(averaged), max(averaged)}))
@@ -58,12 +60,22 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
         "Metrics by round",
         [
             "AMP: accuracy on clients' test parts, weighted by size; FM: its variance over clients (smaller "
-            "is better); WLP: the worst client's; UA: the plain mean."
+            "is better); WLP: the worst client's; UA: the plain mean.",
+            "Best: all metrics of a model in one round, the first in which its accuracy on the official test "
+            "part, else AMP, is largest.",
+            *_untested_notes(runs),
         ],
         [Table("Last, best, mean", header, rows, left=3)],
         looks,
         [picture for picture in pictures if picture is not None],
     )
+
+
+def _untested_notes(runs: Sequence[Run]) -> Iterator[str]:
+    """A sentence per group of runs some of whose clients have no test samples."""
+    for text, labels in groupby(runs, lambda run: untested_text(run.summary)):
+        if text is not None:
+            yield f"{', '.join(run.label for run in labels)}: {text}; the metrics over clients are of these."
 
 
 def _curves(runs: Sequence[Run], looks: Mapping[str, int], metric: str, across: str) -> Picture | None:

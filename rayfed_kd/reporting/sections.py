@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rayfed_kd.report.pictures import Picture
-from rayfed_kd.report.reading import Run
+from rayfed_kd.reporting.pictures import Picture
+from rayfed_kd.reporting.reading import Run
 
 
 @dataclass(frozen=True)

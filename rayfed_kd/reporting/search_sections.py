@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from rayfed_kd.report.pictures import PANEL, SERIES, Line, Picture, lines_picture, panel
-from rayfed_kd.report.sections import Section, Table
+from rayfed_kd.reporting.pictures import PANEL, SERIES, Line, Picture, lines_picture, panel
+from rayfed_kd.reporting.sections import Section, Table
 from rayfed_kd.tuning.search_figures import CoefficientAxis, draw_parallel, draw_scatter
 from rayfed_kd.tuning.search_result import SearchResult
 from rayfed_kd.tuning.space import coefficient_text

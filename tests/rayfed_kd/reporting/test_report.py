@@ -16,7 +16,6 @@ from command_line import run_command
 from paths import ROOT
 
 import rayfed_kd
-from algorithms import METHODS
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.published import tables_named
 from rayfed_kd.comparison.runs import run_each
@@ -26,7 +25,7 @@ from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.report.page import write_report
+from rayfed_kd.reporting.page import write_report
 from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
@@ -86,7 +85,7 @@ class Page(HTMLParser):
         return dict(next(t for t in self.tables if all(len(row) == 2 for row in t)))
 
 
-def made(folder, rounds=3, header=HEADER, status="finished", **changes):
+def made(folder, rounds=3, header=HEADER, status="finished", paper="McMahan et al. 2017", **changes):
     """A run of three rounds whose every number is known."""
     writer = TableWriter(folder / "tables")
     for index in range(1, rounds + 1):
@@ -120,6 +119,7 @@ def made(folder, rounds=3, header=HEADER, status="finished", **changes):
         writer.write(index, tables)
     (folder / "config.yaml").write_text(header + yaml.safe_dump(RECIPE | changes))
     versions = {"rayfed-kd": "0.0.1", "torch": "9.9", "numpy": "8.8"}
+    (folder / "options.yaml").write_text(yaml.safe_dump({"paper": paper}))
     (folder / "environment.json").write_text(json.dumps({"packages": versions, "engine": "local"}))
     counts = {"client": [0, 0, 1, 1], "class": ["cat", "dog"] * 2, "samples": [3, 0, 1, 6]}
     pq.write_table(pa.table(counts), folder / "classes.parquet")
@@ -130,7 +130,7 @@ def made(folder, rounds=3, header=HEADER, status="finished", **changes):
 
 def report(*folders):
     to = folders[0].parent / "out" / "report.html"
-    assert write_report(folders, to, METHODS) == [to, to.with_suffix(".md")]
+    assert write_report(folders, to) == [to, to.with_suffix(".md")]
     return Page(to)
 
 
@@ -455,7 +455,7 @@ def test_damaged_table_is_refused_by_name(tmp_path):
 
 def test_page_needs_the_name_of_one(tmp_path):
     with pytest.raises(RecipeError, match=r"--to .*page\.txt: expected a name that ends in \.html"):
-        write_report([made(tmp_path / "one")], tmp_path / "page.txt", METHODS)
+        write_report([made(tmp_path / "one")], tmp_path / "page.txt")
 
 
 OWN = {
@@ -473,11 +473,14 @@ def own_module(tmp_path, monkeypatch):
 
 
 def test_report_imports_nothing_that_a_run_names(own_module, tmp_path):
-    found = report(made(tmp_path / "one", **OWN))
-    assert (found.pairs()["method"], found.pairs()["paper"]) == (
-        "own_by_folder:Object",
-        "a method of its own",
-    )
+    found = report(made(tmp_path / "one", paper="Doe et al. 2026", **OWN))
+    assert (found.pairs()["method"], found.pairs()["paper"]) == ("own_by_folder:Object", "Doe et al. 2026")
+
+
+def test_run_of_an_earlier_version_has_no_paper(tmp_path):
+    folder = made(tmp_path / "one")
+    (folder / "options.yaml").unlink()
+    assert "paper" not in report(folder).pairs()
 
 
 def test_report_imports_nothing_that_a_search_names(own_module, tmp_path):

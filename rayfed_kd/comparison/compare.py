@@ -1,0 +1,146 @@
+"""`rayfed_kd.compare`: a study, or recipes as rows, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rayfed_kd.comparison.checking import check_data, check_study
+from rayfed_kd.comparison.comparing import compare as compare_runs
+from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.runs import run_each
+from rayfed_kd.comparison.studies import Study
+from rayfed_kd.comparison.study_selection import Sources, select_studies
+from rayfed_kd.comparison.writers.files import write_comparison
+from rayfed_kd.comparison.writers.markdown import render_markdown
+from rayfed_kd.experiment.result import Tell
+from rayfed_kd.recipe.overrides import Overrides, override_lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from matplotlib.figure import Figure
+
+    from rayfed_kd.results.study_console import Work
+
+
+@dataclass(frozen=True)
+class ComparisonResult:
+    """One table of a study. Printed, and in a notebook, it shows the table as Markdown.
+
+    Attributes:
+        comparison: its numbers.
+        files: what was written: comparison.md, .tex and .parquet, and pictures.
+    """
+
+    comparison: Comparison
+    files: Sequence[Path]
+
+    @property
+    def folder(self) -> Path:
+        """Where its runs and files lie."""
+        return Path(self.comparison.study.folder)
+
+    def table(self) -> pa.Table:
+        """A row for each run, model, metric and statistic, as Arrow; comparison.parquet has the same."""
+        from rayfed_kd.comparison.writers.parquet import comparison_table
+
+        return comparison_table(self.comparison)
+
+    def plot(self, metric: str | None = None) -> Figure:
+        """Curves by round: the mean over seeds, with a band of one sample deviation.
+
+        Args:
+            metric: amp, fm, wlp, ua or server_accuracy; None: the headline of the study.
+        """
+        from rayfed_kd.comparison.writers.pictures import curves_picture
+
+        return curves_picture(self.comparison, metric or self.comparison.headline())
+
+    def __str__(self) -> str:
+        return render_markdown(self.comparison)
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+def compare(
+    study: str | Path | Mapping[str, Any] | Sequence[str | Path],
+    overrides: Overrides = (),
+    *,
+    seeds: int | None = None,
+    folder: str | Path | None = None,
+    quick: bool = False,
+    tables: Sequence[str] = (),
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    local: bool = False,
+    jobs: int | None = None,
+    address: str | None = None,
+    tell: Tell = lambda line: None,
+    **keys: Any,
+) -> list[ComparisonResult]:
+    """Run a study, or several recipes, with every seed. Finished runs are not run again.
+
+    Args:
+        study: a study's file, or its name; a study as nested mappings, with the key `runs`; several recipes'
+            files or names; or label -> recipe, each a file, a name or nested mappings.
+        overrides, keys: changes to every row, as in `run`.
+        seeds: use the seeds 1 to this number; None: the study's, else 1.
+        folder: where runs and tables go; None: the study's.
+        quick: take the study's quick version.
+        tables, only, without: names of tables to keep, of rows to keep, and of rows to leave out.
+        local: run in this process, one run after another, without Ray.
+        jobs: runs at a time on Ray; None: as many as have room.
+        address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
+        tell: called with a line when a run starts, while it goes, and when it ends.
+
+    Returns: one for each table of the study.
+
+    Raises:
+        RecipeError, DataError: the study or a recipe cannot be run; raised before the first run.
+        RunError: a run failed.
+    """
+    sources: Sources = [study] if isinstance(study, str | Path) else study
+    studies = select_studies(
+        sources,
+        override_lines(overrides, keys),
+        seeds=seeds,
+        folder=None if folder is None else str(folder),
+        quick=quick,
+        tables=tables,
+        only=only,
+        without=without,
+    )
+    return list(compare_studies(studies, local=local, jobs=jobs, address=address, tell=tell))
+
+
+def compare_studies(
+    studies: Sequence[Study],
+    *,
+    local: bool,
+    jobs: int | None,
+    address: str | None,
+    tell: Tell,
+    work: Work | None = None,
+) -> Iterator[ComparisonResult]:
+    """Run what is missing of the tables of a study, and write each table when its runs are finished.
+
+    Args:
+        studies: one for each table.
+        local, jobs, address, tell: as in `compare`.
+        work: is kept up with how far each run is.
+
+    Yields: each table as soon as it is written.
+
+    Raises: as `compare`.
+    """
+    for study in studies:  # all tables, before the first one's runs take hours
+        check_study(study)
+        check_data(study)
+    run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=tell, work=work)
+    for study in studies:
+        comparison = compare_runs(study, run=run_missing, tell=tell)
+        yield ComparisonResult(comparison, write_comparison(comparison, Path(study.folder)))

@@ -1,0 +1,184 @@
+"""Images of a user's own, one file each: a folder with a subfolder for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from PIL import Image
+from pydantic import Field
+
+from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, check_size
+from rayfed_kd.data.parquet import decode_image
+from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.recipe.roles import data_source
+from rayfed_kd.seeds import numpy_stream
+
+# Those of torchvision.datasets.ImageFolder.
+SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
+MOST_SIDE = 4096
+
+Size = Annotated[
+    int | None, Field(ge=1, le=MOST_SIDE, description="side of the square images; null: as the files are")
+]
+Fit = Annotated[
+    Literal["crop", "stretch"],
+    Field(description="the shorter side gets `size` and the middle is cut out, or both sides get it"),
+]
+Colour = Annotated[Literal["rgb", "grey"], Field(description="three channels or one")]
+TestFraction = Annotated[
+    float, Field(ge=0, lt=1, description="share of each class that is set apart as the official test set")
+]
+SplitSeed = Annotated[int, Field(ge=0, description="seed of that draw, apart from the run's")]
+
+
+@data_source
+def image_folder(
+    folder: Path,
+    *,
+    size: Size = None,
+    fit: Fit = "crop",
+    colour: Colour = "rgb",
+    test_fraction: TestFraction = 0.0,
+    split_seed: SplitSeed = 0,
+) -> Source:
+    """Image files in one folder for each class, as torchvision's ImageFolder has them.
+
+    `data.folder` has the classes' folders, or folders `train` and `test` that have them.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            f"data.folder: no folder {folder.resolve()}; expected one with a folder for each class"
+        )
+    divided = (folder / "train").is_dir()
+    if divided and (folder / "test").is_dir() and test_fraction:
+        raise RecipeError(f"{folder} has a folder test; expected 0", path="data.test_fraction")
+    files = _files_by_class(folder / "train" if divided else folder)
+    names = tuple(files)
+    tests = _files_by_class(folder / "test") if divided and (folder / "test").is_dir() else {}
+    if beyond := sorted(set(tests) - set(names)):
+        raise DataError(f"{folder / 'test'}: the class {beyond[0]} has no folder in {folder / 'train'}")
+
+    def decode() -> RawDataset:
+        train = _split(files, names, size, fit, colour)
+        if tests:
+            return RawDataset(train, _split(tests, names, size, fit, colour), names)
+        return RawDataset(*held_out(train, test_fraction, split_seed), names)
+
+    every = tuple(file for part in (files, tests) for own in part.values() for file in own)
+    # The names, because files keep their content when their folders are renamed.
+    settings = {
+        "size": size,
+        "fit": fit,
+        "colour": colour,
+        "names": names,
+        "train": sum(map(len, files.values())),
+    }
+    return Source(every, {**settings, "test": [test_fraction, split_seed]}, decode)
+
+
+def _files_by_class(folder: Path) -> dict[str, list[Path]]:
+    """Class -> its image files, at any depth; both ascending.
+
+    Raises: DataError if there is no class, or one without images.
+    """
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    files = {
+        own.name: sorted(
+            path for path in own.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
+        )
+        for own in folders
+    }
+    kinds = ", ".join(sorted(SUFFIXES))
+    if not files:
+        raise DataError(
+            f"{folder.resolve()} has no folders; expected one for each class, with images ({kinds})"
+        )
+    if empty := [name for name, own in files.items() if not own]:
+        raise DataError(f"{(folder / empty[0]).resolve()} has no images ({kinds}); every folder is a class")
+    return files
+
+
+def _split(
+    files: dict[str, list[Path]], names: Sequence[str], size: int | None, fit: str, colour: str
+) -> Split:
+    labels = [names.index(name) for name, own in files.items() for _ in own]
+    every = [file for own in files.values() for file in own]
+    return Split(load_images(every, size, fit, colour), np.array(labels, np.int64))
+
+
+def load_images(files: Sequence[Path], size: int | None, fit: str, colour: str) -> Array:
+    """Image files as pixels.
+
+    Args:
+        files: at least one.
+        size: side of the squares that they become; None: all are of one size already.
+        fit: `crop` or `stretch`, as the recipe has it.
+        colour: `rgb` or `grey`.
+
+    Returns: [n, c, h, w] uint8.
+    Raises: DataError naming a file that is no image or of another size.
+    """
+    first = _pixels(files[0], size, fit, colour)
+    shape = (len(files), *first.shape)
+    check_size(f"{len(files)} images", shape, 1)
+    images = np.empty(shape, np.uint8)
+
+    def load(place: int) -> None:
+        pixels = _pixels(files[place], size, fit, colour)
+        if pixels.shape != first.shape:
+            raise DataError(
+                f"{files[place]}: an image of {pixels.shape[2]} x {pixels.shape[1]} pixels, those before are "
+                f"{first.shape[2]} x {first.shape[1]}; data.size=32 makes all of one size"
+            )
+        images[place] = pixels
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(load, range(len(files))):  # raises what a thread raised, the first file's first
+            pass
+    return images
+
+
+def _pixels(file: Path, size: int | None, fit: str, colour: str) -> Array:
+    decoded = decode_image(file, "")
+    picture = Image.fromarray(decoded[0] if len(decoded) == 1 else np.moveaxis(decoded, 0, 2))
+    picture = picture.convert("L" if colour == "grey" else "RGB")
+    if size is not None and fit == "stretch":
+        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
+    elif size is not None:
+        scale = size / min(picture.size)
+        width, height = (max(size, round(side * scale)) for side in picture.size)
+        left, top = (width - size) // 2, (height - size) // 2
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+        picture = picture.crop((left, top, left + size, top + size))
+    pixels = np.asarray(picture)
+    return pixels[None] if colour == "grey" else np.moveaxis(pixels, 2, 0)
+
+
+def held_out(samples: Split, fraction: float, seed: int) -> tuple[Split, Split | None]:
+    """A training and a test part: floor(fraction n_c) of each class of n_c samples are for the test.
+
+    Args:
+        samples: all.
+        fraction: below 1; 0: there is no test part.
+        seed: of the draw.
+
+    Raises: RecipeError if no class has enough samples for one.
+    """
+    if not fraction:
+        return samples, None
+    stream, chosen = numpy_stream(seed, "official test set"), []
+    for label in np.unique(samples.labels):
+        members = np.flatnonzero(samples.labels == label)
+        # 1e-9: 0.1 * 30 is 2.9999999999999996 in floats, and 3 samples are meant.
+        chosen.append(stream.permutation(members)[: int(fraction * len(members) + 1e-9)])
+    test = np.zeros(len(samples), bool)
+    test[np.concatenate(chosen)] = True
+    if not test.any():
+        raise RecipeError(f"{fraction:g} of each class is no sample", path="data.test_fraction")
+    return Split(samples.images[~test], samples.labels[~test]), Split(
+        samples.images[test], samples.labels[test]
+    )

@@ -1,0 +1,262 @@
+"""A model that stands alone: its weights, what it is built from, and how images become its input.
+
+model = rayfed_kd.load("best.safetensors")
+logits = model(images)       # uint8 pixels, or floats in [0, 1]: [n, channels, height, width]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from rayfed_kd.data.augment import normalise
+from rayfed_kd.data.batches import PixelScale
+from rayfed_kd.errors import DataError, RecipeError, shortened
+from rayfed_kd.experiment.preparation import find_own_modules
+from rayfed_kd.recipe.registry import load_function, options_model
+from rayfed_kd.recipe.roles import MODEL_BUILDER
+from rayfed_kd.recipe.validation import validate
+from rayfed_kd.setting.module_checks import check_module_size, checked_module
+from rayfed_kd.setting.setting import REGISTRIES
+
+DESCRIPTION = "rayfed_kd"  # the key of a safetensors file's metadata under which a description stands
+UNIT = 1 + 1e-6  # floats that were resized may lie beyond 1 by their last bits
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ArchitectureName(_Strict):
+    """What makes a module: a registered name or package.module:Object, and the options given."""
+
+    kind: Literal["classifier", "head"]
+    name: str
+    options: dict[str, Any] = {}
+
+
+class ModelDescription(_Strict):
+    """All that is needed to build a model and to feed it; a safetensors file holds it as JSON.
+
+    Attributes:
+        weights: whose they are, as `oca, round 10`.
+        architecture: what makes the module.
+        input_shape: of one input: (channels, height, width) of images.
+        outputs: the number of logits.
+        class_names: one per class of the data.
+        pixels: whether inputs are images; else they are features, which are used as they are.
+        mean, std: per channel, of pixels in [0, 1]; they normalise images.
+    """
+
+    weights: str
+    architecture: ArchitectureName
+    input_shape: tuple[int, ...] = Field(min_length=1)
+    outputs: int = Field(ge=1)
+    class_names: tuple[str, ...]
+    pixels: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class ExportedModel(nn.Module):
+    """A trained module behind its preprocessing: images in, logits out.
+
+    Args:
+        module: takes normalised inputs, [n, *input_shape] float32.
+        description: what it is.
+
+    Attributes:
+        module: the same; a `Classifier` of ours has `features` and `classify`.
+        description: the same.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, module: nn.Module, description: ModelDescription) -> None:
+        super().__init__()
+        self.module, self.description = module, description
+        self.register_buffer("mean", torch.tensor(description.mean), persistent=False)
+        self.register_buffer("std", torch.tensor(description.std), persistent=False)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes' names, in the order of the logits."""
+        return self.description.class_names
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, [n, outputs] float32.
+
+        Args:
+            images: [n, channels, height, width], uint8 in [0, 255] or floats in [0, 1], not normalised. Of a
+                model that takes features: [n, ...] floats, used as they are.
+
+        Raises:
+            TypeError: no tensor, or of a type that is neither uint8 nor floating point.
+            ValueError: another shape, or floats outside of [0, 1].
+        """
+        logits: Tensor = self.module(self.normalised(images))
+        return logits
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """The module's input, [n, *input_shape] float32, after the checks that `forward` names."""
+        shape, pixels = self.description.input_shape, self.description.pixels
+        if not isinstance(images, Tensor):
+            raise TypeError(f"expected a torch.Tensor, got {type(images).__name__}")
+        if tuple(images.shape[1:]) != shape:
+            sides = ", ".join(map(str, shape))
+            raise ValueError(f"expected a batch of shape [n, {sides}], got {list(images.shape)}")
+        if images.dtype == torch.uint8 and pixels:
+            return normalise(images, self.mean, self.std)  # to the same bits as in the run
+        if not images.is_floating_point():
+            wanted = "uint8 in [0, 255] or floats in [0, 1]" if pixels else "floats"
+            raise TypeError(f"expected {wanted}, got {images.dtype}")
+        if not pixels:
+            return images.to(torch.float32)
+        if images.numel() and not (float(images.min()) >= 0 and float(images.max()) <= UNIT):
+            raise ValueError(
+                f"expected floats in [0, 1], got {float(images.min()):.4g} to {float(images.max()):.4g}; "
+                "images are normalised here, so pass pixels as they are: uint8, or divided by 255"
+            )
+        return self.scaled(images.to(torch.float32))
+
+    def scaled(self, images: Tensor) -> Tensor:
+        """Float32 images in [0, 1] -> the module's input; nothing is checked."""
+        return PixelScale(self.mean, self.std).normalise(images)
+
+
+class Unchecked(nn.Module):
+    """An exported model without the checks of its input, which no graph of operations can hold.
+
+    Args:
+        model: its weights are shared. Images are float32 in [0, 1].
+    """
+
+    def __init__(self, model: ExportedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, [n, outputs] float32."""
+        pixels = self.model.description.pixels
+        logits: Tensor = self.model.module(self.model.scaled(images) if pixels else images)
+        return logits
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model as files hold it.
+
+    Attributes:
+        description: what it is.
+        state: the module's state_dict.
+    """
+
+    description: ModelDescription
+    state: Mapping[str, Tensor]
+
+    def metadata(self) -> dict[str, str]:
+        """What a safetensors file says of itself."""
+        return {"format": "pt", DESCRIPTION: self.description.model_dump_json()}
+
+    def loaded(self, module: nn.Module | None = None) -> ExportedModel:
+        """The model in eval mode.
+
+        Args:
+            module: takes the weights; None: made as the description says.
+
+        Raises:
+            DataError: the weights are not the module's.
+        """
+        built = _built(self.description) if module is None else module
+        try:
+            built.load_state_dict(dict(self.state))
+        except RuntimeError as error:
+            raise DataError(
+                f"the weights do not fit {self.description.architecture.name}: "
+                f"{shortened(' '.join(str(error).split()), 300)}"
+            ) from None
+        return ExportedModel(built, self.description).eval()
+
+
+def load(
+    path: str | Path,
+    *,
+    trust: bool = False,
+    architecture: Callable[..., nn.Module] | nn.Module | None = None,
+) -> ExportedModel:
+    """Load a model that `export` wrote.
+
+    Args:
+        path: the .safetensors file; nothing else is read.
+        trust: import and call the object that the file names, where the architecture is one of a user's own,
+            as my_models:small_cnn. Importing runs code: say so only of files whose maker you trust.
+        architecture: what makes the module in its place, called as (shape, classes, **options); or a module
+            that takes the weights.
+
+    Returns: a module in eval mode, on the CPU: images in, logits out.
+
+    Raises:
+        DataError: there is no such file, or `export` did not write it.
+        RecipeError: the architecture is a user's own, and neither `trust` nor `architecture` is given.
+    """
+    stored = _read(Path(path).expanduser())
+    description = stored.description
+    named = description.architecture
+    if isinstance(architecture, nn.Module):
+        return stored.loaded(architecture)
+    if architecture is not None:
+        return stored.loaded(_made(architecture, description, named.options))
+    if ":" in named.name:
+        if not trust:
+            raise RecipeError(
+                f"{path}: the model was made by {shortened(named.name)}, which is code that this file does "
+                "not hold. `trust=True` imports it; or give the object yourself, as architecture=small_cnn"
+            )
+        find_own_modules()
+    return stored.loaded()
+
+
+def _read(path: Path) -> StoredModel:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; expected a .safetensors file that `rayfed-kd export` wrote")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} is no safetensors file, or damaged: {error}") from None
+    if DESCRIPTION not in metadata:
+        raise DataError(
+            f"{path} does not say what its weights are of; `rayfed-kd export` of this version writes it so"
+        )
+    try:
+        description = ModelDescription.model_validate_json(metadata[DESCRIPTION])
+    except ValidationError as error:
+        raise DataError(f"{path} is damaged: {shortened(' '.join(str(error).split()), 300)}") from None
+    return StoredModel(description, state)
+
+
+def _built(description: ModelDescription) -> nn.Module:
+    named, path = description.architecture, "architecture"
+    make = load_function(named.name, REGISTRIES[named.kind], MODEL_BUILDER, f"{path}.name", nn.Module)
+    options = validate(options_model(make), named.options, path, named.name)
+    return _made(make, description, {name: getattr(options, name) for name in type(options).model_fields})
+
+
+def _made(
+    make: Callable[..., nn.Module], description: ModelDescription, options: Mapping[str, Any]
+) -> nn.Module:
+    shape, path = description.input_shape, "architecture"
+    check_module_size(lambda: make(shape, description.outputs, **options), path)
+    # Layers draw initial values from torch's global generator: it must be afterwards as it was.
+    with torch.random.fork_rng(devices=[]):
+        return checked_module(make(shape, description.outputs, **options), path)

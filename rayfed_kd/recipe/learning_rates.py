@@ -1,0 +1,93 @@
+"""Learning rates that change: over the rounds of a run, and within a client's local training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rayfed_kd.recipe.strict import Strict
+
+MOST = 1_000_000_000
+# Which schedules have a key.
+OWNERS = {"every": ("step",), "factor": ("step", "exponential"), "least": ("cosine",)}
+
+
+class RateSchedule(Strict):
+    """A factor of the learning rate by the number of the round, epoch or step."""
+
+    name: Literal["constant", "step", "cosine", "exponential"] = Field(description="how it falls")
+    every: int | None = Field(None, ge=1, le=MOST, description="after so many it falls once more (step)")
+    factor: float | None = Field(
+        None, gt=0, le=1, description="what it is multiplied by when it falls (step, exponential)"
+    )
+    least: float | None = Field(
+        None, ge=0, lt=1, description="the share of the rate that it falls to; null: 0 (cosine)"
+    )
+    warmup: int = Field(0, ge=0, le=MOST, description="so many at the start in which it rises in equal steps")
+
+    @model_validator(mode="after")
+    def _keys_are_its_own(self) -> RateSchedule:
+        for key, owners in OWNERS.items():
+            if getattr(self, key) is not None and self.name not in owners:
+                raise ValueError(f"{key} belongs to {' and '.join(owners)}, not to {self.name}")
+            if getattr(self, key) is None and self.name in owners and key != "least":
+                raise ValueError(f"{self.name} needs {key}")
+        return self
+
+    def at(self, place: int, total: int) -> float:
+        """The factor of one round, epoch or step; of those beyond the last it is the last one's.
+
+        Args:
+            place: its number, from 0.
+            total: how many there are, the warm-up with them; cosine falls over them.
+        """
+        if place < self.warmup:
+            return (place + 1) / (self.warmup + 1)
+        past, length = place - self.warmup, max(1, total - self.warmup)
+        if self.name == "step":
+            assert self.every is not None
+            assert self.factor is not None
+            return self.factor ** (past // self.every)
+        if self.name == "exponential":
+            assert self.factor is not None
+            return self.factor**past
+        if self.name == "cosine":
+            least = self.least or 0.0
+            share = min(past, length - 1) / length
+            return least + (1 - least) * (1 + math.cos(math.pi * share)) / 2
+        return 1.0
+
+
+class LearningRates(Strict):
+    """How the learning rate changes; what is given is multiplied."""
+
+    rounds: RateSchedule | None = Field(None, description="over the rounds of the run")
+    epochs: RateSchedule | None = Field(None, description="over the epochs of one local training")
+    steps: RateSchedule | None = Field(None, description="over the steps of one local training")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A client's learning rate within one local training.
+
+    Attributes:
+        rates: its `epochs` and `steps` count.
+        epochs: E.
+        steps_per_epoch: batches of the client's samples.
+    """
+
+    rates: LearningRates
+    epochs: int
+    steps_per_epoch: int
+
+    def factor(self, step: int) -> float:
+        """The factor of the learning rate in an optimiser's step, from 0."""
+        factor = 1.0
+        if self.rates.epochs is not None:
+            factor *= self.rates.epochs.at(step // self.steps_per_epoch, self.epochs)
+        if self.rates.steps is not None:
+            factor *= self.rates.steps.at(step, self.epochs * self.steps_per_epoch)
+        return factor

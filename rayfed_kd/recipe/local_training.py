@@ -1,0 +1,151 @@
+"""What a recipe says about local training: epochs, batches, optimiser, learning rates, clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from rayfed_kd.recipe.learning_rates import MOST, LearningRates, Pace
+from rayfed_kd.recipe.strict import Strict
+from rayfed_kd.recipe.torch_optimizers import CLASSES, check_options, defaults
+
+OptimizerName = Literal[
+    "sgd",
+    "adam",
+    "adadelta",
+    "adagrad",
+    "adamax",
+    "adamw",
+    "asgd",
+    "nadam",
+    "radam",
+    "rmsprop",
+    "rprop",
+]
+
+
+class OptimizerRecipe(Strict):
+    """A client's optimiser; made afresh in each round unless the method says otherwise."""
+
+    model_config = ConfigDict(extra="allow")
+    other_options: ClassVar[str] = "the options that its class in torch.optim has, by the same names"
+    name: OptimizerName = Field("sgd", description="the optimiser")
+    lr: float = Field(0.01, gt=0, description="learning rate")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum (sgd, rmsprop)")
+    nesterov: bool = Field(False, description="Nesterov's form of momentum (sgd)")
+    weight_decay: float = Field(0.0, ge=0, description="L2 weight decay; decoupled for adamw")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _torchs_defaults(cls, raw: Any) -> Any:
+        """All of an optimiser's options: a run's recipe says them, whatever torch's defaults become."""
+        if not isinstance(raw, Mapping):
+            return raw
+        name = raw.get("name", cls.model_fields["name"].default)
+        # SGD and Adam have defaults of our own.
+        if not isinstance(name, str) or name not in CLASSES or name in ("sgd", "adam"):
+            return raw
+        return {**defaults(name), **raw}
+
+    @model_validator(mode="after")
+    def _options_are_its_own(self) -> OptimizerRecipe:
+        if self.name not in ("sgd", "rmsprop") and self.momentum:
+            raise ValueError(f"momentum belongs to sgd and rmsprop, not to {self.name}")
+        if self.name != "sgd" and self.nesterov:
+            raise ValueError(f"nesterov belongs to sgd, not to {self.name}")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        if not self.is_plain:
+            check_options(self.name, self.torch_options)
+        return self
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is SGD or Adam with no other options than those that stand here."""
+        return self.name in ("sgd", "adam") and not self.model_extra
+
+    @property
+    def torch_options(self) -> dict[str, Any]:
+        """The arguments of its constructor in `torch.optim`; a pair is a list."""
+        # These fields are those of every optimiser; 0 and false say nothing where one has no such option.
+        fields = {"momentum": self.momentum, "nesterov": self.nesterov, "weight_decay": self.weight_decay}
+        own = {name: value for name, value in fields.items() if value or name in defaults(self.name)}
+        return {"lr": self.lr, **own, **(self.model_extra or {})}
+
+
+class ClipRecipe(Strict):
+    """The largest gradient of a step of local training: exactly one of the two."""
+
+    norm: float | None = Field(None, gt=0, description="largest Euclidean norm of an optimiser's gradient")
+    value: float | None = Field(None, gt=0, description="largest absolute value of a coordinate")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> ClipRecipe:
+        if (self.norm is None) == (self.value is None):
+            raise ValueError("give exactly one of norm and value")
+        return self
+
+
+class LocalOptimizer(OptimizerRecipe):
+    """The optimiser of one client's local training, as its context has it.
+
+    Attributes:
+        pace: how the learning rate changes from step to step; None: not at all.
+        clip: how gradients are bounded; None: not at all.
+    """
+
+    pace: Pace | None = None
+    clip: ClipRecipe | None = None
+
+
+class LocalRecipe(Strict):
+    """A client's local training."""
+
+    epochs: int = Field(10, ge=0, le=MOST, description="local epochs, E")
+    batch_size: int = Field(64, ge=1, le=MOST, description="batch size, B")
+    optimizer: OptimizerRecipe = OptimizerRecipe()
+    lr_schedule: LearningRates | None = Field(
+        None, description="how the learning rate changes, over rounds and within local training; null: not"
+    )
+    clip: ClipRecipe | None = Field(None, description="clipping of gradients; null: none")
+    vectorise: Literal["auto", "off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
+        "off",
+        description="how many clients of one architecture train together as one batched program, at most; "
+        "auto: as a short measurement decides; part of what makes bits equal",
+    )
+
+    @field_validator("vectorise", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # what YAML makes of a plain `off`
+
+    def in_round(self, round_index: int, rounds: int) -> LocalRecipe:
+        """What holds in a round: the optimiser has the learning rate of that round.
+
+        Args:
+            round_index: from 1; 0, before the first, is as the first.
+            rounds: T.
+        """
+        schedule = self.lr_schedule.rounds if self.lr_schedule else None
+        if schedule is None:
+            return self
+        lr = self.optimizer.lr * schedule.at(max(0, round_index - 1), rounds)
+        return self.model_copy(update={"optimizer": self.optimizer.model_copy(update={"lr": lr})})
+
+    def of_client(self, samples: int) -> LocalRecipe:
+        """What holds at a client: the optimiser has its pace and its bound on gradients.
+
+        Args:
+            samples: the client's training samples.
+        """
+        rates, pace = self.lr_schedule, None
+        if rates is not None and (rates.epochs or rates.steps):
+            pace = Pace(rates, self.epochs, max(1, -(-samples // self.batch_size)))
+        if pace is None and self.clip is None:
+            return self
+        # Not checked again: a client's every step would check the options of torch's class.
+        values = {**dict(self.optimizer), **(self.optimizer.model_extra or {})}
+        optimizer = LocalOptimizer.model_construct(**values, pace=pace, clip=self.clip)
+        return self.model_copy(update={"optimizer": optimizer})

@@ -1,0 +1,75 @@
+"""`rayfed_kd.compare` and `rayfed_kd.report`: what the commands do, with recipes as mappings."""
+
+import pyarrow.parquet as pq
+import pytest
+from small_recipes import THREE_CLIENTS
+
+import rayfed_kd
+from rayfed_kd.comparison.study_selection import select_studies
+from rayfed_kd.errors import RecipeError
+
+FEDPROX = {**THREE_CLIENTS, "method": {"name": "fedprox"}}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder, lines = tmp_path_factory.mktemp("compared") / "study", []
+    recipes = {"A": THREE_CLIENTS, "B": FEDPROX}
+    results = rayfed_kd.compare(recipes, rounds=1, seeds=2, folder=folder, local=True, tell=lines.append)
+    return results, lines, folder, recipes
+
+
+def test_recipes_as_mappings_are_rows(compared):
+    (result,), lines, folder, _ = compared
+    assert sorted(path.name for path in folder.glob("*-seed?")) == [
+        "A-seed1",
+        "A-seed2",
+        "B-seed1",
+        "B-seed2",
+    ]
+    assert rayfed_kd.prepare(folder / "B-seed2" / "config.yaml").recipe.method.name == "fedprox"
+    assert sum("starts in" in line for line in lines) == 4
+    assert result.folder == folder
+
+
+def test_result_is_the_table_its_files_and_its_curves(compared):
+    (result,), _, folder, _ = compared
+    text = (folder / "comparison.md").read_text()
+    assert str(result) == text.rstrip("\n") == result._repr_markdown_()
+    assert "| A (aca) |" in text and "| B (global) |" in text
+    assert result.table().equals(pq.read_table(folder / "comparison.parquet"))
+    assert folder / "curves-amp.png" in result.files
+    assert [line.get_label() for line in result.plot("amp").axes[0].get_lines()] == ["A (aca)", "B (global)"]
+    with pytest.raises(RecipeError, match="no row has server_accuracy; there are amp"):
+        result.plot("server_accuracy")
+
+
+def test_finished_runs_are_not_run_again(compared):
+    _, _, folder, recipes = compared
+    lines = []
+    rayfed_kd.compare(recipes, {"rounds": 1}, seeds=2, folder=folder, local=True, tell=lines.append)
+    assert lines == [f"4 of 4 runs are finished in {folder}"]
+
+
+def test_report_takes_results_and_folders(compared, tmp_path):
+    (result,), _, folder, _ = compared
+    html, markdown = rayfed_kd.report(result, to=tmp_path / "a.html")
+    assert "A-seed1" in markdown.read_text() and html.read_text().startswith("<!")
+    rayfed_kd.report(folder / "A-seed1", str(folder / "B-seed1"), to=str(tmp_path / "b.html"))
+    assert (tmp_path / "b.html").is_file()
+    with pytest.raises(RecipeError, match="expected at least one run"):
+        rayfed_kd.report(to=tmp_path / "c.html")
+
+
+def test_study_as_a_mapping_is_the_study_of_a_file():
+    content = {"folder": "runs/x", "base": "quickstart", "seeds": [1, 2], "runs": [{"label": "A"}]}
+    (study,) = select_studies(content, ["rounds=1"])
+    assert (study.labels, study.seeds, study.runs[0].overrides) == (["A"], [1, 2], ["rounds=1"])
+    with pytest.raises(RecipeError, match="foldr is no key"):
+        select_studies({**content, "foldr": "x"})
+
+
+@pytest.mark.parametrize("sources", [THREE_CLIENTS, {"A": 3}])
+def test_mapping_that_is_neither_is_told(sources):
+    with pytest.raises(RecipeError, match="expected a mapping from labels to recipes"):
+        rayfed_kd.compare(sources, local=True)

@@ -1,0 +1,281 @@
+"""A user's own files by name: folders of images, CSV, .npz; what is broken is told in one message."""
+
+import importlib
+
+import numpy as np
+import pytest
+from image_files import images
+from PIL import Image
+
+from rayfed_kd.data.loading import load_dataset
+from rayfed_kd.data.torchvision_import import import_torchvision
+from rayfed_kd.errors import DataError, RecipeError
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return tmp_path / "pictures"
+
+
+def write_images(folder, count, *shape, seed=0):
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, pixels in enumerate(images(count, *shape, seed=seed)):
+        Image.fromarray(pixels).save(folder / f"{place}.png")
+
+
+def test_a_folder_of_classes_is_read_as_torchvision_reads_it(pictures):
+    datasets = importlib.import_module(f"{import_torchvision().__name__}.datasets")
+    for place, name in enumerate(("cat", "dog", "ant")):
+        write_images(pictures / name / "deep", 2 + place, 6, 5, 3, seed=place)
+    (pictures / "cat" / "notes.txt").write_text("no image")
+    theirs = datasets.ImageFolder(pictures)
+    data = load_dataset("image_folder", pictures)
+    assert data.class_names == tuple(theirs.classes)
+    assert data.train.labels.tolist() == theirs.targets
+    assert np.array_equal(
+        data.train.images, [np.asarray(picture).transpose(2, 0, 1) for picture, _ in theirs]
+    )
+    assert data.test is None
+
+
+def test_folders_train_and_test_are_the_two_parts(pictures):
+    for part, count in (("train", 3), ("test", 2)):
+        for name in ("b", "a"):
+            write_images(pictures / part / name, count, 4, 4)
+    data = load_dataset("image_folder", pictures, options={"colour": "grey"})
+    assert (data.train.images.shape, data.test.images.shape) == ((6, 1, 4, 4), (4, 1, 4, 4))
+    assert data.test.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_images_are_resized_and_cut_as_torchvisions_transforms_do_it(pictures):
+    transforms = importlib.import_module(f"{import_torchvision().__name__}.transforms")
+    write_images(pictures / "a", 1, 40, 60, 3)
+    picture = Image.open(pictures / "a" / "0.png")
+    cut = transforms.Compose([transforms.Resize(16), transforms.CenterCrop(16)])(picture)
+    data = load_dataset("image_folder", pictures, options={"size": 16})
+    assert np.array_equal(data.train.images[0], np.asarray(cut).transpose(2, 0, 1))
+    stretched = load_dataset("image_folder", pictures, options={"size": 16, "fit": "stretch"})
+    expected = picture.resize((16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(stretched.train.images[0], np.asarray(expected).transpose(2, 0, 1))
+
+
+def test_a_test_part_is_drawn_from_each_class_and_the_seed_decides(pictures):
+    for place, name in enumerate("ab"):
+        write_images(pictures / name, 10, 4, 4, seed=place)
+    options = {"colour": "grey", "test_fraction": 0.3}
+    data = load_dataset("image_folder", pictures, options=options)
+    assert data.test.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    again = load_dataset("image_folder", pictures, options=options)
+    other = load_dataset("image_folder", pictures, options={**options, "split_seed": 1})
+    assert np.array_equal(data.test.images, again.test.images)
+    assert not np.array_equal(data.test.images, other.test.images)
+    whole = load_dataset("image_folder", pictures, options={"colour": "grey"}).train
+    together = np.concatenate([data.train.images, data.test.images])
+    assert sorted(map(bytes, together)) == sorted(map(bytes, whole.images))
+
+
+def no_folder(place):
+    return (
+        {},
+        place / "nothing",
+        "data.folder: no folder .*/nothing; expected one with a folder for each class",
+    )
+
+
+def no_classes(place):
+    return {}, place, "has no folders; expected one for each class"
+
+
+def no_images(place):
+    write_images(place / "a", 1, 4, 4)
+    (place / "b").mkdir()
+    return {}, place, r"/b has no images \(.bmp, .*\); every folder is a class"
+
+
+def two_sizes(place):
+    write_images(place / "a", 1, 4, 4)
+    write_images(place / "b", 1, 4, 5)
+    return {}, place, r"b/0.png: an image of 5 x 4 pixels, those before are 4 x 4; data.size=32"
+
+
+def no_picture(place):
+    write_images(place / "a", 1, 4, 4)
+    (place / "a" / "1.jpg").write_text("no image")
+    return {}, place, r"a/1.jpg: no image format that Pillow knows"
+
+
+def unknown_class(place):
+    write_images(place / "train" / "a", 1, 4, 4)
+    write_images(place / "test" / "b", 1, 4, 4)
+    return {}, place, "/test: the class b has no folder in .*/train"
+
+
+def test_part_twice(place):
+    write_images(place / "train" / "a", 1, 4, 4)
+    write_images(place / "test" / "a", 1, 4, 4)
+    return {"test_fraction": 0.5}, place, "data.test_fraction: .* has a folder test; expected 0"
+
+
+test_part_twice.__test__ = False  # a case
+
+
+@pytest.mark.parametrize(
+    "case", [no_folder, no_classes, no_images, two_sizes, no_picture, unknown_class, test_part_twice]
+)
+def test_a_bad_folder_is_one_message(case, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    options, folder, message = case(tmp_path / "pictures")
+    with pytest.raises((DataError, RecipeError), match=message):
+        load_dataset("image_folder", folder, options=options)
+
+
+TABLE = "x,kind,y,site\n1,b,10,n\n3,a,10,s\n5,b,40,n\n"
+
+
+def read_csv(tmp_path, text=TABLE, **options):
+    (tmp_path / "train.csv").write_text(text)
+    return load_dataset("csv", tmp_path, options={"label_column": "kind", **options})
+
+
+def test_a_csv_files_columns_are_standardised_by_the_training_rows(tmp_path):
+    (tmp_path / "held.csv").write_text("x,kind,y,site\n3,a,20,n\n")
+    data = read_csv(tmp_path, columns=["x", "y"], test="held.csv")
+    assert data.class_names == ("a", "b")
+    assert data.train.labels.tolist() == [1, 0, 1]
+    # Means 3 and 20; deviations sqrt(8 / 3) and sqrt(200), by hand.
+    x, y = 2 / np.sqrt(8 / 3), 10 / np.sqrt(200)
+    assert data.train.images == pytest.approx(np.array([[-x, -y], [0, -y], [x, 2 * y]]))
+    assert data.test.images.tolist() == [[0.0, 0.0]]
+
+
+def test_a_csv_files_numbers_may_stay_and_its_rows_have_clients(tmp_path):
+    data = read_csv(tmp_path, client_column="site", scale="none")
+    assert data.train.images.tolist() == [[1, 10], [3, 10], [5, 40]]
+    assert data.writers.tolist() == [0, 1, 0]
+
+
+def test_whole_numbers_as_labels_are_sorted_as_numbers(tmp_path):
+    assert read_csv(tmp_path, "kind,x\n10,1\n9,2\n").class_names == ("9", "10")
+
+
+def test_a_csv_file_may_name_images_and_is_read_again_when_one_changes(tmp_path):
+    write_images(tmp_path / "pictures", 2, 4, 4, 3)
+    text = "file,kind\npictures/0.png,b\npictures/1.png,a\n"
+    data = read_csv(tmp_path, text, image_column="file")
+    assert np.array_equal(data.train.images, images(2, 4, 4, 3).transpose(0, 3, 1, 2))
+    write_images(tmp_path / "pictures", 2, 4, 4, 3, seed=1)
+    assert np.array_equal(
+        read_csv(tmp_path, text, image_column="file").train.images,
+        images(2, 4, 4, 3, seed=1).transpose(0, 3, 1, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (TABLE, {"train": "trian.csv"}, r"data.train = 'trian.csv': no file .* Did you mean train.csv\?"),
+        (TABLE, {"label_column": "kinds"}, r"there are x, kind, y, site. Did you mean kind\?"),
+        (TABLE, {"columns": ["z"]}, "data.columns = 'z': .* has no column of this name"),
+        (TABLE, {}, "the column 'site' is string, expected numbers; data.columns names those that are used"),
+        ("x,kind\n1,a\n,b\n", {}, "train.csv, row 2: no value in the column 'x'; 1 have none"),
+        ("x,kind\n1,a\nnan,b\n", {}, "train.csv, row 2: "),
+        ("x,kind\n1,0.5\n", {}, "the column 'kind' is double, expected texts or whole numbers"),
+        ("x,kind\n1,a\n1,a,2\n", {}, "not readable as CSV"),
+        ("x,kind\n", {}, "no rows below the names of columns"),
+        ("", {}, "not readable as CSV"),
+        ("kind\na\n", {}, "no column beside kind; expected one of numbers"),
+        ("kind,file\na,0.png\n", {"image_column": "file"}, "row 1: no file .*/0.png"),
+        (
+            TABLE,
+            {"columns": ["x"], "image_column": "y"},
+            "data.columns: give at most one of columns and image",
+        ),
+        (
+            TABLE,
+            {"columns": ["x"], "test_fraction": 0.1},
+            "data.test_fraction: 0.1 of each class is no sample",
+        ),
+    ],
+)
+def test_a_bad_table_is_one_message(tmp_path, text, options, message):
+    with pytest.raises((DataError, RecipeError), match=message):
+        read_csv(tmp_path, text, **options)
+
+
+def test_a_class_of_the_test_file_alone_is_told(tmp_path):
+    (tmp_path / "held.csv").write_text("x,kind,y,site\n3,c,20,n\n")
+    with pytest.raises(DataError, match=r"held.csv: the class 'c' is not in .*train.csv"):
+        read_csv(tmp_path, columns=["x"], test="held.csv")
+
+
+def read_npz(tmp_path, arrays, **options):
+    np.savez(tmp_path / "some.npz", **arrays)
+    return load_dataset("npz", tmp_path, options={"file": "some.npz", **options})
+
+
+LABELS = np.array([[0], [2], [1]], np.uint8)
+
+
+def test_arrays_are_read_by_their_keys(tmp_path):
+    pixels = images(3, 6, 5, 3)
+    arrays = {"x_train": pixels, "y_train": LABELS, "x_test": pixels[:1], "y_test": LABELS[:1]}
+    data = read_npz(tmp_path, arrays)
+    assert np.array_equal(data.train.images, pixels.transpose(0, 3, 1, 2))
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 2, 1], [0])
+    assert data.class_names == ("0", "1", "2")
+    own = read_npz(tmp_path, {"a": images(3, 6, 5), "b": LABELS}, images="a", labels="b")
+    assert (own.train.images.shape, own.test) == ((3, 1, 6, 5), None)
+
+
+def test_arrays_of_numbers_are_used_as_they_are(tmp_path):
+    values = np.arange(6.0).reshape(3, 2)
+    data = read_npz(tmp_path, {"x_train": values, "y_train": LABELS})
+    assert (data.train.images.tolist(), data.train.images.dtype) == (values.tolist(), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "message"),
+    [
+        ({"x": LABELS, "y_train": LABELS}, {}, "no array 'x_train'; there are x, y_train"),
+        ({"x_train": images(3, 4, 4), "y_train": LABELS[:2]}, {}, "expected a whole number for each of 3"),
+        ({"x_train": images(3, 4, 4), "y_train": LABELS / 2}, {}, "y_train is float64 of"),
+        ({"x_train": images(3, 4, 4), "y_train": -LABELS.astype(int)}, {}, "has labels from -2 to 0"),
+        (
+            {"x_train": images(3, 4, 4).astype(int), "y_train": LABELS},
+            {},
+            "is int64; expected pixels as uint8",
+        ),
+        ({"x_train": np.full((3, 2), np.nan), "y_train": LABELS}, {}, "NaN or infinite"),
+        ({"x_train": images(3, 3, 4, 3), "y_train": LABELS}, {}, "data.channels: .* expected first or last"),
+        ({"x_train": images(3, 4), "y_train": LABELS}, {}, "x_train has 2 dimensions; expected"),
+        (
+            {"x_train": images(3, 4, 4), "y_train": LABELS},
+            {"test_images": None},
+            "give both, or null for both",
+        ),
+        (
+            {"x_train": images(3, 4, 4), "y_train": LABELS, "x_test": images(1, 4, 4)},
+            {},
+            "no array 'y_test'",
+        ),
+        ({"x_train": np.array([None] * 3), "y_train": LABELS}, {}, "not readable as .npz"),
+    ],
+)
+def test_bad_arrays_are_one_message(tmp_path, arrays, options, message):
+    with pytest.raises((DataError, RecipeError), match=message):
+        read_npz(tmp_path, arrays, **options)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut off"])
+def test_a_file_that_is_no_archive_is_told(tmp_path, content):
+    (tmp_path / "some.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"some.npz: not readable as .npz"):
+        load_dataset("npz", tmp_path, options={"file": "some.npz"})
+
+
+def test_a_file_of_one_array_is_told(tmp_path):
+    np.save(tmp_path / "one.npy", LABELS)
+    with pytest.raises(DataError, match=r"one.npy: one array without a key"):
+        load_dataset("npz", tmp_path, options={"file": "one.npy"})

@@ -1,0 +1,46 @@
+"""What a recorder draws of what a method shows, at the borders of what may be shown."""
+
+import pytest
+import torch
+from small_recipes import THREE_CLIENTS
+
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import Distribution
+from rayfed_kd.results.recorder import RunRecorder
+from rayfed_kd.results.tables import read_parquet
+
+pytestmark = pytest.mark.usefixtures("blank_pictures")
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """Draws a distribution's series; gives the names of files."""
+
+    def draw(**series):
+        recorder = RunRecorder(tmp_path, prepare(THREE_CLIENTS).setting)
+        recorder._begin_drawing()
+        shown = Distribution({name: torch.tensor(values) for name, values in series.items()}, "weights")
+        recorder._in_background(recorder._draw_shown, 1, "spread", shown)
+        recorder.flush()
+        for picture in recorder._pending:
+            picture.result()
+        return sorted(path.name for path in (tmp_path / "figures").glob("spread*"))
+
+    return draw
+
+
+@pytest.mark.parametrize("series", [{}, {"a": []}, {"a": [], "b": []}])
+def test_distribution_without_a_value_is_not_drawn(series, drawn):
+    assert drawn(**series) == []
+
+
+def test_empty_series_beside_another_is_drawn(drawn, tmp_path):
+    assert drawn(a=[], b=[1.0, 2.0]) == ["spread-000001.parquet", "spread-000001.png"]
+    rows = read_parquet(tmp_path / "figures" / "spread-000001.parquet").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [("b", 0, 1.0), ("b", 1, 2.0)]
+
+
+def test_values_that_are_not_finite_are_in_the_file_and_not_in_the_picture(drawn, tmp_path):
+    drawn(a=[float("nan"), 1.0, 2.0, float("inf")])
+    rows = read_parquet(tmp_path / "figures" / "spread-000001.parquet").to_pylist()
+    assert [row["value"] for row in rows][1:] == [1.0, 2.0, float("inf")]
