@@ -164,8 +164,9 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
-        meta: dict[str, Any] = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std, "files": sizes}
-        meta["whole"] = whole  # training samples before `fraction`; entries of 0.1 lack it
+        meta: dict[str, Any] = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
+        # Training samples before `fraction`; entries of 0.1 lack them.
+        meta |= {"files": sizes, "whole": whole}
         atomic_write(aside / "meta.json", json.dumps(meta))
 
 
