@@ -2,8 +2,9 @@
 
 import pytest
 
-from rayfed_kd.errors import RayfedError
+from rayfed_kd.errors import RayfedError, RecipeError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.recipe.loading import load_recipe
 
 GOOD = {
     "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
@@ -186,3 +187,16 @@ def test_recipe_that_is_no_yaml_is_told(tmp_path):
     path.write_text("method: {name: [")
     with pytest.raises(RayfedError, match="not YAML"):
         prepare(path)
+
+
+def test_other_data_do_not_keep_the_recipes_fraction_silently():
+    recipe = {"method": {"name": "fedavg"}, "data": {"name": "mnist", "fraction": 0.1}}
+    expected = "data.fraction=1 beside it for all training images, or data.fraction=0.1 to keep the share"
+    with pytest.raises(RecipeError, match=expected):
+        load_recipe(recipe, ["data.name=my_data:images"])
+    for said, fraction in (("data.fraction=1", 1.0), ("data.fraction=0.1", 0.1)):
+        for overrides in (["data.name=digits", said], [said, "data.name=digits"]):
+            assert load_recipe(recipe, overrides).data.fraction == fraction
+    assert load_recipe(recipe, ["data={name: digits}"]).data.fraction == 1.0
+    assert load_recipe(recipe, ["data.name=mnist", "rounds=3"]).data.fraction == 0.1
+    assert load_recipe({**recipe, "data": {"name": "mnist"}}, ["data.name=digits"]).data.fraction == 1.0
