@@ -12,6 +12,7 @@ import rayfed_kd
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.progress import in_notebook, listeners
 from rayfed_kd.experiment.result import Result
+from rayfed_kd.results.console import round_line
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables import read_table
 
@@ -140,9 +141,9 @@ def test_line_of_progress_is_rewritten(monkeypatch):
     on_event({**EVENT, "round": 2})
     tell("done")
     first, second, _ = sys.stdout.getvalue().removeprefix("\r").replace("\n", "\r").split("\r", 2)
-    assert first == "round 1/2  aca amp 0.500  up 1 B down 1 B  1000.0 s"
-    assert second == "round 2/2  aca amp 0.500  up 1 B down 1 B  1.0 s".ljust(len(first))
-    assert sys.stdout.getvalue().endswith("s   \ndone\n")
+    assert first == round_line({**EVENT, "round_s": 1000.0})
+    assert second == round_line({**EVENT, "round": 2}).ljust(len(first))
+    assert sys.stdout.getvalue().endswith(f"{second}\ndone\n")
 
 
 def test_line_is_shown_in_a_notebook_alone(monkeypatch, capsys):
