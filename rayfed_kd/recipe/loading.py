@@ -11,7 +11,7 @@ from rayfed_kd.recipe.overrides import plain_value
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.shipped import find_file, header
 from rayfed_kd.recipe.validation import validate
-from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml
+from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file
 
 # Keys within one another; a recipe has about five.
 MOST_STEPS = 20
@@ -38,13 +38,34 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
         method = _method_name(raw)
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
+        before = raw
         for override in overrides:
             raw = overridden(raw, override)
+        _check_fraction(before, raw, overrides)
         recipe = validate(Recipe, raw)
     # The comment is about the file's own method: under another one it would name a paper that is not run.
     if path is not None and recipe.method.name == method:
         recipe._header = header(path)
     return recipe
+
+
+def _check_fraction(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse other data with the share that the recipe takes of its own.
+
+    Raises: RecipeError that says what to write.
+    """
+    old, new = (recipe.get("data") for recipe in (before, after))
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return
+    fraction = new.get("fraction", 1)
+    said = any(override.partition("=")[0] in ("data", "data.fraction") for override in overrides)
+    if said or fraction == 1 or old.get("name") == new.get("name"):
+        return
+    raise RecipeError(
+        f"data.name = {shown(new.get('name'))}: the recipe takes the fraction {shown(fraction)} of "
+        f"{old.get('name', 'its own data')}, which was not chosen for other data; expected data.fraction=1 "
+        f"beside it for all training images, or data.fraction={fraction} to keep the share"
+    )
 
 
 def _method_name(raw: Mapping[str, Any]) -> Any:
@@ -53,7 +74,7 @@ def _method_name(raw: Mapping[str, Any]) -> Any:
 
 
 def _read_recipe(path: Path) -> dict[str, Any]:
-    raw = read_yaml(path, "recipe file")
+    raw = read_yaml_file(path, "recipe file")
     if not isinstance(raw, dict):
         raise RecipeError(f"expected keys like `method:`, got {type(raw).__name__}")
     return raw

@@ -12,6 +12,7 @@ from rayfed_kd.reporting.sections import Section, Table
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
 MIB = 2.0**20
+MOST_HOSTS = 14  # hosts that have a colour each
 
 
 def bytes_section(runs: Sequence[Run]) -> Section | None:
@@ -69,10 +70,13 @@ def hosts_section(runs: Sequence[Run]) -> Section | None:
     """Work and memory of the client hosts; None if no run has any."""
     rows = []
     memory, busy, looks = list[Line](), list[Line](), dict[str, int]()
+    apart = sum(len(set(run.tables["hosts"]["host"].to_pylist())) for run in runs) <= MOST_HOSTS
     for run in runs:
         host_rows = run.tables["hosts"].to_pylist()
-        look = looks.setdefault(run.group, len(looks))
         for host in sorted({row["host"] for row in host_rows}):
+            # Of many hosts a legend would be longer than its pictures: they share their row's colour.
+            name = f"host {host}" if len(runs) == 1 else f"{run.group}, host {host}"
+            look = looks.setdefault(name if apart else run.group, len(looks))
             own = [row for row in host_rows if row["host"] == host]
             rounds = [row["round"] for row in own]
             busy_s = sum(row["busy_s"] for row in own)

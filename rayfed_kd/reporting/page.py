@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, remove_unfinished, writing
 from rayfed_kd.reporting.cost_sections import bytes_section, faults_section, hosts_section, time_section
-from rayfed_kd.reporting.paper_sections import comparison_section, published_section
+from rayfed_kd.reporting.paper_sections import comparison_section, published_section, study_title
 from rayfed_kd.reporting.pictures import DASHES, SERIES
 from rayfed_kd.reporting.reading import Run, Sources, read_sources
 from rayfed_kd.reporting.result_sections import (
@@ -116,7 +116,8 @@ def report_sections(sources: Sources) -> list[Section]:
 
 def _title(sources: Sources) -> str:
     if sources.comparisons:
-        return ", ".join(path.resolve().name for path in sources.comparisons)
+        titles = {study_title(text) or path.resolve().name for path, text in sources.comparisons.items()}
+        return ", ".join(sorted(titles))
     if sources.searches:
         return ", ".join(search.folder.resolve().name for search in sources.searches)
     if len(sources.runs) > 3:
@@ -134,7 +135,13 @@ def _templates() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"slug": _slug, "markdown": _markdown}
+    environment.tests["photo"] = _is_photo
     return environment
+
+
+def _is_photo(title: str) -> bool:
+    """Whether a run's picture shows images, whose colours a dark page must not invert."""
+    return title.startswith(("samples-", "class_means-"))
 
 
 def _slug(text: str) -> str:

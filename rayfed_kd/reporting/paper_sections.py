@@ -36,6 +36,16 @@ def comparison_section(folder: str, text: str) -> Section:
     return Section(heading, [note for note in notes if note not in {t.title for t in tables}], tables)
 
 
+def study_title(text: str) -> str:
+    """The study's title in what `compare` wrote; "" if there is none.
+
+    Args:
+        text: comparison.md.
+    """
+    title = text.partition("\n")[0].rpartition("; last round, ")[0]
+    return "" if title == "Comparison" else title
+
+
 def published_section(runs: Sequence[Run]) -> Section | None:
     """The papers' numbers; None if no recipe's header names a table.
 

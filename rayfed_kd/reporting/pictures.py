@@ -84,11 +84,28 @@ class Line:
     Attributes:
         look: from 0.
         x, y: equally many.
+        deviation: half the width of a band around the line, equally many; empty: there is no band.
     """
 
     look: int
     x: Sequence[float]
     y: Sequence[float]
+    deviation: Sequence[float] = ()
+
+
+def mean_line(look: int, seeds: Sequence[Mapping[float, float]]) -> Line:
+    """The mean over seeds, with a band of one sample deviation.
+
+    Args:
+        look: of the line.
+        seeds: x -> y of each; only where all seeds have a value there is a point.
+
+    Returns: the seed's own line if there is one seed.
+    """
+    shared = sorted(set.intersection(*(set(points) for points in seeds)))
+    values = np.array([[points[x] for x in shared] for points in seeds])
+    spread = values.std(axis=0, ddof=1).tolist() if len(seeds) > 1 else ()
+    return Line(look, shared, values.mean(axis=0).tolist(), spread)
 
 
 def lines_picture(title: str, lines: Sequence[Line], across: str, description: str) -> Picture:
@@ -112,6 +129,10 @@ def lines_picture(title: str, lines: Sequence[Line], across: str, description: s
                 linewidth=1.4,
                 marker="." if len(line.x) < FEW else "",
             )
+            if line.deviation:
+                low = [y - d for y, d in zip(line.y, line.deviation, strict=True)]
+                high = [y + d for y, d in zip(line.y, line.deviation, strict=True)]
+                axes.fill_between(line.x, low, high, color=_colour(line.look), alpha=0.15, linewidth=0)
         axes.set(xlabel=across)
         axes.grid(True)
         if across == "round":

@@ -20,6 +20,7 @@ from rayfed_kd.reporting.pictures import (
     histogram_edges,
     histogram_picture,
     lines_picture,
+    mean_line,
     partition_picture,
 )
 from rayfed_kd.reporting.reading import Run
@@ -63,6 +64,7 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
             "is better); WLP: the worst client's; UA: the plain mean.",
             "Best: all metrics of a model in one round, the first in which its accuracy on the official test "
             "part, else AMP, is largest.",
+            *(["Curves: the mean over seeds, and a band of one sample deviation."] if _seeded(runs) else []),
             *_untested_notes(runs),
         ],
         [Table("Last, best, mean", header, rows, left=3)],
@@ -80,15 +82,25 @@ def _untested_notes(runs: Sequence[Run]) -> Iterator[str]:
 
 def _curves(runs: Sequence[Run], looks: Mapping[str, int], metric: str, across: str) -> Picture | None:
     scale, column = 1 if metric == "fm" else 100, "round" if across == "round" else "sim_s"
-    lines = []
+    seeds = defaultdict[str, list[dict[float, float]]](list)  # series -> x -> y of each seed
     for run in runs:
-        points = defaultdict(list)
+        points = defaultdict[str, dict[float, float]](dict)
         for row in run.tables["metrics"].to_pylist():
             if row[metric] is not None and row[column] is not None:
-                points[row["model"]].append((row[column], scale * row[metric]))
-        lines += [Line(looks[series_name(runs, run, m)], *zip(*xy, strict=True)) for m, xy in points.items()]
+                points[row["model"]][row[column]] = scale * row[metric]
+        for model, values in points.items():
+            seeds[series_name(runs, run, model)].append(values)
+    lines = list[Line]()
+    for name, curves in seeds.items():
+        # Simulated seconds differ by seed, so no second has a mean: each seed has its line there.
+        groups = [curves] if across == "round" else [[curve] for curve in curves]
+        lines += [mean_line(looks[name], group) for group in groups]
     title = TITLES[metric] + ("" if across == "round" else ", by simulated second")
-    return lines_picture(title, lines, across, f"{title}: a line per run and model") if lines else None
+    return lines_picture(title, lines, across, f"{title}: a line per row and model") if lines else None
+
+
+def _seeded(runs: Sequence[Run]) -> bool:
+    return len(runs) > len({run.group for run in runs})
 
 
 def clients_section(runs: Sequence[Run]) -> Section | None:
@@ -123,10 +135,9 @@ def clients_section(runs: Sequence[Run]) -> Section | None:
     highest = max(np.histogram(percents, histogram_edges())[0].max() for percents in pooled.values())
     pictures = [histogram_picture(name, looks[name], values, highest) for name, values in pooled.items()]
     note = "Accuracy on each client's own test part, percent, in the last evaluated round"
-    seeds = len(runs) > len({run.group for run in runs})
     return Section(
         "Accuracy over clients",
-        [f"{note}{'; a picture has the clients of all its seeds' if seeds else ''}."],
+        [f"{note}{'; a picture has the clients of all its seeds' if _seeded(runs) else ''}."],
         [Table("Client accuracies, %", header, rows, left=2)],
         pictures=pictures,
     )

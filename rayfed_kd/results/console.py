@@ -146,7 +146,8 @@ class RunConsole:
             + f"up {format_bytes(sent['up'])}, down {format_bytes(sent['down'])}"
         )
         self._console.print(f"run folder   {folder}")
-        self._console.print(f"look at it   tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}")
+        board = f"tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}"
+        self._console.print(f"look at it   {board} --window_title {shlex.quote(folder.name)}")
 
 
 def round_line(event: Mapping[str, Any], left_s: float | None = None) -> str:

@@ -187,6 +187,11 @@ def _trial_name(trial: Any) -> str:
     return f"{trial.config['number']:05d}"
 
 
+def _without_listeners(thing: Any) -> dict[str, Any]:
+    """What Ray Tune may pickle of an object: a terminal has locks. It reads nothing back, see the module."""
+    return {name: value for name, value in vars(thing).items() if name not in ("tell", "_tell", "work")}
+
+
 class _ProposerSearcher(Searcher):
     """A proposer as Ray Tune knows it; it writes a trial's record when the trial begins."""
 
@@ -195,6 +200,9 @@ class _ProposerSearcher(Searcher):
         self._proposer, self._folder, self._tell = proposer, folder, tell
         self._numbers: dict[str, int] = {}
         self._best: dict[int, float] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _without_listeners(self)
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         number = self._numbers[trial_id] = len(self._numbers)
@@ -247,6 +255,9 @@ class _TrialRecorder(tune.Callback):
         self.work.phase = "starting the trials"
         # Noted before the search begins: trials that end in it have records that are over, too, and are told.
         self._over_before = {record.number for record in self.folder.records() if record.over}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _without_listeners(self)
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
         self.work.round(f"trial {trial.config['number']}", result[ROUND])

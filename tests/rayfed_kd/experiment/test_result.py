@@ -140,9 +140,9 @@ def test_line_of_progress_is_rewritten(monkeypatch):
     on_event({**EVENT, "round": 2})
     tell("done")
     first, second, _ = sys.stdout.getvalue().removeprefix("\r").replace("\n", "\r").split("\r", 2)
-    assert first == "round 1/2  aca amp 0.500  up 1 B down 1 B  1000.0 s"
-    assert second == "round 2/2  aca amp 0.500  up 1 B down 1 B  1.0 s".ljust(len(first))
-    assert sys.stdout.getvalue().endswith("s   \ndone\n")
+    assert first == "round 1/2  1000.0 s  aca amp 0.500  up 1 B down 1 B"
+    assert second == "round 2/2  1.0 s  aca amp 0.500  up 1 B down 1 B".ljust(len(first))
+    assert sys.stdout.getvalue().endswith("B   \ndone\n")
 
 
 def test_line_is_shown_in_a_notebook_alone(monkeypatch, capsys):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from rayfed_kd.errors import RayfedError
+from rayfed_kd.errors import RayfedError, RecipeError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.recipe.loading import load_recipe
 
 GOOD = {
     "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
@@ -29,7 +30,9 @@ BAD = [
         "method.generator.with is no option of dafl_image. Did you mean method.generator.width?",
     ),
     ("method.generator.width=0", "method.generator.width = 0: expected a number of at least"),
-    ("method=fedkf", "method = 'fedkf': expected keys below it."),
+    ("method=fedkf", "method = 'fedkf': expected keys below it, as 'method={name: fedkf}'."),
+    ("local.optimizer=adam", "expected keys below it, as 'local.optimizer={name: adam}'."),
+    ("model=mlp", "expected keys below it, as 'model={name: mlp}'."),
     ("method={}", "method.name is missing."),
     ("model.name=lenet", "Did you mean lenet5?"),
     (
@@ -108,7 +111,10 @@ BAD = [
     ("sampling={count: 9}", "sampling.count = 9: more than partition.clients = 4"),
     ("sampling.fraction=0.1", "sampling.fraction = 0.1 of partition.clients = 4 is 0.4 clients a round"),
     ("sampling.fraction=0", "sampling.fraction = 0: expected a number above 0 (share of the clients, C)."),
-    ("schedule.name=syn", "schedule.name = 'syn': expected one of sync, quorum, buffered, fedbuff,"),
+    (
+        "schedule.name=syn",
+        "schedule.name: 'syn' is not known; there are buffered, fedasync, fedbuff, quorum, sync",
+    ),
     ("placement.clients_per_actor=many", "expected 'auto' or a whole number"),
     ("placement.client.num_gpus=1.5", "num_gpus above 1 must be a whole number"),
     ("seed=-1", "seed = -1: expected a number of at least 0"),
@@ -181,3 +187,16 @@ def test_recipe_that_is_no_yaml_is_told(tmp_path):
     path.write_text("method: {name: [")
     with pytest.raises(RayfedError, match="not YAML"):
         prepare(path)
+
+
+def test_other_data_do_not_keep_the_recipes_fraction_silently():
+    recipe = {"method": {"name": "fedavg"}, "data": {"name": "mnist", "fraction": 0.1}}
+    expected = "data.fraction=1 beside it for all training images, or data.fraction=0.1 to keep the share"
+    with pytest.raises(RecipeError, match=expected):
+        load_recipe(recipe, ["data.name=my_data:images"])
+    for said, fraction in (("data.fraction=1", 1.0), ("data.fraction=0.1", 0.1)):
+        for overrides in (["data.name=digits", said], [said, "data.name=digits"]):
+            assert load_recipe(recipe, overrides).data.fraction == fraction
+    assert load_recipe(recipe, ["data={name: digits}"]).data.fraction == 1.0
+    assert load_recipe(recipe, ["data.name=mnist", "rounds=3"]).data.fraction == 0.1
+    assert load_recipe({**recipe, "data": {"name": "mnist"}}, ["data.name=digits"]).data.fraction == 1.0

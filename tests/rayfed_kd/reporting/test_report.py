@@ -26,6 +26,7 @@ from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.reporting.page import write_report
+from rayfed_kd.reporting.pictures import Line, mean_line
 from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
@@ -329,6 +330,21 @@ def test_what_runs_share_is_told_once_and_seeds_of_a_row_share_a_look(tmp_path):
     legend = [a["stroke"] for tag, a in found.tags if tag == "line"][:2]
     assert legend == ["var(--s0)", "var(--s1)"]
     assert set(legend) <= used
+
+
+def test_seeds_of_a_row_have_one_line_their_mean_with_a_band():
+    line = mean_line(3, [{1: 10.0, 2: 20.0, 3: 7.0}, {1: 14.0, 2: 26.0}])
+    assert (line.look, line.x, line.y) == (3, [1, 2], [12.0, 23.0])
+    assert line.deviation == pytest.approx([8**0.5, 18**0.5])  # sample deviations of (10, 14), (20, 26)
+    assert mean_line(0, [{1: 5.0}]) == Line(0, [1], [5.0])
+
+
+def test_study_gives_the_page_its_title(tmp_path):
+    made(tmp_path / "study" / "A-seed1")
+    text = "Two methods; last round, one seed.\n\n| run | AMP |\n| --- | --- |\n| A | 5 |\n"
+    (tmp_path / "study" / "comparison.md").write_text(text)
+    report(tmp_path / "study")
+    assert (tmp_path / "out" / "report.md").read_text().startswith("# Two methods\n")
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path):

@@ -1,0 +1,65 @@
+"""What a run tells before its first round."""
+
+import pytest
+from small_recipes import FOUR_CLIENTS, small_recipe
+
+import rayfed_kd
+from rayfed_kd.experiment.header import describe_run
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.results.telling import Teller
+
+SYNTHETIC = {"name": "synthetic", "samples": 400, "test_samples": 60, "classes": 4, "shape": [1, 8, 8]}
+RECIPE = {
+    "method": {"name": "fedavg"},
+    "model": {"name": "mlp", "hidden": 5},
+    "data": {**SYNTHETIC, "fraction": 0.25},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 8, "min_size": 2},
+    "sampling": {"fraction": 0.5},
+    "rounds": 7,
+    "seed": 3,
+}
+
+
+def test_header_says_what_runs_and_why_so_many_images():
+    facts = describe_run(prepare(RECIPE), "ray", 2)
+    test_images = 100 - sum(map(len, prepare(RECIPE).setting.partition.train))
+    assert facts == {
+        "method": "fedavg (sample-weighted average of locally trained models)",
+        "model": f"mlp, {64 * 5 + 5 + 5 * 4 + 4:,} parameters",
+        "data": "synthetic, 100 of 400 training images (data.fraction 0.25)",
+        "clients": "8, 4 a round; dirichlet (alpha 1.0, min_size 2)",
+        "test": f"{test_images} images, parts of the clients' own",
+        "engine": "ray, 2 hosts with 1 thread each; 7 rounds, seed 3",
+    }
+
+
+def test_header_of_whole_data_with_an_official_test_and_public_images():
+    changes = ["data.fraction=1", "partition.test=official", "partition.public={count: 40}", "rounds=1"]
+    facts = describe_run(prepare(RECIPE, changes), "local", 1)
+    assert facts["data"] == "synthetic, 400 training images, 40 of them public"
+    assert facts["test"] == "60 images of the official test set"
+    assert facts["engine"] == "local, 1 host with 1 thread; 1 round, seed 3"
+
+
+def test_header_names_every_architecture_of_the_clients():
+    models = [{"name": "mlp", "hidden": 5}, {"name": "mlp", "hidden": 3}]
+    recipe = {**RECIPE, "method": {"name": "fedmd"}, "client_models": {"models": models}}
+    recipe["partition"] = {**RECIPE["partition"], "public": {"count": 20}}
+    facts = describe_run(prepare(recipe), "local", 1)
+    assert facts["model"] == "mlp, 349 parameters; mlp, 211 parameters"
+
+
+@pytest.mark.parametrize("method", ["fedavg"])
+def test_run_tells_phases_then_what_runs_then_rounds(method, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))  # so that data are decoded
+    told = []
+    teller = Teller(told.append, told.append, lambda facts: told.append(list(facts)))
+    recipe = {
+        **small_recipe({**FOUR_CLIENTS, "rounds": 1, "sampling": {"count": 2}}, method),
+        "results": {"folder": str(tmp_path / "run")},
+    }
+    events = []
+    rayfed_kd.run(recipe, local=True, tell=teller, on_event=events.append)
+    names = ["method", "model", "data", "clients", "test", "engine"]
+    assert told == ["reading data, model and method", f"decoding {recipe['data']['name']}", names]
+    assert events
