@@ -9,6 +9,7 @@ import torch
 from rayfed_kd.toolbox.losses import (
     activation_loss,
     cross_entropy,
+    directed_divergence,
     distillation,
     information_entropy_loss,
     jensen_shannon_divergence,
@@ -35,6 +36,15 @@ def random_logits(seed=0, rows=7, classes=5):
 @pytest.mark.parametrize(("temperature", "value"), [(1, 0.2551107197), (2, 0.3652279757), (3, 0.3816498482)])
 def test_distillation_matches_worked_numbers(temperature, value):
     assert distillation(T, U, temperature).item() == pytest.approx(value, abs=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [1, 2, 3])
+def test_divergence_in_both_directions_has_both_logits_at_the_temperature(temperature):
+    """Distillation is T^2 times the one direction; with teacher and student exchanged it is the other."""
+    value = distillation(T, U, temperature).item() / temperature**2
+    forward = directed_divergence(T, U, temperature, "teacher_student")
+    backward = directed_divergence(U, T, temperature, "student_teacher")
+    assert [forward.item(), backward.item()] == pytest.approx([value, value], abs=1e-12)
 
 
 def test_distillation_tends_to_half_the_squared_centred_differences():
