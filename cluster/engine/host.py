@@ -30,6 +30,7 @@ from cluster.engine.calls import (
     StepError,
     StepFacts,
 )
+from cluster.engine.outcomes import checked_outcome, non_finite_parts
 from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import (
@@ -40,7 +41,6 @@ from rayfed_kd.protocol import (
     Evaluated,
     Handle,
     Message,
-    Reply,
     to_array,
     to_tensor,
 )
@@ -103,7 +103,9 @@ class Host:
                 self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
             message = Message.of(self._message[1], call.metadata)
             state = self._state(call.state, call.state_version, ctx)
-            state, reply = _outcome(call, getattr(self._setting.method, call.step)(state, message, ctx))
+            state, reply = checked_outcome(
+                call, getattr(self._setting.method, call.step)(state, message, ctx)
+            )
             arrays = {name: to_array(part) for name, part in reply.parts.items()}
         except StepError:
             raise
@@ -119,7 +121,7 @@ class Host:
         facts = StepFacts(
             metadata=reply.metadata,
             sizes=sizes,
-            non_finite=_non_finite(arrays, parts),
+            non_finite=non_finite_parts(arrays, parts),
             logged=ctx.logged(),
             samples=ctx.samples_drawn,
             host=self._host,
@@ -275,34 +277,3 @@ class Host:
                 pooled = np.arange(0 if test is None else len(test.labels))
             self._pools[split] = torch.from_numpy(pooled).to(self._device)
         return self._pools[split]
-
-
-def _outcome(call: StepCall, returned: Any) -> tuple[Any, Reply]:
-    """What a step returned, if it is (state, Reply).
-
-    Raises: StepError in one line: a stack trace would show our code, not the method's.
-    """
-    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Reply):
-        return returned
-    what = f"a {type(returned).__name__}"
-    if isinstance(returned, tuple):
-        what = f"({', '.join(type(one).__name__ for one in returned)})"
-    stateless = (
-        "; a method whose clients keep nothing returns (None, reply)" if isinstance(returned, Reply) else ""
-    )
-    raise StepError(f"{call}: it returned {what}, expected (state, Reply){stateless}")
-
-
-def _non_finite(arrays: Mapping[str, Array], wire: Mapping[str, Array]) -> tuple[str, ...]:
-    """Parts with a NaN or infinite value, also if only the encoded form has one: a float16 may overflow."""
-    names = [name for name, array in arrays.items() if not _finite(array)]
-    # Without a codec `encoded` returns the very same mapping, which needs no second look.
-    if wire is not arrays:
-        names += [
-            name for key in wire if (name := key.partition("/")[0]) not in names and not _finite(wire[key])
-        ]
-    return tuple(names)
-
-
-def _finite(array: Array) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())

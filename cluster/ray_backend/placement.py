@@ -12,6 +12,7 @@ from cluster.ray_backend.resources import (
     FreeResources,
     Node,
     amounts,
+    count_fitting,
     selects,
     shown_machines,
     shown_request,
@@ -271,7 +272,10 @@ def _room(recipe: Recipe, nodes: Sequence[Node]) -> int:
     """How many client actors fit beside the server, machine by machine."""
     client, server, best = recipe.placement.client, recipe.placement.server, 0
     for place in range(len(nodes)):
-        fits = [_fit(node, client, server if index == place else None) for index, node in enumerate(nodes)]
+        fits = [
+            count_fitting(node, client, server if index == place else None)
+            for index, node in enumerate(nodes)
+        ]
         if fits[place] >= 0:
             best = max(best, sum(max(fit, 0) for fit in fits))
     if best < 1:
@@ -280,33 +284,3 @@ def _room(recipe: Recipe, nodes: Sequence[Node]) -> int:
             f"do not fit on {shown_machines(nodes)}{_lacking(recipe, nodes)}"
         )
     return best
-
-
-def _fit(node: Node, client: ResourceRecipe, server: ResourceRecipe | None) -> int:
-    """How many client actors fit on a machine; -1 if the server does not."""
-    left = _left(node, server)
-    if left is None:
-        return -1
-    if not node.admits(client):
-        return 0
-    by_cpu = math.inf if client.num_cpus == 0 else left.cpus / client.num_cpus
-    if client.num_gpus == 0:
-        by_gpu = math.inf
-    elif client.num_gpus >= 1:
-        by_gpu = left.gpus // client.num_gpus
-    else:  # a fraction lies on one device: two of 0.6 do not share one
-        by_gpu = math.floor(left.gpus) * math.floor(1 / client.num_gpus + 1e-9)
-        by_gpu += math.floor((left.gpus % 1) / client.num_gpus + 1e-9)
-    by_own = [left.resources.get(name, 0.0) / amount for name, amount in client.resources.items()]
-    by_memory = max(1, int(node.memory_bytes / HOST_BYTES))
-    return int(min(by_cpu + 1e-9, by_gpu, by_memory, *(own + 1e-9 for own in by_own)))
-
-
-def _left(node: Node, server: ResourceRecipe | None) -> Node | None:
-    """What the server leaves of a machine; None if it cannot be there."""
-    if server is None:
-        return node
-    own = {name: has - server.resources.get(name, 0.0) for name, has in node.resources.items()}
-    left = replace(node, cpus=node.cpus - server.num_cpus, gpus=node.gpus - server.num_gpus, resources=own)
-    lacks = min(left.cpus, left.gpus, *own.values()) < 0 or set(server.resources) - set(own)
-    return None if lacks or not node.sees_folder or not node.admits(server) else left

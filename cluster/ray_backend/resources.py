@@ -123,6 +123,42 @@ class FreeResources:
         return True
 
 
+def count_fitting(node: Node, client: ResourceRecipe, server: ResourceRecipe | None) -> int:
+    """How many client actors fit on a machine.
+
+    Args:
+        client: each actor's request.
+        server: the server's request, which is on this machine, too; None: it is elsewhere.
+    Returns: the number; -1 if the server does not fit.
+    """
+    left = _left(node, server)
+    if left is None:
+        return -1
+    if not node.admits(client):
+        return 0
+    by_cpu = math.inf if client.num_cpus == 0 else left.cpus / client.num_cpus
+    if client.num_gpus == 0:
+        by_gpu = math.inf
+    elif client.num_gpus >= 1:
+        by_gpu = left.gpus // client.num_gpus
+    else:  # a fraction lies on one device: two of 0.6 do not share one
+        by_gpu = math.floor(left.gpus) * math.floor(1 / client.num_gpus + 1e-9)
+        by_gpu += math.floor((left.gpus % 1) / client.num_gpus + 1e-9)
+    by_own = [left.resources.get(name, 0.0) / amount for name, amount in client.resources.items()]
+    by_memory = max(1, int(node.memory_bytes / HOST_BYTES))
+    return int(min(by_cpu + 1e-9, by_gpu, by_memory, *(own + 1e-9 for own in by_own)))
+
+
+def _left(node: Node, server: ResourceRecipe | None) -> Node | None:
+    """What the server leaves of a machine; None if it cannot be there."""
+    if server is None:
+        return node
+    own = {name: has - server.resources.get(name, 0.0) for name, has in node.resources.items()}
+    left = replace(node, cpus=node.cpus - server.num_cpus, gpus=node.gpus - server.num_gpus, resources=own)
+    lacks = min(left.cpus, left.gpus, *own.values()) < 0 or set(server.resources) - set(own)
+    return None if lacks or not node.sees_folder or not node.admits(server) else left
+
+
 def _own(resources: Mapping[str, float]) -> str:
     return "".join(f", {amount:g} {name}" for name, amount in resources.items())
 

@@ -22,7 +22,7 @@ from cluster.server.observed_clients import ObservedClients
 from cluster.server.poisoning import Poisoning
 from cluster.server.round_tables import Rows, _host_rows, _round_row
 from cluster.server.run_state import RunState
-from cluster.server.traffic import Counters, Traffic
+from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Evaluable, ServerContext, Shown
 from rayfed_kd.protocol.state_packing import UnstorableError, pack
@@ -224,7 +224,7 @@ class Simulation:
             self._check_storable(server, "round 1")
         cohort.end_round()
         self._module_pool.take_back()
-        self._note_apart(cohort.traffic)
+        self.run_state.grouping.note([facts for _, facts in cohort.traffic.facts])
         trained, client_s = time.perf_counter(), queue.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         self._settled()  # the round before: evaluations must not overlap, and records keep their order
@@ -263,9 +263,7 @@ class Simulation:
                 record.tables |= {
                     n: [{**row, "sim_s": sim_s} for row in table_rows] for n, table_rows in rows.items()
                 }
-            # Else the round runs again. Rows written just before this flag was set go when the run is
-            # resumed.
-            if not self._given_up:
+            if not self._given_up:  # else the round runs again
                 self.recorder.record(record)
 
         if evaluation is None or evaluation.done:
@@ -290,9 +288,6 @@ class Simulation:
             return False
         self._settling = None
         return True
-
-    def _note_apart(self, traffic: Traffic) -> None:
-        self.run_state.grouping.note([facts for _, facts in traffic.facts])
 
     def _context(self, round_index: int) -> ServerContext:
         facts = self.setting.server_facts(round_index)

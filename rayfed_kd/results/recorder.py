@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 SHOWN_SAMPLES = 64  # of those that a method generated
 REAL_PER_CLASS = 200  # images that a real class mean is of
 
-# The picture of a round, as `_draw_shown` and `_draw_samples` name it.
-_ROUND_PICTURE = re.compile(r"(.+)-(\d{6,})\.png")
+_ROUND_PICTURE = re.compile(r"(.+)-(\d{6,})\.png")  # as `_draw_shown` and `_draw_samples` name it
 
 Event = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
@@ -139,8 +138,8 @@ class RunRecorder:
 
     def _begin_drawing(self) -> None:
         if not self._drawing:
-            self._drawing = True
             self._in_background(self._open_tensorboard)
+        self._drawing = True
 
     def _open_tensorboard(self) -> None:
         from rayfed_kd.results.partition_figures import bubble_figure
@@ -207,8 +206,8 @@ class RunRecorder:
         if isinstance(shown, Samples):
             self._draw_samples(round_index, shown)
             return
-        if not any(map(len, shown.values.values())):  # nothing was there to show: no picture of nothing
-            return
+        if not any(map(len, shown.values.values())):
+            return  # no picture of nothing
         from rayfed_kd.results.figures import class_values_figure, distribution_figure
 
         values = {series: value.numpy() for series, value in shown.values.items()}
@@ -265,7 +264,6 @@ class RunRecorder:
         logged = {row["round"]: dict(row["losses"]) for row in rounds}
         if any(logged.values()):
             self._save_picture("logged", logged_figure(logged), last, "logged")
-
         metrics = read_table(self._folder / "tables", "metrics")
         if metrics.num_rows:
             self._save_picture("curves", curves_figure(metrics), last, "curves")

@@ -1,0 +1,42 @@
+"""What a method's step returned: whether it is what a step returns, and which of its numbers are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cluster.engine.calls import StepCall, StepError
+from rayfed_kd.protocol import Array, Reply
+
+
+def checked_outcome(call: StepCall, returned: Any) -> tuple[Any, Reply]:
+    """What a step returned, if it is (state, Reply).
+
+    Raises: StepError in one line: a stack trace would show our code, not the method's.
+    """
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Reply):
+        return returned
+    what = f"a {type(returned).__name__}"
+    if isinstance(returned, tuple):
+        what = f"({', '.join(type(one).__name__ for one in returned)})"
+    stateless = (
+        "; a method whose clients keep nothing returns (None, reply)" if isinstance(returned, Reply) else ""
+    )
+    raise StepError(f"{call}: it returned {what}, expected (state, Reply){stateless}")
+
+
+def non_finite_parts(arrays: Mapping[str, Array], wire: Mapping[str, Array]) -> tuple[str, ...]:
+    """Parts with a NaN or infinite value, also if only the encoded form has one: a float16 may overflow."""
+    names = [name for name, array in arrays.items() if not _finite(array)]
+    # Without a codec `encoded` returns the very same mapping, which needs no second look.
+    if wire is not arrays:
+        names += [
+            name for key in wire if (name := key.partition("/")[0]) not in names and not _finite(wire[key])
+        ]
+    return tuple(names)
+
+
+def _finite(array: Array) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
