@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.engine.calls import StepCall, StepFacts, StepResult
 from cluster.engine.interface import Engine
 from rayfed_kd.errors import DataError, RecipeError, naming, shortened
 from rayfed_kd.files import atomic_write
-from rayfed_kd.recipe.yaml_documents import read_yaml_file
+from rayfed_kd.recipe.yaml_documents import read_yaml_file, yaml_text
 from rayfed_kd.setting.setting import Setting
 
 # What `auto` measures: groups of at most MOST clients, and at most about FEW single clients on each host.
@@ -163,7 +162,7 @@ class Grouping:
         if self._path is not None:
             decisions = {step: asdict(decision) for step, decision in self._decided.items()}
             text = "# What local.vectorise: auto measured and decided; a resumed run goes by it.\n"
-            atomic_write(self._path, text + yaml.safe_dump(decisions, sort_keys=False))
+            atomic_write(self._path, text + yaml_text(decisions))
 
 
 def _read_decisions(path: Path) -> dict[str, Decision]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.files import atomic_write, remove_unfinished, tensors_written_aside, writing, written_aside
+from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def export(
     Raises: RecipeError if there is no checkpoint or no such model, or a package for ONNX is missing.
     """
     import torch
-    import yaml
     from safetensors.torch import save_file
 
     if onnx:
@@ -50,7 +50,7 @@ def export(
         "architecture": {"name": named["name"], **named["options"]},
         **described,
     }
-    header = "".join(f"# {line}\n" for line in yaml.safe_dump(told, sort_keys=False).splitlines())
+    header = "".join(f"# {line}\n" for line in yaml_text(told).splitlines())
     recipe = Path(folder, CONFIG).read_text(encoding="utf8")
     endings = (".safetensors", ".pt", ".yaml", *((".onnx",) if onnx else ()))
     paths = [Path(to).with_suffix(ending) for ending in endings]

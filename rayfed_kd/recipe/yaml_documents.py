@@ -166,6 +166,15 @@ def yaml_line(value: Any) -> str:
     return text.strip()[1:-1]
 
 
+def yaml_text(value: Any) -> str:
+    """Plain values as a file that `load_yaml` reads back as they are: texts such as 1e-4 in quotes.
+
+    Raises: yaml.YAMLError if a value is none that a recipe can hold.
+    """
+    text: str = yaml.dump(value, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True)
+    return text
+
+
 def _told(error: yaml.YAMLError) -> str:
     """An error of the loader in one line: the problem and its place, without a copy of the text."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.files import (
@@ -32,6 +31,7 @@ from rayfed_kd.files import (
     written_aside,
 )
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.attacks import attackers
 from rayfed_kd.setting.code_identity import package_version
@@ -130,7 +130,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _write_recipe(folder: Path, recipe: Recipe) -> None:
-    text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
+    text = yaml_text(recipe.model_dump())
     header = f"{recipe.header}\n" if recipe.header else ""
     atomic_write(folder / CONFIG, header + text)
 
@@ -139,7 +139,7 @@ def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[
     """File -> what writes it: all that is known before the first round, but for the recipe."""
 
     def write_options(path: Path) -> None:
-        options = yaml.safe_dump(_resolved_options(recipe, setting), sort_keys=False, allow_unicode=True)
+        options = yaml_text(_resolved_options(recipe, setting))
         atomic_write(path, f"# As they were, with all defaults.\n{options}")
 
     writers: dict[str, Callable[[Path], None]] = {

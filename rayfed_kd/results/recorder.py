@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 from rayfed_kd.files import write_json, written_aside
+from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import RowsByRound, TableWriter, read_table
@@ -148,9 +148,7 @@ class RunRecorder:
         if resumed:
             remove_event_files(folder)
         self._writer = RunWriter(folder, anew=resumed)
-        self._writer.text(
-            "config", f"```yaml\n{yaml.safe_dump(self._setting.recipe.model_dump(), sort_keys=False)}```"
-        )
+        self._writer.text("config", f"```yaml\n{yaml_text(self._setting.recipe.model_dump())}```")
         labels = np.asarray(self._setting.dataset.train.labels)
         counts = self._setting.partition.counts(labels, self._setting.dataset.classes)
         figure = bubble_figure(counts, self._setting.dataset.class_names, "Samples that clients hold")

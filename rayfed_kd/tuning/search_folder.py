@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
@@ -29,7 +28,7 @@ from rayfed_kd.files import (
     write_json,
 )
 from rayfed_kd.recipe.schema import EXECUTION
-from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file
+from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file, yaml_text
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.metric import SearchMetric
@@ -76,7 +75,7 @@ class SearchSettings:
         Returns: `KEY was OLD, is NEW` for every difference; None if there is none.
         """
         # Through YAML and back, as the other's were: tuples become lists, for example.
-        new = _settings_by_key(load_yaml(yaml.safe_dump(asdict(self))))
+        new = _settings_by_key(load_yaml(yaml_text(asdict(self))))
         old = _settings_by_key(other)
         ignored = {f"recipe.{key}" for key in EXECUTION}
         changed = [key for key in new if key not in ignored and new[key] != old.get(key)]
@@ -168,7 +167,7 @@ class SearchFolder:
                 for folder in (self.path, self.path / "figures"):
                     remove_unfinished(folder)
                 if not resume:
-                    atomic_write(file, yaml.safe_dump(asdict(settings), sort_keys=False))
+                    atomic_write(file, yaml_text(asdict(settings)))
                 for record in self.records():
                     remove_unfinished(self.trial(record.number), TRIAL_FILE)
                     if record.status == "failed":

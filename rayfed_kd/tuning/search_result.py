@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.files import atomic_write, written_aside
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.search_figures import coefficients_figure, parallel_figure
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
@@ -87,7 +87,7 @@ class SearchResult:
         overrides = [*coefficient_overrides(best.coefficients), "results.folder=null"]
         recipe = load_recipe(self.recipe.model_dump(), overrides)
         coefficients = ", ".join(f"{key} {coefficient_text(v)}" for key, v in best.coefficients.items())
-        text = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
+        text = yaml_text(recipe.model_dump())
         return (
             f"# {self.metric} {100 * best.best:.2f} % in round {best.best_round}: the best of "
             f"{len(self.rows)} trials, trial {best.trial} ({self.summary}, {self.space.source}).\n"

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.recipe.yaml_documents import MOST_BYTES, MOST_LEVELS, MOST_VALUES, load_yaml
+from rayfed_kd.recipe.yaml_documents import MOST_BYTES, MOST_LEVELS, MOST_VALUES, load_yaml, yaml_text
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,12 @@ def test_yaml_of_others_is_as_it_was():
     """The tables of tags belong to PyYAML's class; other packages use it in the same process."""
     assert yaml.safe_load("!!set {a}") == {"a"}
     assert yaml.safe_load("2020-01-01").year == 2020
+
+
+@pytest.mark.parametrize(
+    "text", ["1e-4", "1e5", ".5", "1_000", "yes", "null", "2020-01-01", "0x1f", "é", "a: b", "\n"]
+)
+def test_a_text_is_written_so_that_it_is_read_back_as_a_text(text):
+    """PyYAML alone writes 1e-4 without quotes, as its own loader takes it for a text; ours reads a number."""
+    value = {"label": text, "numbers": [0.0001, 3, True, None]}
+    assert load_yaml(yaml_text(value)) == value
