@@ -36,6 +36,7 @@ from rayfed_kd.toolbox.data_free import (
     imagine,
 )
 from rayfed_kd.toolbox.generation import noise
+from rayfed_kd.toolbox.layers import check_features
 from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.losses import distillation
 from rayfed_kd.toolbox.optimizers import Optimizer
@@ -81,7 +82,8 @@ class DataFree(Method[ServerState, None]):
         return {"generator": self.options.generator.architecture()}
 
     def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError unless one client holds all data."""
+        """Raise RecipeError unless one client holds all data, and its model's features are known."""
+        check_features(ctx)
         if ctx.num_clients != 1:
             raise RecipeError(f"partition.clients = {ctx.num_clients}: datafree trains its teacher on one, 1")
 

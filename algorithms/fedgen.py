@@ -43,7 +43,7 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
-from rayfed_kd.toolbox.ensembles import Ensemble
+from rayfed_kd.toolbox.ensembles import Ensemble, classify
 from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
 from rayfed_kd.toolbox.label_counts import ClassWeights, class_shares, drawn_labels, weighted_by_class
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
@@ -204,7 +204,7 @@ class FedGen(OneExchange[ServerState, None]):
         drawn_from = pooled if options.teacher == "paper" else (pooled > 0).to(pooled.dtype)
         generator = ctx.model(server.generator, "generator")
         model = ctx.frozen_model(server.weights)
-        heads = Ensemble(model, list(replies.vectors("student")), lambda m, z: m.classify(z), batched=True)
+        heads = Ensemble(model, list(replies.vectors("student")), classify, batched=True)
         moments = {name: value.to(ctx.device) for name, value in server.moments.items()}
         optimizer = Optimizer(faded(own.optimizer, own.lr_decay**server.version), generator, moments)
         for _ in range(own.steps):

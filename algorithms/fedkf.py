@@ -55,6 +55,7 @@ from rayfed_kd.toolbox.data_free import (
 )
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.generation import noise
+from rayfed_kd.toolbox.layers import check_features
 from rayfed_kd.toolbox.local_training import (
     Loss,
     Models,
@@ -137,6 +138,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         return {"generator": self.options.generator.architecture()}
 
     def check(self, ctx: ServerContext) -> None:
+        check_features(ctx)
         if self.options.steps_per_epoch == "equal" and equal_steps(ctx.sizes, ctx.local.batch_size) == 0:
             raise RecipeError(
                 f"method.steps_per_epoch: equal gives floor({sum(ctx.sizes)} samples / ({ctx.num_clients} "

@@ -23,8 +23,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import Classifier, ClientContext, Message, RecipeError, Reply, ServerContext
+from rayfed_kd.protocol import ClientContext, Message, Reply, ServerContext
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
+from rayfed_kd.toolbox.layers import check_features
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches
 from rayfed_kd.toolbox.losses import contrastive_loss, cross_entropy
 
@@ -59,14 +60,8 @@ class MOON(Averaging[ClientState]):
     client_keeps = "its last local models (buffer)"
 
     def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError if the model is no Classifier, which names the features z."""
-        module = ctx.model(ctx.initial_vector()).module
-        if not isinstance(module, Classifier):
-            raise RecipeError(
-                f"moon compares features, and a {type(module).__name__} names none; expected a "
-                "rayfed_kd.models.base.Classifier",
-                path="model.name",
-            )
+        """Raise RecipeError if the features z of the model are not known."""
+        check_features(ctx)
 
     def init_client(self, ctx: ClientContext) -> ClientState:
         """No past: the first participation has no z_p."""

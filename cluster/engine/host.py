@@ -103,10 +103,10 @@ class Host:
                 self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
             message = Message.of(self._message[1], call.metadata)
             state = self._state(call.state, call.state_version, ctx)
-            state, reply = getattr(self._setting.method, call.step)(state, message, ctx)
-            if not isinstance(reply, Reply):
-                raise TypeError(f"{call.step} returned a {type(reply).__name__}, expected (state, Reply)")
+            state, reply = _outcome(call, getattr(self._setting.method, call.step)(state, message, ctx))
             arrays = {name: to_array(part) for name, part in reply.parts.items()}
+        except StepError:
+            raise
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
         finally:
@@ -275,6 +275,22 @@ class Host:
                 pooled = np.arange(0 if test is None else len(test.labels))
             self._pools[split] = torch.from_numpy(pooled).to(self._device)
         return self._pools[split]
+
+
+def _outcome(call: StepCall, returned: Any) -> tuple[Any, Reply]:
+    """What a step returned, if it is (state, Reply).
+
+    Raises: StepError in one line: a stack trace would show our code, not the method's.
+    """
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Reply):
+        return returned
+    what = f"a {type(returned).__name__}"
+    if isinstance(returned, tuple):
+        what = f"({', '.join(type(one).__name__ for one in returned)})"
+    stateless = (
+        "; a method whose clients keep nothing returns (None, reply)" if isinstance(returned, Reply) else ""
+    )
+    raise StepError(f"{call}: it returned {what}, expected (state, Reply){stateless}")
 
 
 def _non_finite(arrays: Mapping[str, Array], wire: Mapping[str, Array]) -> tuple[str, ...]:

@@ -143,12 +143,24 @@ def _plan_hosts(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:
                 f"placement.clients_per_actor = {wanted}: {clients} clients need {hosts} actors of "
                 f"{shown_request(client)} beside the server's {shown_request(server)}, and {room} fit on "
                 f"{shown_machines(nodes)}; expected {math.ceil(clients / room)} or more, or auto"
+                f"{_smaller_request(recipe, hosts, nodes)}"
             )
         return Plan(hosts, wanted == 1, wanted, client, server)
     memory = sum(node.memory_bytes for node in nodes)
     if clients <= room and clients * HOST_BYTES <= memory / 2:
         return Plan(clients, True, 1, client, server)
     return Plan(min(room, at_work, max(1, int(memory / 2 / HOST_BYTES))), False, 1, client, server)
+
+
+def _smaller_request(recipe: Recipe, hosts: int, nodes: Sequence[Node]) -> str:
+    """The largest usual share of a core by which so many actors fit; empty if there is none."""
+    for share in (0.5, 0.25, 0.2, 0.1, 0.05, 0.02, 0.01):
+        client = recipe.placement.client.model_copy(update={"num_cpus": share})
+        placement = recipe.placement.model_copy(update={"client": client})
+        changed = recipe.model_copy(update={"placement": placement})
+        if share < recipe.placement.client.num_cpus and _room(changed, nodes) >= hosts:
+            return f"; or placement.client.num_cpus={share:g}, by which {hosts} fit"
+    return ""
 
 
 def _plan_classes(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:

@@ -117,7 +117,13 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
             raise RecipeError(f"--address {address}: {error}; {TOKEN_HINT}") from None
         except (RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             # Another Ray or Python version, RAY_AUTH_MODE=token without a token.
-            raise RecipeError(f"--address {address}: {error}") from None
+            hint = "" if os.environ.get("RAY_AUTH_MODE") else f"; {TOKEN_HINT}"
+            raise RecipeError(f"--address {address}: {error}{hint}") from None
+        except ImportError as error:  # of ray:// and of job addresses
+            raise RecipeError(
+                f"--address {address}: Ray lacks a package for such addresses ({error}): "
+                "pip install 'rayfed-kd[cluster]'"
+            ) from None
         return
     # The server sleeps while clients train: its share comes on top of the machine's cores.
     cores = psutil.cpu_count() or 1

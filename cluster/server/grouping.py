@@ -21,7 +21,7 @@ from cluster.engine.calls import StepCall, StepFacts, StepResult
 from cluster.engine.interface import Engine
 from rayfed_kd.errors import DataError, RecipeError, naming, shortened
 from rayfed_kd.files import atomic_write
-from rayfed_kd.recipe.yaml_documents import read_yaml
+from rayfed_kd.recipe.yaml_documents import read_yaml_file
 from rayfed_kd.setting.setting import Setting
 
 # What `auto` measures: groups of at most MOST clients, and at most about FEW single clients on each host.
@@ -173,7 +173,7 @@ def _read_decisions(path: Path) -> dict[str, Decision]:
     """
     try:
         with naming(path):
-            stored = read_yaml(path, FILE)
+            stored = read_yaml_file(path, FILE)
             return TypeAdapter(dict[str, Decision]).validate_python(stored)
     except (RecipeError, ValidationError) as error:
         raise DataError(

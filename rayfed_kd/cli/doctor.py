@@ -28,7 +28,7 @@ def report_lines(address: str | None) -> Iterator[str]:
 def _torch_lines() -> Iterator[str]:
     import torch
 
-    from rayfed_kd.data.torchvision_import import torchvision_state
+    from rayfed_kd.recipe.torchvision_import import torchvision_state
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     kernels = torch.backends.cpu.get_cpu_capability()

@@ -25,6 +25,9 @@ class UserPath(click.Path):
 
 RECIPE = click.argument("recipe", type=UserPath())
 OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+LOCAL = click.option(
+    "--local", is_flag=True, help="Run in this process, without Ray: for debuggers and small runs."
+)
 ENGINE = click.option(
     "--engine",
     metavar="NAME",

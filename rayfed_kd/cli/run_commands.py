@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rayfed_kd.cli.options import ADDRESS, ENGINE, OVERRIDES, RECIPE, UserPath
+from rayfed_kd.cli.options import ADDRESS, ENGINE, LOCAL, OVERRIDES, RECIPE, UserPath
 
 if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @RECIPE
 @OVERRIDES
-@click.option("--local", is_flag=True, help="Run in this process, without Ray: for debuggers and small runs.")
+@LOCAL
 @ENGINE
 @ADDRESS
 def run(
@@ -48,7 +48,7 @@ def run(
 @click.command()
 @click.argument("folder", type=UserPath())
 @OVERRIDES
-@click.option("--local", is_flag=True, help="Run in this process, without Ray.")
+@LOCAL
 @ENGINE
 @ADDRESS
 @click.option(

@@ -58,7 +58,8 @@ def compare(
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
     """
-    from rayfed_kd.comparison.compare import compare_studies
+    from rayfed_kd.comparison.checking import check_data, check_study
+    from rayfed_kd.comparison.compare import compare_study
     from rayfed_kd.comparison.study_selection import select_studies
     from rayfed_kd.results.study_console import shown_work
 
@@ -69,10 +70,15 @@ def compare(
         raise RecipeError("--seeds and --add-seeds: expected one of them")
     sources = [word for word in configs if "=" not in word]
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
-    with resumed_by("the same compare command again"), shown_work("runs") as console:
-        for result in compare_studies(
-            studies, local=local, jobs=jobs, address=address, tell=console.message, work=console.work
-        ):
+    with resumed_by("the same compare command again"):
+        for study in studies:  # all tables, before the first one's runs take hours
+            check_study(study)
+            check_data(study)
+        for study in studies:
+            with shown_work("runs") as console:
+                result = compare_study(
+                    study, local=local, jobs=jobs, address=address, tell=console.message, work=console.work
+                )
             _show_comparison(result)
 
 

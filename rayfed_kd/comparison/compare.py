@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,6 +79,7 @@ def compare(
     local: bool = False,
     jobs: int | None = None,
     address: str | None = None,
+    add_seeds: int | None = None,
     tell: Tell = lambda line: None,
     **keys: Any,
 ) -> list[ComparisonResult]:
@@ -89,6 +90,7 @@ def compare(
             files or names; or label -> recipe, each a file, a name or nested mappings.
         overrides, keys: changes to every row, as in `run`.
         seeds: use the seeds 1 to this number; None: the study's, else 1.
+        add_seeds: run so many seeds more than the study's and those that were added before.
         folder: where runs and tables go; None: the study's.
         quick: take the study's quick version.
         tables, only, without: names of tables to keep, of rows to keep, and of rows to leave out.
@@ -108,39 +110,37 @@ def compare(
         sources,
         override_lines(overrides, keys),
         seeds=seeds,
+        add_seeds=add_seeds,
         folder=None if folder is None else str(folder),
         quick=quick,
         tables=tables,
         only=only,
         without=without,
     )
-    return list(compare_studies(studies, local=local, jobs=jobs, address=address, tell=tell))
+    for one in studies:  # all tables, before the first one's runs take hours
+        check_study(one)
+        check_data(one)
+    return [compare_study(one, local=local, jobs=jobs, address=address, tell=tell) for one in studies]
 
 
-def compare_studies(
-    studies: Sequence[Study],
+def compare_study(
+    study: Study,
     *,
     local: bool,
     jobs: int | None,
     address: str | None,
     tell: Tell,
     work: Work | None = None,
-) -> Iterator[ComparisonResult]:
-    """Run what is missing of the tables of a study, and write each table when its runs are finished.
+) -> ComparisonResult:
+    """Run what is missing of one table, and write it.
 
     Args:
-        studies: one for each table.
+        study: the table's.
         local, jobs, address, tell: as in `compare`.
         work: is kept up with how far each run is.
 
-    Yields: each table as soon as it is written.
-
     Raises: as `compare`.
     """
-    for study in studies:  # all tables, before the first one's runs take hours
-        check_study(study)
-        check_data(study)
     run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=tell, work=work)
-    for study in studies:
-        comparison = compare_runs(study, run=run_missing, tell=tell)
-        yield ComparisonResult(comparison, write_comparison(comparison, Path(study.folder)))
+    comparison = compare_runs(study, run=run_missing, tell=tell)
+    return ComparisonResult(comparison, write_comparison(comparison, Path(study.folder)))

@@ -50,7 +50,6 @@ from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.files import plain_folder
 from rayfed_kd.recipe.loading import overridden
 from rayfed_kd.recipe.schema import PathText
-from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
 
@@ -264,7 +263,7 @@ def read_study(path: str | Path) -> Study:
         RecipeError: there is no such file, or it has a key or value that no study has.
     """
     with naming(path):
-        study = validate(Study, read_yaml(find_file(path, "study"), "study file"))
+        study = validate(Study, read_yaml(path, "study"))
     study._source = str(path)
     return study
 

@@ -14,7 +14,6 @@ from rayfed_kd.errors import RecipeError, naming, shown
 from rayfed_kd.files import file_name, plain_folder
 from rayfed_kd.recipe.loading import RecipeSource
 from rayfed_kd.recipe.overrides import plain_value
-from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
 
@@ -136,7 +135,7 @@ def _is_study(source: str | Path) -> bool:
     Raises: RecipeError if it cannot be read.
     """
     with naming(source):
-        content = read_yaml(find_file(source, "study", "recipe"), "study or recipe file")
+        content = read_yaml(source, "study", "recipe")
     return isinstance(content, dict) and "runs" in content
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -20,7 +19,7 @@ from filelock import FileLock
 from rayfed_kd.data.cache_keys import entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.data.decoding import begin_decoding
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.files import atomic_write, folder_written_aside, remove_unfinished
 from rayfed_kd.recipe.registry import blaming
 
@@ -55,10 +54,9 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
         if not is_whole(entry):
             begin_decoding(name)
             with blaming(f"data.name: {name}"):
-                whole = source.decode()
-                raw = _reduced(whole, fraction)
+                raw = source.decode()
             _check(name, raw)
-            _write(entry, name, raw, len(whole.train))
+            _write(entry, name, _reduced(raw, fraction), len(raw.train))
     return open_entry(entry)
 
 
@@ -164,9 +162,9 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
-        meta: dict[str, Any] = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
-        # Training samples before `fraction`; entries of 0.1 lack them.
-        meta |= {"files": sizes, "whole": whole}
+        shown = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
+        # `whole`: training samples before `fraction`; entries of 0.1 lack it.
+        meta = {**shown, "files": sizes, "whole": whole}
         atomic_write(aside / "meta.json", json.dumps(meta))
 
 
@@ -198,6 +196,7 @@ def _check(name: str, raw: RawDataset) -> None:
 
     Raises: DataError
     """
+    _check_types(name, raw)
     _check_split(f"data {name}, train", raw.train, len(raw.class_names))
     shape = raw.train.images.shape[1:]
     if raw.test is not None:
@@ -214,6 +213,32 @@ def _check(name: str, raw: RawDataset) -> None:
             )
     if raw.writers is not None and len(raw.writers) != len(raw.train):
         raise DataError(f"data {name}: {len(raw.writers)} writers of {len(raw.train)} training samples")
+
+
+def _check_types(name: str, raw: object) -> None:
+    """Raises: DataError if `decode` gave something else than its type says."""
+    if not isinstance(raw, RawDataset):
+        raise DataError(
+            f"data {name}: decode() returned a {type(raw).__name__}, expected a "
+            "rayfed_kd.data.dataset.RawDataset"
+        )
+    for part, split in (("train", raw.train), ("test", raw.test)):
+        if split is None and part == "test":
+            continue
+        if not isinstance(split, Split):
+            raise DataError(f"data {name}: {part} is a {type(split).__name__}, expected a Split")
+        for what, values in (("images", split.images), ("labels", split.labels)):
+            if not isinstance(values, np.ndarray):
+                raise DataError(
+                    f"data {name}, {part}: {what} are a {type(values).__name__}, expected a numpy array"
+                )
+    names = raw.class_names
+    if (
+        not isinstance(names, Sequence)
+        or isinstance(names, str)
+        or not all(isinstance(n, str) for n in names)
+    ):
+        raise DataError(f"data {name}: class_names is {shown(names)}, expected a text for each class")
 
 
 def _check_split(where: str, split: Split, classes: int) -> None:

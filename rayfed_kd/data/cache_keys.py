@@ -58,7 +58,9 @@ def _marks(files: Sequence[Path]) -> list[str]:
         try:
             status = file.stat()
         except OSError as error:
-            raise DataError(f"{file}: cannot be read ({error})") from None
+            raise DataError(
+                f"{file}: cannot be read ({error.strerror}); data.folder or RAYFED_KD_DATA says where it lies"
+            ) from None
         marks.append(f"{folders[file.parent] / file.name}|{status.st_size}|{status.st_mtime_ns}")
     return marks
 

@@ -29,10 +29,18 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
     checked = validate(options_model(function), dict(options), "data", name)
     arguments = {key: getattr(checked, key) for key in type(checked).model_fields}
     where = Path(os.environ.get("RAYFED_KD_DATA", "data")) if folder is None else folder
-    with blaming(f"data.name: {name}"):
-        source = function(where, **arguments)
+    try:
+        with blaming(f"data.name: {name}"):
+            source = function(where, **arguments)
+    except RecipeError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        said = f"{error.message}; it looked in {where.resolve()}, which data.folder or RAYFED_KD_DATA sets"
+        raise RecipeError(said) from None
     if not isinstance(source, Source):
-        raise RecipeError(f"data.name: {name} made a {type(source).__name__}, expected a Source")
+        raise RecipeError(
+            f"data.name: {name} returned a {type(source).__name__}, expected a rayfed_kd.data.dataset.Source"
+        )
     if name in SOURCES:
         return source
     own = Path(inspect.getfile(function))  # a user's code may change what it makes of the same files

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rayfed_kd.models.whole_modules import classify, features_of
 from rayfed_kd.seeds import derive
 
 
@@ -94,13 +95,11 @@ class FlatModule:
 
     def features(self, inputs: Tensor) -> Tensor:
         """The classifier's features, [batch, feature_size]: the input of its last layer."""
-        features: Tensor = self.module.features(inputs)  # type: ignore[operator]
-        return features
+        return features_of(self.module, inputs)
 
     def classify(self, features: Tensor) -> Tensor:
         """The classifier's logits, [batch, classes], from features."""
-        logits: Tensor = self.module.classify(features)  # type: ignore[operator]
-        return logits
+        return classify(self.module, features)
 
     def up_to(self, stage: int, images: Tensor) -> Tensor:
         """The output of the classifier's first `stage` stages."""

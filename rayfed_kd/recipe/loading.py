@@ -11,7 +11,7 @@ from rayfed_kd.recipe.overrides import plain_value
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.shipped import find_file, header
 from rayfed_kd.recipe.validation import validate
-from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml
+from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file
 
 # Keys within one another; a recipe has about five.
 MOST_STEPS = 20
@@ -74,7 +74,7 @@ def _method_name(raw: Mapping[str, Any]) -> Any:
 
 
 def _read_recipe(path: Path) -> dict[str, Any]:
-    raw = read_yaml(path, "recipe file")
+    raw = read_yaml_file(path, "recipe file")
     if not isinstance(raw, dict):
         raise RecipeError(f"expected keys like `method:`, got {type(raw).__name__}")
     return raw

@@ -12,9 +12,11 @@ import importlib
 import inspect
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -22,6 +24,10 @@ from pydantic import BaseModel, ConfigDict, create_model
 from rayfed_kd.errors import RayfedError, RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import has_role
 
+# Packages whose own functions are no builders of ours: a module makes such of them, by the same names.
+OF_PACKAGES = {"torchvision": "rayfed_kd.models.torchvision_models"}
+LIBRARIES, STANDARD_LIBRARY = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
+HOUSE = str(Path(__file__).parents[1])
 LOCATION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 Base = TypeVar("Base")
 Options = TypeVar("Options", bound=BaseModel)
@@ -37,7 +43,8 @@ def locate(name: str, registered: Mapping[str, str], path: str) -> str:
     Raises: RecipeError if the name is neither.
     """
     if LOCATION.fullmatch(name):
-        return name
+        package, _, attribute = name.partition(":")
+        return f"{OF_PACKAGES.get(package, package)}:{attribute}"
     if ":" in name:
         raise RecipeError(f"{path}: {shown(name)} is no package.module:Object, as my_methods:FedMine")
     if name in registered:
@@ -76,7 +83,7 @@ def load_object(location: str, path: str) -> Any:
         raise RecipeError(f"{path}: module {name!r} cannot be imported: {blame(error)}") from error
     if not hasattr(module, attribute):
         raise RecipeError(
-            f"{path}: module {name!r} has no {shown(attribute)}.", hint=nearest(attribute, vars(module))
+            f"{path}: module {name!r} has no {shown(attribute)}.", hint=nearest(attribute, dir(module))
         )
     return getattr(module, attribute)
 
@@ -84,7 +91,12 @@ def load_object(location: str, path: str) -> Any:
 def blame(error: BaseException) -> str:
     """What somebody's own code raised, and in which line: one line in place of a stack trace."""
     frames = traceback.extract_tb(error.__traceback__)
-    line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    # Their line, not that of the library which they called, or ours.
+    own = [
+        frame for frame in frames if not frame.filename.startswith((LIBRARIES, STANDARD_LIBRARY, HOUSE, "<"))
+    ]
+    last = (own or frames)[-1:]
+    line = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
     return f"{type(error).__name__}: {shortened(' '.join(str(error).split()), 300)}{line}"
 
 
@@ -138,12 +150,6 @@ def load_class(name: str, registered: Mapping[str, str], base: type[Base], path:
         path: where in the recipe the name stands, for the message.
     Raises: RecipeError if there is no such class, it is no subclass of `base`, or a method is not defined.
     """
-    if ":" not in name and name not in registered:
-        known = ", ".join(registered)
-        raise RecipeError(
-            f"{path} = {shown(name)}: expected one of {known}, or package.module:Object.",
-            hint=nearest(name, registered),
-        )
     location = locate(name, registered, path)
     loaded = load_object(location, path)
     if not (isinstance(loaded, type) and issubclass(loaded, base)):

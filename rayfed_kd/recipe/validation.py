@@ -68,6 +68,9 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
     description = _description(model, steps)
     meaning = f" ({description})" if description else ""
     expected = " or ".join(_expected(f) for f in faults if _steps(raw, f) == steps)
+    _, name = _field_at(model, [*steps, "name"])
+    if name is not None and isinstance(fault["input"], str):
+        expected += f", as '{path}={{name: {shortened(fault['input'])}}}'"
     return RecipeError(f"{path} = {shown(fault['input'])}: expected {expected}{meaning}.")
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from rayfed_kd.errors import RecipeError, nearest, shortened
+from rayfed_kd.errors import RecipeError, shortened
+from rayfed_kd.recipe.shipped import Kind, find_file
 
 MOST_BYTES = 1 << 20  # a recipe that lists something for each of 100,000 clients has half of that
 MOST_LEVELS = 50  # of lists and mappings within one another; a recipe has about five
@@ -118,18 +119,26 @@ def _parsed(text: str) -> Any:
     return yaml.load(text, Loader=_PlainLoader)
 
 
-def read_yaml(path: Path, kind: str) -> Any:
+def read_yaml(source: str | Path, *kinds: Kind) -> Any:
+    """The value of a recipe, study or space.
+
+    Args:
+        source: a file's path, or the name of one that comes with the package.
+        kinds: what it may be.
+    Raises: RecipeError if there is no such file, it cannot be read or it is no YAML.
+    """
+    return read_yaml_file(find_file(source, *kinds), f"{' or '.join(kinds)} file")
+
+
+def read_yaml_file(path: Path, kind: str) -> Any:
     """The value of a YAML file.
 
     Args:
         path: the file.
         kind: what the file is to be, as `recipe file`, for the message.
-    Raises: RecipeError if there is no such file, it cannot be read or it is no YAML.
+    Raises: RecipeError if it cannot be read or it is no YAML.
     """
     try:
-        if not path.is_file():
-            siblings = [str(p) for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-            raise RecipeError(f"no such {kind}.", hint=nearest(str(path), siblings))
         if path.stat().st_size > MOST_BYTES:
             raise RecipeError(f"{path.stat().st_size:,} bytes; expected a {kind} of at most {MOST_BYTES:,}")
         text = path.read_text(encoding="utf8")

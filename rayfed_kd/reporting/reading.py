@@ -14,7 +14,7 @@ from rayfed_kd.errors import DataError, RecipeError, naming
 from rayfed_kd.experiment.result import read_summary
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.yaml_documents import read_yaml
+from rayfed_kd.recipe.yaml_documents import read_yaml_file
 from rayfed_kd.results.folder import read_environment
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
@@ -151,7 +151,7 @@ def _paper(path: Path) -> str:
     if not path.is_file():
         return ""
     with naming(path):
-        options = read_yaml(path, "run's options")
+        options = read_yaml_file(path, "run's options")
     paper = options.get("paper") if isinstance(options, Mapping) else None
     return paper if isinstance(paper, str) else ""
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.errors import RecipeError, RunError, nearest
-from rayfed_kd.protocol import Declaration
-from rayfed_kd.recipe.schema import AttackRecipe
+from rayfed_kd.protocol import Declaration, Method
+from rayfed_kd.recipe.schema import AttackRecipe, Recipe
 from rayfed_kd.seeds import numpy_stream
 
 ATTACKED = ("weights", "logits")
@@ -182,3 +182,25 @@ class _Fetched(Sequence[Tensor]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._sent[self._clients[index]]
+
+
+def check_attack(recipe: Recipe, method: Method[Any, Any]) -> None:
+    """Refuse an attack that a method's replies or so many clients do not allow.
+
+    Raises: RecipeError
+    """
+    attack, clients = recipe.attack, recipe.partition.clients
+    if attack is None:
+        return
+    if not method.aligned:
+        raise RecipeError(
+            f"attack: clients of {recipe.method.name} send logits of their own samples, which have "
+            "no mean over clients to start from; expected no attack"
+        )
+    attacked_parts(attack, method.up, recipe.method.name)
+    count = attack.count(clients)
+    if attack.name == "lie" and count:
+        try:
+            strength(attack, clients - count, count)
+        except RunError as error:
+            raise RecipeError(str(error)) from None

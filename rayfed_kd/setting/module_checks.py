@@ -10,6 +10,8 @@ from torch import nn
 
 from rayfed_kd.data.dataset import check_size
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.models.base import Classifier
+from rayfed_kd.models.whole_modules import HEAD, tried_head
 
 FLOAT_BYTES = 4
 
@@ -47,3 +49,20 @@ def checked_module(module: Any, path: str) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise RecipeError(f"{path}: it made a {type(module).__name__}, expected a torch.nn.Module")
     return module
+
+
+class Trials:
+    """Classifiers that were run once on blank samples, by where the recipe names them."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, str | None] = {}
+
+    def check(self, module: nn.Module, path: str, shape: tuple[int, ...], classes: int, name: str) -> None:
+        """Try an architecture when its first module is made; every plain module learns its last linear layer.
+
+        Raises: RecipeError if it does not take the samples, or does not give logits.
+        """
+        if path not in self._heads:
+            self._heads[path] = tried_head(module, shape, classes, name)
+        if not isinstance(module, Classifier) and self._heads[path] is not None:
+            setattr(module, HEAD, self._heads[path])

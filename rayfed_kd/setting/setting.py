@@ -18,7 +18,7 @@ from torch import nn
 from rayfed_kd.data.batches import DeviceData, PublicShare
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.partition import Partition
-from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import layer_shape
 from rayfed_kd.models.module_pool import ModulePool
@@ -39,8 +39,8 @@ from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
-from rayfed_kd.setting.attacks import attacked_parts, strength
-from rayfed_kd.setting.module_checks import check_module_size, checked_module
+from rayfed_kd.setting.attacks import check_attack
+from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
@@ -86,6 +86,10 @@ class Setting:
     def _measured(self) -> set[str]:
         """Where the recipe names the architectures whose size was checked."""
         return set()
+
+    @cached_property
+    def _trials(self) -> Trials:
+        return Trials()
 
     @cached_property
     def _architectures(self) -> dict[str, tuple[Architecture, str]]:
@@ -187,7 +191,7 @@ class Setting:
                 "architecture for all; expected no client_models, only `model`"
             )
         self._check_public()
-        self._check_attack()
+        check_attack(self.recipe, self.method)
         sizes = self.partition.sizes.tolist()
         if not all(sizes):
             raise RecipeError(
@@ -217,23 +221,6 @@ class Setting:
         if needs == "labels" and public is not None and not public.labels:
             raise RecipeError(f"partition.public.labels = false: {name} needs the labels of public samples")
 
-    def _check_attack(self) -> None:
-        attack, clients = self.recipe.attack, self.recipe.partition.clients
-        if attack is None:
-            return
-        if not self.method.aligned:
-            raise RecipeError(
-                f"attack: clients of {self.recipe.method.name} send logits of their own samples, which have "
-                "no mean over clients to start from; expected no attack"
-            )
-        attacked_parts(attack, self.method.up, self.recipe.method.name)
-        count = attack.count(clients)
-        if attack.name == "lie" and count:
-            try:
-                strength(attack, clients - count, count)
-            except RunError as error:
-                raise RecipeError(str(error)) from None
-
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]
         make = load_function(architecture.name, registered, MODEL_BUILDER, f"{path}.name", nn.Module)
@@ -252,7 +239,10 @@ class Setting:
                 self._measured.add(path)
             try:
                 with blaming(f"{path}.name: {architecture.name}"):
-                    return checked_module(make(shape, classes, **arguments), f"{path}.name")
+                    module = checked_module(make(shape, classes, **arguments), f"{path}.name")
+                if architecture.kind == "classifier":
+                    self._trials.check(module, path, shape, classes, architecture.name)
+                return module
             except RecipeError as error:
                 if cut is not None:
                     whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"

@@ -9,12 +9,13 @@ from torch import nn
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import Classifier, last_maps
+from rayfed_kd.models.whole_modules import head_of
 
 
 class ModelSpaces(Mapping[str, tuple[int, ...]]):
     """Space ("images", "maps", "features") -> its shape, computed on access.
 
-    A plain module has neither maps nor features; a method that needs none of them may use it.
+    A plain module has no maps, and the features of its last linear layer, if it ends in one.
 
     Args:
         images: shape of an image, (channels, height, width).
@@ -29,12 +30,17 @@ class ModelSpaces(Mapping[str, tuple[int, ...]]):
             return self._images
         with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
             model = self._build()
+        if space == "features":
+            width = model.feature_size if isinstance(model, Classifier) else head_of(model).in_features
+            return (int(width),)  # type: ignore[arg-type]
         if not isinstance(model, Classifier):
             raise RecipeError(
-                f"a {type(model).__name__} has no {space}; expected a rayfed_kd.models.base.Classifier",
+                f"this method needs feature maps, and a {type(model).__name__} does not say where they come "
+                "out; expected a model whose parts run one after the other: one of ours, most of "
+                "torchvision's, or a rayfed_kd.models.base.Classifier",
                 path="model.name",
             )
-        return last_maps(model, self._images)[1] if space == "maps" else (model.feature_size,)
+        return last_maps(model, self._images)[1]
 
     def __iter__(self) -> Iterator[str]:
         return iter(("images", "maps", "features"))

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.models.whole_modules import classify
+
+__all__ = ["Ensemble", "classify", "mixed_heads"]
 
 
 class _Part(nn.Module):

@@ -11,7 +11,19 @@ from torch import Tensor, nn
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import Classifier
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.protocol import MethodOptions
+from rayfed_kd.models.whole_modules import has_features, no_features
+from rayfed_kd.protocol import MethodOptions, ServerContext
+
+
+def check_features(ctx: ServerContext) -> None:
+    """For a method's `check`: refuse clients' models whose features are not known.
+
+    Raises: RecipeError naming the model's class.
+    """
+    for name in ctx.client_architectures:
+        module = ctx.model(ctx.initial_vector(name), name).module
+        if not has_features(module):
+            raise no_features(module)
 
 
 class Layers:

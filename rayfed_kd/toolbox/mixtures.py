@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.models.whole_modules import classify, features_of
 from rayfed_kd.protocol import Context, MethodOptions, OptimizerRecipe, Replies, ServerContext
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, Distillation, distil
 from rayfed_kd.toolbox.ensembles import Ensemble
@@ -122,8 +123,8 @@ def members_say(
     """
 
     def both(module: Any, x: Tensor) -> Tensor:
-        features = x if on_features else module.features(x)
-        return torch.cat([module.classify(features), features], dim=1)
+        features = x if on_features else features_of(module, x)
+        return torch.cat([classify(module, features), features], dim=1)
 
     # Both in one output, so that the trunk, which costs most, is computed once.
     members = Ensemble(frozen, list(replies.vectors("student")), both, batched=on_features)

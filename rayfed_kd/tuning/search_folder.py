@@ -29,7 +29,7 @@ from rayfed_kd.files import (
     write_json,
 )
 from rayfed_kd.recipe.schema import EXECUTION
-from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml
+from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.metric import SearchMetric
@@ -89,7 +89,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
     Raises: RecipeError if it is damaged.
     """
     with naming(file):
-        content = read_yaml(file, "search")
+        content = read_yaml_file(file, "search")
         if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
             raise RecipeError("damaged: expected the keys recipe, space, metric, search and scheduler")
     return content

@@ -24,7 +24,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from rayfed_kd.errors import RecipeError, naming, shown
 from rayfed_kd.recipe.loading import MOST_STEPS
 from rayfed_kd.recipe.schema import EXECUTION
-from rayfed_kd.recipe.shipped import find_file
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.seeds import numpy_stream
@@ -138,7 +137,7 @@ def read_space(path: str | Path) -> Space:
         RecipeError: there is no such file, or it is no space file; the message names the file.
     """
     with naming(path):
-        return parse_space(read_yaml(find_file(path, "space"), "space file"), str(path))
+        return parse_space(read_yaml(path, "space"), str(path))
 
 
 def parse_space(content: Any, source: str) -> Space:

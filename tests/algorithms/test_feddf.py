@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from contexts import running_statistics
+from contexts import assert_distillation_moves
 from torch.nn import functional as F
 
 from algorithms.feddf import Best, FedDF, Options, Validation
@@ -367,11 +367,4 @@ def test_cosine_ends_above_zero_so_that_every_step_moves():
 def test_running_statistics_follow_the_public_images_unless_they_are_kept(mode, moved, bench):
     net = "model={name: bottleneck_resnet, width: 2}"
     table = bench({**ONE_STEP, "batchnorm": mode}, "local.epochs=1", net, PUBLIC)
-    server = table.method.init_server(table.server())
-    replies = table.exchange(server, [0, 1])
-    after = table.method.absorb(server, replies, table.server())
-    mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
-    flat = table.server().frozen_model(mean)
-    apart = [running_statistics(flat, vector) for vector in (after.weights, mean)]
-    assert (not torch.equal(*apart)) == moved
-    assert not torch.equal(after.weights[: flat.num_parameters], mean[: flat.num_parameters])
+    assert_distillation_moves(table, statistics=moved)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from contexts import running_statistics
+from contexts import assert_distillation_moves
 from torch.nn import functional as F
 
 from algorithms.fedftg import FedFTG, Options
@@ -214,14 +214,7 @@ def test_wrong_options_are_answered(override, message, small):
 def test_running_statistics_stay_those_of_real_images_unless_they_are_to_follow(mode, moved, bench):
     net = "model={name: bottleneck_resnet, width: 2}"
     table = bench({**METHOD, "iterations": 1, "batchnorm": mode}, "local.epochs=1", net)
-    server = table.method.init_server(table.server())
-    replies = table.exchange(server, [0, 1])
-    after = table.method.absorb(server, replies, table.server())
-    mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
-    flat = table.server().frozen_model(mean)
-    apart = [running_statistics(flat, vector) for vector in (after.weights, mean)]
-    assert (not torch.equal(*apart)) == moved
-    assert not torch.equal(after.weights[: flat.num_parameters], mean[: flat.num_parameters])
+    assert_distillation_moves(table, statistics=moved)
 
 
 def test_clients_gradients_are_clipped_at_their_norm(bench):

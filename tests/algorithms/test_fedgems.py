@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from contexts import client_context, running_statistics, server_context
+from contexts import assert_statistics_moved, client_context, server_context
 from runs import Silent, run_in_process
 from torch.nn import functional as F
 
@@ -424,9 +424,7 @@ def test_clients_statistics_follow_public_images_unless_they_are_kept(mode, foll
     client = method.init_client(ctx)
     knowledge = torch.zeros(PUBLIC, CLASSES)
     after, _ = method.update(client, Message(knowledge=knowledge, rate=1.0), ctx)
-    flat = ctx.frozen_model(client.model)
-    apart = [running_statistics(flat, vector) for vector in (after.model, client.model)]
-    assert (not torch.equal(*apart)) == follows
+    assert_statistics_moved(ctx.frozen_model(client.model), after.model, client.model, follows)
 
 
 def test_augmentation_that_the_samples_cannot_take_is_refused():

@@ -122,10 +122,10 @@ def test_wrong_options_are_answered(override, message, small):
 def test_model_without_features_is_refused_before_the_first_round(small, monkeypatch, tmp_path):
     (tmp_path / "plain_model.py").write_text(
         "from torch import nn\nimport rayfed_kd\n\n\n@rayfed_kd.model_builder\ndef plain(shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes), nn.Tanh())\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(RecipeError, match=r"model.name: moon compares features, and a Sequential names none"):
+    with pytest.raises(RecipeError, match=r"model.name: a Sequential has no features: its output"):
         prepare({**small, "method": {"name": "moon"}}, ["model={name: 'plain_model:plain'}"])
 
 

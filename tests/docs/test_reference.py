@@ -8,6 +8,7 @@ from hooks import hook
 from pages import PAGES, code_blocks
 from paths import ROOT
 
+import rayfed_kd
 from algorithms import METHODS
 from rayfed_kd import protocol
 from rayfed_kd.cli.listing import option_rows
@@ -20,6 +21,7 @@ from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.setting.blueprint import make_method, read_names
 
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 QUICKSTART = ROOT / "configs/quickstart.yaml"
 CLOCK = "clock.name=lognormal"
 
@@ -163,3 +165,48 @@ def test_every_name_of_the_protocol_has_its_place_on_the_page():
     assert api.MARK in PAGES[api.PAGE]
     sections = api.sections() + "\n"
     assert all(f"::: rayfed_kd.protocol.{name}\n" in sections for name in listed)
+
+
+def directives(page):
+    """The objects that a page's `:::` lines name."""
+    return re.findall(r"^::: ([\w.]+)$", PAGES[page], re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["reference/functions.md", "reference/parts.md"])
+def test_every_name_on_a_page_exists_and_says_what_it_is(page):
+    for location in directives(page):
+        module, _, name = location.rpartition(".")
+        assert load_object(f"{module}:{name}", page).__doc__, location
+
+
+def test_every_name_of_the_package_is_on_the_page_of_functions():
+    listed = directives("reference/functions.md")
+    for name in rayfed_kd.__all__:
+        assert f"{getattr(rayfed_kd, name).__module__}.{name}" in listed, name
+
+
+@pytest.mark.parametrize(
+    ("tutorial", "links"),
+    [
+        ("method", ["protocol.md#contexts", "toolbox.md", "parts.md"]),
+        ("data", ["parts.md#data"]),
+        ("partition", ["parts.md#partitions"]),
+        ("model", ["parts.md#models"]),
+    ],
+)
+def test_tutorials_lead_to_all_that_an_author_may_call(tutorial, links):
+    for link in links:
+        assert f"](../reference/{link})" in PAGES[f"extend/{tutorial}.md"]
+        page, _, heading = link.partition("#")
+        if page == "parts.md" and heading:
+            assert f"\n## {heading.capitalize()}\n" in PAGES[f"reference/{page}"]
+
+
+def test_all_that_an_author_may_call_stands_under_one_heading():
+    (reference,) = (part["Reference"] for part in SITE["nav"] if "Reference" in part)
+    (author,) = (part["What an author may call"] for part in reference if "What an author may call" in part)
+    pages = [page for entry in author for page in entry.values()]
+    assert pages == ["reference/protocol.md", "reference/toolbox.md", "reference/parts.md"]
+    assert "\n## Contexts\n" in hook("api").sections()
+    named = {"Source", "RawDataset", "Split", "Dataset", "Pool", "Classifier", "Generator", "check_method"}
+    assert named <= {location.rpartition(".")[2] for location in directives("reference/parts.md")}

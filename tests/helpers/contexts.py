@@ -2,6 +2,7 @@
 
 import torch
 
+from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import ClientContext, ClientData, ServerContext
 
 
@@ -22,3 +23,25 @@ def client_context(setting, facts):
 def running_statistics(flat, vector):
     """A vector's running means and variances, without BatchNorm's counters, which are rounded."""
     return torch.cat([tensor.flatten() for tensor in flat.tensors(vector)[len(flat.parameters()) :]])
+
+
+def assert_statistics_moved(flat, after, before, moved):
+    """Whether the running statistics of two vectors of a module differ."""
+    apart = [running_statistics(flat, vector) for vector in (after, before)]
+    assert (not torch.equal(*apart)) == moved
+
+
+def assert_distillation_moves(table, statistics):
+    """A server that distils two clients' replies leaves their mean, and its statistics too if `statistics`.
+
+    Args:
+        table: a method's steps by hand, with a model that has BatchNorm.
+        statistics: whether the running statistics are to differ from those of the mean.
+    """
+    server = table.method.init_server(table.server())
+    replies = table.exchange(server, [0, 1])
+    after = table.method.absorb(server, replies, table.server())
+    mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
+    flat = table.server().frozen_model(mean)
+    assert_statistics_moved(flat, after.weights, mean, statistics)
+    assert not torch.equal(after.weights[: flat.num_parameters], mean[: flat.num_parameters])

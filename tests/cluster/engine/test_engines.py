@@ -1,5 +1,7 @@
 """One result everywhere: torch.equal, not allclose."""
 
+import re
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -104,6 +106,31 @@ def test_bug_in_a_method_shows_its_own_traceback(shared_ray, tmp_path, monkeypat
         rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}", "placement.clients_per_actor=4"])
     assert "ValueError: seventeen" in str(caught.value)
     assert "broken_on_ray.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [
+        (
+            "Reply(student=message['student'])",
+            "a Reply, expected (state, Reply); a method whose",
+        ),
+        ("None", "a NoneType, expected (state, Reply)"),
+        ("(None, {'student': message['student']})", "(NoneType, dict), expected (state, Reply)"),
+    ],
+)
+def test_a_step_that_returns_something_else_is_told_in_one_line(returned, what, tmp_path, monkeypatch):
+    (tmp_path / "returning.py").write_text(
+        "from algorithms.fedavg import FedAvg\nfrom rayfed_kd.protocol import Reply\n\n\n"
+        "class Returning(FedAvg):\n"
+        f"    def client_update(self, client, message, ctx):\n        return {returned}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "returning", raising=False)
+    with pytest.raises(RunError) as caught:
+        run_in_process({**RECIPE, "method": {"name": "returning:Returning"}})
+    assert re.fullmatch(r"round 1, client \d, client_update: it returned (.*)", str(caught.value))
+    assert what in str(caught.value)
 
 
 UNSTORABLE = """

@@ -53,7 +53,10 @@ def test_many_small_machines_do_not_add_up():
 
 
 def test_impossible_request_is_refused_with_both_numbers():
-    with pytest.raises(RecipeError, match=r"20 clients need 20 actors .* and 2 fit .* expected 10 or more"):
+    with pytest.raises(
+        RecipeError,
+        match=r"20 clients need 20 actors .* and 2 fit .* expected 10 or more.*client.num_cpus=0.1,",
+    ):
         plan([Node(3, 0, 24 * GIB)], "placement.clients_per_actor=1")
 
 

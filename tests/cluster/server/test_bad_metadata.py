@@ -3,18 +3,11 @@
 import numpy as np
 import pytest
 from runs import run_in_process
+from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.errors import RunError
 
-RECIPE = {
-    "model": {"name": "mlp"},
-    "data": {"name": "digits", "fraction": 0.1},
-    "partition": {"name": "iid", "clients": 3},
-    "local": {"epochs": 1},
-    "sampling": {"fraction": 1.0},
-    "rounds": 3,
-    "evaluation": {"samples": False},
-}
+RECIPE = {**THREE_CLIENTS, "rounds": 3, "evaluation": {"samples": False}}
 OWN = """
 from algorithms.fedavg import FedAvg
 from rayfed_kd.protocol import Replies, Reply

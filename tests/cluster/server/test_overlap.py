@@ -10,6 +10,8 @@ import cluster.server.simulation
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.client_records import ClientRecord, Records
+from cluster.server.cohort import EngineCohort
+from cluster.server.event_queue import EventQueue
 from cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.experiment.preparation import prepare
 
@@ -167,3 +169,21 @@ def test_two_rounds_of_records_can_be_taken_back():
     assert dict(records) == {0: ClientRecord(2)}
     records.undo()
     assert dict(records) == {0: ClientRecord(1)}
+    records.undo()  # nothing older is remembered
+    assert dict(records) == {0: ClientRecord(1)}
+    records.put(1, ClientRecord(2))
+    records.undo()
+    assert dict(records) == {0: ClientRecord(1)}
+
+
+def test_client_that_was_never_sampled_has_an_empty_record():
+    assert Records()[7] == ClientRecord(participations=0, state=None, version=0, exchange=0)
+
+
+def test_round_for_which_nobody_is_available_draws_nobody(monkeypatch):
+    """No number of a draw is used up: a resumed run draws the same clients later."""
+    one = run(LocalEngine)
+    one.begin()
+    monkeypatch.setattr(EventQueue, "available", lambda queue, clients: [])
+    assert EngineCohort(1, one.run_state).clients == []
+    assert one.run_state.counters.draws == 0

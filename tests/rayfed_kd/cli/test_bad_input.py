@@ -17,18 +17,15 @@ import pytest
 import yaml
 from image_files import images, png
 from memory_limit import limited_memory
+from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.cli.main import main
 from rayfed_kd.reporting.reading import read_sources
 
 RECIPE = {
-    "method": {"name": "fedavg"},
-    "model": {"name": "mlp"},
-    "data": {"name": "digits", "fraction": 0.1},
-    "partition": {"name": "iid", "clients": 3},
+    **THREE_CLIENTS,
     "local": {"epochs": 1, "batch_size": 64},
-    "sampling": {"fraction": 1.0},
     "rounds": 1,
     "evaluation": {"samples": False},
 }

@@ -25,7 +25,7 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.validation import model_in
-from rayfed_kd.recipe.yaml_documents import read_yaml
+from rayfed_kd.recipe.yaml_documents import read_yaml_file
 from rayfed_kd.setting.devices import read_trace
 from rayfed_kd.tuning.space import read_space
 
@@ -239,7 +239,7 @@ def is_plain(value):
 def test_yaml(examples, place):
     def check(content):
         (place / "x.yaml").write_bytes(content)
-        assert is_plain(answer(read_yaml, place / "x.yaml", "recipe file"))
+        assert is_plain(answer(read_yaml_file, place / "x.yaml", "recipe file"))
         answer(load_recipe, place / "x.yaml")
         answer(read_space, place / "x.yaml")
         answer(select_studies, ["x.yaml"])

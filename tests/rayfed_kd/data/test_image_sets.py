@@ -10,8 +10,8 @@ from image_files import images, write_parquet
 
 from rayfed_kd.data.image_sets import CIFAR10, CIFAR100, DIGITS
 from rayfed_kd.data.loading import load_dataset
-from rayfed_kd.data.torchvision_import import import_torchvision
 from rayfed_kd.errors import DataError
+from rayfed_kd.recipe.torchvision_import import import_torchvision
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -8,8 +8,8 @@ from image_files import images
 from PIL import Image
 
 from rayfed_kd.data.loading import load_dataset
-from rayfed_kd.data.torchvision_import import import_torchvision
 from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.recipe.torchvision_import import import_torchvision
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -181,7 +181,7 @@ def test_leaf_test_folder_is_the_official_test_set(tmp_path):
 
 def test_torchvision_cifar_is_read_from_its_batches(tmp_path, monkeypatch):
     """torchvision checks the originals' sums, which files made here cannot have."""
-    from rayfed_kd.data.torchvision_import import import_torchvision
+    from rayfed_kd.recipe.torchvision_import import import_torchvision
 
     import_torchvision()
     from torchvision import datasets

@@ -74,6 +74,7 @@ def test_options_are_kept_with_all_defaults(finished):
     assert kept["method"]["gamma"] == 1.0
     assert kept["method"]["generator"]["lr"] == 0.001
     assert "attackers" not in kept
+    assert kept["paper"].startswith("Zhou et al. 2023")  # the class attribute, of an own method as of ours
 
 
 def test_every_table_has_rows_of_every_round(finished):

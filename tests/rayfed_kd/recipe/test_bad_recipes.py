@@ -30,7 +30,9 @@ BAD = [
         "method.generator.with is no option of dafl_image. Did you mean method.generator.width?",
     ),
     ("method.generator.width=0", "method.generator.width = 0: expected a number of at least"),
-    ("method=fedkf", "method = 'fedkf': expected keys below it."),
+    ("method=fedkf", "method = 'fedkf': expected keys below it, as 'method={name: fedkf}'."),
+    ("local.optimizer=adam", "expected keys below it, as 'local.optimizer={name: adam}'."),
+    ("model=mlp", "expected keys below it, as 'model={name: mlp}'."),
     ("method={}", "method.name is missing."),
     ("model.name=lenet", "Did you mean lenet5?"),
     (
@@ -109,7 +111,10 @@ BAD = [
     ("sampling={count: 9}", "sampling.count = 9: more than partition.clients = 4"),
     ("sampling.fraction=0.1", "sampling.fraction = 0.1 of partition.clients = 4 is 0.4 clients a round"),
     ("sampling.fraction=0", "sampling.fraction = 0: expected a number above 0 (share of the clients, C)."),
-    ("schedule.name=syn", "schedule.name = 'syn': expected one of sync, quorum, buffered, fedbuff,"),
+    (
+        "schedule.name=syn",
+        "schedule.name: 'syn' is not known; there are buffered, fedasync, fedbuff, quorum, sync",
+    ),
     ("placement.clients_per_actor=many", "expected 'auto' or a whole number"),
     ("placement.client.num_gpus=1.5", "num_gpus above 1 must be a whole number"),
     ("seed=-1", "seed = -1: expected a number of at least 0"),

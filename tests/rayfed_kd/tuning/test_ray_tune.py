@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from paths import ROOT
+from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
 from cluster.ray_backend.placement import bundles, plan_hosts
@@ -26,12 +27,9 @@ from rayfed_kd.tuning.search_folder import SearchFolder
 from rayfed_kd.tuning.search_result import write_search_result
 
 RECIPE = {
-    "method": {"name": "fedavg"},
-    "model": {"name": "mlp"},
+    **THREE_CLIENTS,
     "data": {"name": "digits", "fraction": 0.3},
-    "partition": {"name": "iid", "clients": 3},
     "local": {"epochs": 1, "batch_size": 16},
-    "sampling": {"fraction": 1.0},
     "rounds": 9,
     "evaluation": {"samples": False},
     "checkpoint": {"every": 2},

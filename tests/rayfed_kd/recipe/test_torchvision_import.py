@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from rayfed_kd.data.torchvision_import import import_torchvision, torchvision_state
+from rayfed_kd.recipe.torchvision_import import import_torchvision, torchvision_state
 
 # What torchvision does where its compiled operators do not load: fakes for operators that do not exist.
 WITHOUT_OPERATORS = """
@@ -27,7 +27,7 @@ def test_import_without_compiled_operators_is_mended(tmp_path):
     code = f"""if True:
         import sys
         sys.path.insert(0, {str(tmp_path)!r})
-        from rayfed_kd.data.torchvision_import import import_torchvision, torchvision_state
+        from rayfed_kd.recipe.torchvision_import import import_torchvision, torchvision_state
         assert import_torchvision() is import_torchvision()
         print(torchvision_state())"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -39,7 +39,7 @@ def test_import_that_works_is_left_alone(tmp_path, monkeypatch):
     fake_package(tmp_path, "__version__ = '9.9'")
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("rayfed_kd.data.torchvision_import._DEFINED", [])
+    monkeypatch.setattr("rayfed_kd.recipe.torchvision_import._DEFINED", [])
     assert torchvision_state() == "9.9, works"
     sys.modules.pop("torchvision")  # not by monkeypatch: it would put the fake back afterwards
 

@@ -1,0 +1,190 @@
+"""Modules that were not written for us: their features, and stages where they are a plain chain."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.models.base import Classifier, Shape
+from rayfed_kd.recipe.registry import blame
+
+# The attribute that names a module's last linear layer, whose input are its features.
+HEAD = "rayfed_kd_head"
+
+
+class _Chain:
+    """Stages that lie in another module; no list, so that nothing takes them for plain data."""
+
+    def __init__(self, stages: Sequence[nn.Module]) -> None:
+        self.stages = tuple(stages)
+
+
+class ChainClassifier(Classifier):
+    """A whole module whose parts, run one after the other, compute what it computes.
+
+    Args:
+        whole: the module; its parameters keep their order.
+        body: its stages, glue between them included.
+        head: its last layer.
+    """
+
+    def __init__(self, whole: nn.Module, body: Sequence[nn.Module], head: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.whole, self.feature_size = whole, head.in_features
+        self._chain = _Chain([*body, head])
+
+    def features(self, images: Tensor) -> Tensor:
+        """The input of the last layer, [batch, feature_size]."""
+        for stage in self.stages[:-1]:
+            images = stage(images)
+        return images
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits, [batch, classes]."""
+        logits: Tensor = self.stages[-1](features)
+        return logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, [batch, classes]: those of the whole, however it was taken apart."""
+        logits: Tensor = self.whole(images)
+        return logits
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The chain's modules, the head last."""
+        return list(self._chain.stages)
+
+
+GLUE: tuple[tuple[type[nn.Module], ...], ...] = (
+    (nn.Flatten,),
+    (nn.AdaptiveAvgPool2d, nn.Flatten),
+    (nn.ReLU, nn.AdaptiveAvgPool2d, nn.Flatten),  # DenseNet
+)
+
+
+def as_chain(whole: nn.Module, shape: Shape) -> nn.Module:
+    """A module with stages, if its parts in their order compute what it computes; else as it is.
+
+    Args:
+        whole: with a linear layer at its end.
+        shape: of one input.
+    """
+    *first, last = whole.children()
+    ends = list(_units(last))
+    if not first or not isinstance(ends[-1], nn.Linear):
+        return whole
+    body = [unit for part in first for unit in _units(part)]
+    # Numbers that differ from place to place, and draw nothing from the run's streams.
+    images = torch.linspace(-1, 1, 2 * int(torch.Size(shape).numel())).view(2, *shape)
+    for glue in GLUE:
+        between = [kind(1) if kind is nn.AdaptiveAvgPool2d else kind() for kind in glue]
+        chain = ChainClassifier(whole, [*body, *between, *ends[:-1]], ends[-1])
+        with _trial(chain) as tried:
+            try:
+                same = torch.equal(tried.classify(tried.features(images)), tried(images))
+            except Exception:
+                continue  # shapes that do not follow one another: no chain of this form
+            if same:
+                return chain
+    return whole
+
+
+def _units(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential:
+        for part in module:
+            yield from _units(part)
+    else:
+        yield module
+
+
+@contextmanager
+def _trial(module: nn.Module) -> Iterator[Any]:
+    """A copy in eval mode; no gradients, and torch's global generator is afterwards as it was."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        yield copy.deepcopy(module).eval()
+
+
+def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str | None:
+    """Run a classifier once on two blank samples.
+
+    Args:
+        module: left as it is.
+        shape: of one sample.
+        classes: number of classes.
+        name: as the recipe has it, for the message.
+
+    Returns: the name of the last linear layer, if the module's output is that layer's.
+    Raises: RecipeError if the module does not take the samples, or gives something else than logits.
+    """
+    made: dict[str, Tensor] = {}
+    sides = "x".join(map(str, shape))
+    with _trial(module) as tried:
+        for path, layer in tried.named_modules():
+            if isinstance(layer, nn.Linear):
+                layer.register_forward_hook(lambda _, __, output, path=path: made.update({path: output}))
+        try:
+            logits = tried(torch.zeros(2, *shape))
+        except Exception as error:
+            raise RecipeError(f"{name} does not take samples of {sides}: {blame(error)}") from error
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != (2, classes):
+        shown = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise RecipeError(
+            f"{name} makes {shown} of 2 samples of {sides}; expected logits (2, {classes}): {classes} classes"
+        )
+    return next((path for path, output in made.items() if output is logits), None)
+
+
+def has_features(module: nn.Module) -> bool:
+    """Whether a classifier's features are known: its own, or the input of its last linear layer."""
+    return has_own_features(module) or hasattr(module, HEAD)
+
+
+def has_own_features(module: nn.Module) -> bool:
+    """Whether its class has a method `features`; torchvision's VGG has a module of this name instead."""
+    return callable(getattr(type(module), "features", None))
+
+
+def head_of(module: nn.Module) -> nn.Module:
+    """The last linear layer of a module that is no `Classifier`.
+
+    Raises: RecipeError if there is none.
+    """
+    if not hasattr(module, HEAD):
+        raise no_features(module)
+    return module.get_submodule(str(getattr(module, HEAD)))
+
+
+def no_features(module: nn.Module) -> RecipeError:
+    """What to say of a module without features."""
+    return RecipeError(
+        f"a {type(module).__name__} has no features: its output is not that of a torch.nn.Linear; expected a "
+        "model that ends in one, or a rayfed_kd.models.base.Classifier",
+        path="model.name",
+    )
+
+
+def classify(module: nn.Module, features: Tensor) -> Tensor:
+    """A classifier's logits, [batch, classes], from its features."""
+    if has_own_features(module):
+        return module.classify(features)  # type: ignore[operator, no-any-return]
+    return head_of(module)(features)  # type: ignore[no-any-return]
+
+
+def features_of(module: nn.Module, inputs: Tensor) -> Tensor:
+    """A classifier's features: its own, or the input of its last linear layer; gradients pass."""
+    if has_own_features(module):
+        return module.features(inputs)  # type: ignore[operator, no-any-return]
+    return _hooked_features(module, inputs)
+
+
+def _hooked_features(module: nn.Module, inputs: Tensor) -> Tensor:
+    inside: list[Tensor] = []
+    with head_of(module).register_forward_pre_hook(lambda _, arguments: inside.append(arguments[0])):
+        module(inputs)
+    return inside[-1]

@@ -1,0 +1,57 @@
+"""A source of a user's own that is wrong: one message, with their line or what was expected."""
+
+import pytest
+
+from rayfed_kd.data.loading import load_dataset
+from rayfed_kd.errors import DataError, RecipeError
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+HEAD = """
+import numpy as np
+from rayfed_kd import data_source
+from rayfed_kd.data.dataset import RawDataset, Source, Split
+
+PIXELS, LABELS = np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4, np.int64)
+
+@data_source
+def own(folder):
+"""
+BAD = {
+    "no folder": (
+        "return Source(sorted((folder / 'none').iterdir()), {}, None)",
+        r"own failed: FileNotFoundError: .*wrong_\w+.py, line 10\); it looked in .*, which data.folder",
+    ),
+    "no file": (
+        "return Source([folder / 'none.bin'], {}, None)",
+        r"none.bin: cannot be read \(No such file or directory\); data.folder or RAYFED_KD_DATA",
+    ),
+    "data at once": (
+        "return RawDataset(Split(PIXELS, LABELS), None, ('a',))",
+        "returned a RawDataset, expected a",
+    ),
+    "nothing decoded": ("return Source([], {}, lambda: None)", r"decode\(\) returned a NoneType, expected a"),
+    "arrays": ("return Source([], {}, lambda: (PIXELS, LABELS))", r"decode\(\) returned a tuple, expected a"),
+    "no split": (
+        "return Source([], {}, lambda: RawDataset(PIXELS, None, ('a',)))",
+        "train is a ndarray, expected a",
+    ),
+    "lists": (
+        "return Source([], {}, lambda: RawDataset(Split([[1]], LABELS), None, ('a',)))",
+        "train: images are a list, expected a numpy array",
+    ),
+    "no names": (
+        "return Source([], {}, lambda: RawDataset(Split(PIXELS, LABELS), None, None))",
+        "class_names is None, expected a text for each class",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_wrong_source_is_one_message(case, tmp_path, monkeypatch):
+    body, message = BAD[case]
+    module = f"wrong_{case.replace(' ', '_')}"
+    (tmp_path / f"{module}.py").write_text(f"{HEAD}    {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises((DataError, RecipeError), match=message):
+        load_dataset(f"{module}:own", tmp_path)
