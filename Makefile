@@ -16,6 +16,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) torch
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[test]'
+	@$(BIN)/python -c "import ray, torch, rayfed_kd; print('rayfed-kd is installed, with torch', torch.__version__, 'and Ray', ray.__version__ + '; $(BIN)/rayfed-kd doctor looks at the machine and the data')"
 	touch $@
 
 lint: $(VENV)/installed

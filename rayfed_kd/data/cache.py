@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -163,9 +162,9 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
-        meta: dict[str, Any] = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
-        # Training samples before `fraction`; entries of 0.1 lack them.
-        meta |= {"files": sizes, "whole": whole}
+        shown = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
+        # `whole`: training samples before `fraction`; entries of 0.1 lack it.
+        meta = {**shown, "files": sizes, "whole": whole}
         atomic_write(aside / "meta.json", json.dumps(meta))
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import threading
 
 import click
 import pytest
@@ -131,3 +132,22 @@ def test_interruption_within_a_comparison_names_the_comparison_and_not_its_run()
         resumed_by("the same compare command again"),
     ):
         raise KeyboardInterrupt("rayfed-kd resume runs/x/A-seed1.running")
+
+
+@pytest.mark.parametrize(("terminated", "code"), [(False, 130), (True, 143)])
+def test_interrupted_command_does_not_wait_for_a_ray_that_is_starting(terminated, code, monkeypatch, capsys):
+    monkeypatch.setattr("rayfed_kd.cli.interruption.RAY_STARTS_S", 0.01)
+    left, started = [], threading.Event()
+    monkeypatch.setattr("os._exit", left.append)
+    starting = threading.Thread(target=started.wait, name="ray")
+    starting.start()
+    interruptions = Interruptions()
+    interruptions.terminated = terminated
+    try:
+        interruptions.end(())
+    finally:
+        started.set()
+        starting.join()
+    assert left == [code]
+    interruptions.end(())  # none is starting any more: the process ends in good order
+    assert left == [code]
