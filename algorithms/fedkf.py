@@ -100,9 +100,7 @@ class Options(ImitationOptions):
     @model_validator(mode="before")
     @classmethod
     def _released_forms(cls, raw: Any) -> Any:
-        if isinstance(raw, Mapping) and raw.get("released") is True:
-            return {**RELEASED, **raw}
-        return raw
+        return {**RELEASED, **raw} if isinstance(raw, Mapping) and raw.get("released") is True else raw
 
 
 @dataclass(frozen=True)

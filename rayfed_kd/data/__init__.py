@@ -18,7 +18,7 @@ SOURCES = {
     "cinic10": "rayfed_kd.data.image_sets:cinic10",
     "parquet": "rayfed_kd.data.parquet:parquet",
     "image_folder": "rayfed_kd.data.own_images:image_folder",
-    "csv": "rayfed_kd.data.own_arrays:csv",
-    "npz": "rayfed_kd.data.own_arrays:npz",
+    "csv": "rayfed_kd.data.own_csv:csv",
+    "npz": "rayfed_kd.data.own_npz:npz",
     "femnist": "rayfed_kd.data.leaf:femnist",
 }

@@ -1,4 +1,4 @@
-"""Images of a user's own, one file each: a folder with a subfolder for each class."""
+"""Images of a user's own, one file each: a folder with a subfolder for each class; what own files share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, check_size
 from rayfed_kd.data.parquet import decode_image
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.errors import DataError, RecipeError, nearest, shown
+from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.seeds import numpy_stream
 
@@ -181,4 +182,27 @@ def held_out(samples: Split, fraction: float, seed: int) -> tuple[Split, Split |
         raise RecipeError(f"{fraction:g} of each class is no sample", path="data.test_fraction")
     return Split(samples.images[~test], samples.labels[~test]), Split(
         samples.images[test], samples.labels[test]
+    )
+
+
+def own_file(folder: Path, name: str, option: str) -> Path:
+    """The path of a file that a recipe names.
+
+    Args:
+        folder: data.folder.
+        name: below it, or absolute.
+        option: the recipe's key that has the name.
+
+    Raises: DataError if there is no such file.
+    """
+    if fault := path_fault(name):
+        raise DataError(f"{option}: {fault}")
+    path = folder / name
+    if path.is_file():
+        return path
+    siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = nearest(path.name, siblings)
+    hint = f" Did you mean {near}?" if near else ""
+    raise DataError(
+        f"{option} = {shown(name)}: no file {path.resolve()}; data.folder says where it lies.{hint}"
     )
