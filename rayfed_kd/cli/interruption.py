@@ -22,10 +22,10 @@ RAY_STARTS_S = 2.0  # seconds for a Ray that is just starting to be ended in goo
 RAY_THREAD = "ray"  # the name of the thread in which `RaySession` starts and ends Ray
 SHOW_CURSOR = "\x1b[?25h"  # the live line hides it
 CLEAR_LINE = "\r\x1b[2K"  # the live line, which is drawn again below the answer
+# It lists the runs under way. Not imported here: without it there is none, and `--help` stays quick.
+RESUMABILITY = "rayfed_kd.experiment.resumability"
 BEFORE_A_RUN = "stopping; press Ctrl-C again to leave at once"
 IN_A_RUN = "stopping, and writing a checkpoint; press Ctrl-C again to leave without it"
-
-_whole_command: str | None = None  # within `resumed_by`
 
 
 class Interruptions:
@@ -38,6 +38,7 @@ class Interruptions:
     def __init__(self) -> None:
         self.terminated = False
         self._presses = 0
+        self._whole_command = ""  # within `resumed_by`
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -53,6 +54,24 @@ class Interruptions:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @contextmanager
+    def resumed_by(self, command: str) -> Iterator[None]:
+        """Let an interruption within the block name this command as the one that goes on.
+
+        A comparison and a search are gone on with as a whole. Without this the message would name `resume`
+        for the one run that was cut off.
+
+        Args:
+            command: as `the same compare command again`.
+        """
+        self._whole_command = command
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"finished work is kept; {command} goes on") from None
+        finally:
+            self._whole_command = ""
 
     def end(self, details: Sequence[object]) -> int:
         """Say on standard error how to go on.
@@ -82,9 +101,15 @@ class Interruptions:
         if self._presses == 1:
             _answer(IN_A_RUN if _folders_under_way() else BEFORE_A_RUN)
             raise KeyboardInterrupt
-        _answer(f"left at once: {_way_on() or 'nothing was begun'}")
+        _answer(f"left at once: {self._way_on() or 'nothing was begun'}")
         # No exception: what is under way, as a picture, would be waited for.
         os._exit(EXIT_INTERRUPTED)
+
+    def _way_on(self) -> str:
+        if self._whole_command:
+            return f"{self._whole_command} goes on"
+        running = sys.modules.get(RESUMABILITY)
+        return "" if running is None else "; ".join(map(running.way_on, running.RUNS_UNDER_WAY))
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         signal.alarm(0)  # Ray's own handler, which came first, would abort the process after 3 s
@@ -101,33 +126,5 @@ def _answer(text: str) -> None:
 
 
 def _folders_under_way() -> Sequence[os.PathLike[str]]:
-    # Not imported before a run is: `--help` stays quick.
-    running = sys.modules.get("rayfed_kd.experiment.resumability")
+    running = sys.modules.get(RESUMABILITY)
     return [] if running is None else running.RUNS_UNDER_WAY
-
-
-def _way_on() -> str:
-    if _whole_command is not None:
-        return f"{_whole_command} goes on"
-    running = sys.modules.get("rayfed_kd.experiment.resumability")
-    return "" if running is None else "; ".join(map(running.way_on, running.RUNS_UNDER_WAY))
-
-
-@contextmanager
-def resumed_by(command: str) -> Iterator[None]:
-    """Let an interruption within the block name this command as the one that goes on.
-
-    A comparison and a search are gone on with as a whole. Without this the message would name `resume` for
-    the one run that was cut off.
-
-    Args:
-        command: as `the same compare command again`.
-    """
-    global _whole_command  # noqa: PLW0603 - a process runs one command, and a signal handler has no arguments
-    _whole_command = command
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"finished work is kept; {command} goes on") from None
-    finally:
-        _whole_command = None

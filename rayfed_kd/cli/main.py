@@ -20,8 +20,10 @@ from rayfed_kd.errors import RayfedError, RecipeError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Simulate federated knowledge distillation, on one machine or a Ray cluster."""
+    context.ensure_object(Interruptions)  # `main` gives its own, whose handlers are in place
 
 
 for _module in (run_commands, study_commands, listing_commands):
@@ -54,7 +56,7 @@ def main() -> NoReturn:
 
 def _exit_code(interruptions: Interruptions) -> int:
     try:
-        code: Any = commands.main(standalone_mode=False)
+        code: Any = commands.main(standalone_mode=False, obj=interruptions)
     except click.exceptions.Abort as stop:  # click raises this from a KeyboardInterrupt
         return interruptions.end(stop.__cause__.args if stop.__cause__ else ())
     except KeyboardInterrupt as stop:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayfed_kd.cli.interruption import resumed_by
+from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.cli.options import ADDRESS, OVERRIDES, RECIPE, UserPath
 from rayfed_kd.errors import RecipeError
 
@@ -37,7 +37,10 @@ MOST_SEEDS = 10_000  # each is a run of every row
 @click.option("--folder", type=UserPath(), help="Where runs and tables go. Default: the study's folder.")
 @click.option("--local", is_flag=True, help="Run in this process, one run after another, without Ray.")
 @ADDRESS
+@click.pass_obj
 def compare(
+    interruptions: Interruptions,
+    /,
     configs: tuple[str, ...],
     jobs: int | None,
     local: bool,
@@ -70,7 +73,7 @@ def compare(
         raise RecipeError("--seeds and --add-seeds: expected one of them")
     sources = [word for word in configs if "=" not in word]
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
-    with resumed_by("the same compare command again"):
+    with interruptions.resumed_by("the same compare command again"):
         for study in studies:  # all tables, before the first one's runs take hours
             check_study(study)
             check_data(study)
@@ -128,7 +131,8 @@ def _show_comparison(result: ComparisonResult) -> None:
 )
 @click.option("--resume", is_flag=True, help="Go on with the search in the folder.")
 @ADDRESS
-def tune(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
+@click.pass_obj
+def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     """Search the coefficients of RECIPE with Ray Tune: every trial is a run of its own.
 
     rayfed_kd/tuning/space.py shows a space file. ASHA stops trials that are behind after a ninth and after a
@@ -145,7 +149,7 @@ def tune(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     from rayfed_kd.tuning.search_result import write_search_result
     from rayfed_kd.tuning.tune import tune as search_coefficients
 
-    with resumed_by("the same tune command with --resume"), shown_work("trials") as console:
+    with interruptions.resumed_by("the same tune command with --resume"), shown_work("trials") as console:
         result = search_coefficients(
             recipe, overrides=overrides, tell=console.message, work=console.work, **options
         )

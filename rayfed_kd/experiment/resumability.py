@@ -55,8 +55,8 @@ def resuming_command(folder: Path) -> str:
 
 def last_checkpoint(folder: Path) -> int | None:
     """The round of a run's newest checkpoint; None if there is none. A checkpoint's note is written last."""
-    notes = sorted((folder / "checkpoints").glob("round-*.json"))
-    return int(notes[-1].stem.removeprefix("round-")) if notes else None
+    notes = (folder / "checkpoints").glob("round-*.json")
+    return max((int(note.stem.removeprefix("round-")) for note in notes), default=None)
 
 
 def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell) -> None:

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rayfed_kd.cli.interruption import Interruptions, resumed_by
+from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.cli.main import commands
 from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, under_way
 
@@ -78,13 +78,15 @@ def pressed(monkeypatch, capfd):
     monkeypatch.setattr("os._exit", leave)
     monkeypatch.setattr("sys.stderr", sys.__stderr__)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
-    with Interruptions().handled():
+    interruptions = Interruptions()
+    with interruptions.handled():
 
         def press():
             with pytest.raises((KeyboardInterrupt, SystemExit)) as raised:
                 signal.raise_signal(signal.SIGINT)
             return raised.type, capfd.readouterr().err
 
+        press.resumed_by = interruptions.resumed_by
         yield press
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGINT, before)
@@ -121,7 +123,7 @@ def test_ctrl_c_before_a_run_writes_no_checkpoint(pressed):
 
 
 def test_second_ctrl_c_in_a_comparison_names_the_comparison(pressed, tmp_path):
-    with resumed_by("the same compare command again"), under_way(tmp_path / "A-seed1.running"):
+    with pressed.resumed_by("the same compare command again"), under_way(tmp_path / "A-seed1.running"):
         pressed()
         assert pressed() == (SystemExit, "left at once: the same compare command again goes on\n")
 
@@ -129,7 +131,7 @@ def test_second_ctrl_c_in_a_comparison_names_the_comparison(pressed, tmp_path):
 def test_interruption_within_a_comparison_names_the_comparison_and_not_its_run():
     with (
         pytest.raises(KeyboardInterrupt, match="the same compare command again"),
-        resumed_by("the same compare command again"),
+        Interruptions().resumed_by("the same compare command again"),
     ):
         raise KeyboardInterrupt("rayfed-kd resume runs/x/A-seed1.running")
 
