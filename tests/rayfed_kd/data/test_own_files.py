@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from image_files import images
 from PIL import Image
+from runs import run_in_process
 
 from rayfed_kd.data.loading import load_dataset
 from rayfed_kd.errors import DataError, RecipeError
@@ -279,3 +280,38 @@ def test_a_file_of_one_array_is_told(tmp_path):
     np.save(tmp_path / "one.npy", LABELS)
     with pytest.raises(DataError, match=r"one.npy: one array without a key"):
         load_dataset("npz", tmp_path, options={"file": "one.npy"})
+
+
+def trained_on(data, model):
+    """The metrics of one round of FedAvg with two clients."""
+    recipe = {
+        "method": {"name": "fedavg"},
+        "model": model,
+        "data": data,
+        "partition": {"name": "iid", "clients": 2, "test": "official"},
+        "local": {"epochs": 1, "batch_size": 4, "optimizer": {"name": "sgd", "lr": 0.1}},
+        "rounds": 1,
+        "sampling": {"fraction": 1.0},
+        "evaluation": {"samples": False},
+    }
+    return run_in_process(recipe).rows["metrics"]
+
+
+def test_each_kind_of_own_files_trains_a_model(tmp_path):
+    """Six samples of each of two classes, of which a third is the test set: 4 samples."""
+    for place, name in enumerate("ab"):
+        write_images(tmp_path / "pictures" / name, 6, 8, 8, seed=place)
+    numbers = np.random.default_rng(1).normal(size=(12, 3))
+    rows = [",".join([*(f"{one:.3f}" for one in row), "ab"[place % 2]]) for place, row in enumerate(numbers)]
+    (tmp_path / "train.csv").write_text("\n".join(["x,y,z,label", *rows]))
+    pixels = np.random.default_rng(2).integers(0, 256, (12, 8, 8), np.uint8)
+    np.savez(tmp_path / "arrays.npz", x_train=pixels, y_train=np.arange(12) % 2)
+    test = {"test_fraction": 0.34}
+    of_images = {"name": "image_folder", "folder": str(tmp_path / "pictures"), "colour": "grey", **test}
+    of_arrays = {"name": "npz", "folder": str(tmp_path), "file": "arrays.npz", **test}
+    of_numbers = {"name": "csv", "folder": str(tmp_path), **test}
+    mlp, lenet = {"name": "mlp", "hidden": 4}, {"name": "lenet5"}
+    for data, model in ((of_images, lenet), (of_arrays, mlp), (of_numbers, mlp)):
+        (row,) = trained_on(data, model)
+        # Of four test samples some are right: a quarter, a half, three quarters, all, or none.
+        assert row["server_accuracy"] in (0.0, 0.25, 0.5, 0.75, 1.0)
