@@ -20,6 +20,7 @@ from cluster.ray_backend.private_ray import end_needless_processes, private_envi
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
+LEFT_STARTING = "ray, left while it starts"  # name of a session's thread that nobody waits for
 CONNECT_S = 10.0  # a machine that drops packets, as behind a firewall, never answers
 TOKEN_HINT = (
     "a cluster with tokens wants RAY_AUTH_MODE=token and its token, in RAY_AUTH_TOKEN, in the file named by "
@@ -66,6 +67,8 @@ class RaySession:
         self._over.set()
         if self._started.is_set():
             self._thread.join()
+        else:
+            self._thread.name = LEFT_STARTING
 
     def _live(self) -> None:
         """Start and end Ray in one thread: Ray's processes are killed when the thread that made them ends."""

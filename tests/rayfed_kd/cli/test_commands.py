@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from cluster.ray_backend.session import LEFT_STARTING
 from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.cli.main import commands
 from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, under_way
@@ -141,7 +142,7 @@ def test_interrupted_command_does_not_wait_for_a_ray_that_is_starting(terminated
     monkeypatch.setattr("rayfed_kd.cli.interruption.RAY_STARTS_S", 0.01)
     left, started = [], threading.Event()
     monkeypatch.setattr("os._exit", left.append)
-    starting = threading.Thread(target=started.wait, name="ray")
+    starting = threading.Thread(target=started.wait, name=LEFT_STARTING)
     starting.start()
     interruptions = Interruptions()
     interruptions.terminated = terminated
