@@ -41,27 +41,24 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
         before = raw
         for override in overrides:
             raw = overridden(raw, override)
-        _check_fraction(before, raw, overrides)
         recipe = validate(Recipe, raw)
+    recipe._fraction_fault = _fraction_fault(before, raw, overrides)
     # The comment is about the file's own method: under another one it would name a paper that is not run.
     if path is not None and recipe.method.name == method:
         recipe._header = header(path)
     return recipe
 
 
-def _check_fraction(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse other data with the share that the recipe takes of its own.
-
-    Raises: RecipeError that says what to write.
-    """
+def _fraction_fault(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """Why overrides may not leave the recipe's fraction to other data; "" if they do not."""
     old, new = (recipe.get("data") for recipe in (before, after))
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return
+        return ""
     fraction = new.get("fraction", 1)
     said = any(override.partition("=")[0] in ("data", "data.fraction") for override in overrides)
     if said or fraction == 1 or old.get("name") == new.get("name"):
-        return
-    raise RecipeError(
+        return ""
+    return (
         f"data.name = {shown(new.get('name'))}: the recipe takes the fraction {shown(fraction)} of "
         f"{old.get('name', 'its own data')}, which was not chosen for other data; expected data.fraction=1 "
         f"beside it for all training images, or data.fraction={fraction} to keep the share"

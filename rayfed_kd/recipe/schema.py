@@ -307,6 +307,7 @@ class Recipe(Strict):
     deterministic: bool = Field(True, description="on GPU: only kernels that repeat bit for bit")
     seed: int = Field(1, ge=0, lt=2**63, description="the run's seed")
     _header: str = PrivateAttr("")
+    _fraction_fault: str = PrivateAttr("")
 
     @property
     def header(self) -> str:
@@ -315,6 +316,14 @@ class Recipe(Strict):
         Empty if an override has put another method in the place of the file's.
         """
         return self._header
+
+    @property
+    def fraction_fault(self) -> str:
+        """Why `data.fraction` may not be meant: it was chosen for other data. Empty if nothing is wrong.
+
+        A recipe does not know the names of data; what opens them refuses this after a name that is none.
+        """
+        return self._fraction_fault
 
     @model_validator(mode="after")
     def _cohort_fits(self) -> Recipe:

@@ -18,9 +18,11 @@ from rayfed_kd.seeds import numpy_stream
 def find_data(recipe: Recipe) -> None:
     """Check that the recipe's data exists, without opening it.
 
-    Raises: DataError if it is missing.
+    Raises: DataError if it is missing; RecipeError if a fraction is left that was chosen for other data.
     """
     find_source(recipe.data.name, _data_folder(recipe), recipe.data.options)
+    if recipe.fraction_fault:
+        raise RecipeError(recipe.fraction_fault)
 
 
 def _data_folder(recipe: Recipe) -> Path | None:
@@ -32,6 +34,7 @@ def load_data(recipe: Recipe) -> Dataset:
 
     Raises: DataError if it is missing or damaged, RecipeError if it does not fit the recipe.
     """
+    find_data(recipe)
     dataset = load_dataset(recipe.data.name, _data_folder(recipe), recipe.data.fraction, recipe.data.options)
     check_augmentation(recipe.data.augment, dataset.shape)
     if recipe.partition.test == "official" and dataset.test is None:

@@ -193,10 +193,11 @@ def test_other_data_do_not_keep_the_recipes_fraction_silently():
     recipe = {"method": {"name": "fedavg"}, "data": {"name": "mnist", "fraction": 0.1}}
     expected = "data.fraction=1 beside it for all training images, or data.fraction=0.1 to keep the share"
     with pytest.raises(RecipeError, match=expected):
-        load_recipe(recipe, ["data.name=my_data:images"])
+        prepare(recipe, ["data.name=digits"])
     for said, fraction in (("data.fraction=1", 1.0), ("data.fraction=0.1", 0.1)):
         for overrides in (["data.name=digits", said], [said, "data.name=digits"]):
-            assert load_recipe(recipe, overrides).data.fraction == fraction
+            resolved = load_recipe(recipe, overrides)
+            assert (resolved.data.fraction, resolved.fraction_fault) == (fraction, "")
     assert load_recipe(recipe, ["data={name: digits}"]).data.fraction == 1.0
     assert load_recipe(recipe, ["data.name=mnist", "rounds=3"]).data.fraction == 0.1
     assert load_recipe({**recipe, "data": {"name": "mnist"}}, ["data.name=digits"]).data.fraction == 1.0
