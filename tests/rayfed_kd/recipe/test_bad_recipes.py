@@ -193,7 +193,7 @@ def test_other_data_do_not_keep_the_recipes_fraction_silently():
     recipe = {"method": {"name": "fedavg"}, "data": {"name": "mnist", "fraction": 0.1}}
     expected = "data.fraction=1 beside it for all training images, or data.fraction=0.1 to keep the share"
     with pytest.raises(RecipeError, match=expected):
-        prepare(recipe, ["data.name=digits", "partition={name: iid, clients: 2}"])
+        prepare(recipe, ["data.name=digits", "partition={name: iid, clients: 10}"])
     for said, fraction in (("data.fraction=1", 1.0), ("data.fraction=0.1", 0.1)):
         for overrides in (["data.name=digits", said], [said, "data.name=digits"]):
             resolved = load_recipe(recipe, overrides)
