@@ -12,7 +12,8 @@ import torch
 from cluster.engine.interface import Engine
 from cluster.server.checkpoints import Checkpointer, Snapshot
 from cluster.server.grouping import Grouping
-from cluster.server.simulation import Recorder, Simulation, StoppedError
+from cluster.server.round_tables import Recorder
+from cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.protocol import Array, shared_vectors
 from rayfed_kd.results.recorder import RunRecorder

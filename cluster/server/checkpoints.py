@@ -57,18 +57,22 @@ class Snapshot:
     under_way: Sequence[Dispatch] = ()
 
 
+def _no_tables(until_round: int) -> Mapping[str, int]:
+    return {}
+
+
 class Checkpointer:
     """Writes and reads a run's checkpoints.
 
     Args:
         folder: the run's folder; checkpoints are in its subfolder `checkpoints`.
         recipe: the interval between checkpoints, and how many are kept.
-        flush: called before a checkpoint is written. It brings to disk all that the run recorded so far, and
-            gives how many rows each table has.
+        flush: called with a checkpoint's round before that is written. It brings to disk all that the run
+            recorded so far, and gives how many rows each table has of rounds up to this one.
     """
 
     def __init__(
-        self, folder: Path, recipe: CheckpointRecipe, flush: Callable[[], Mapping[str, int]] = dict
+        self, folder: Path, recipe: CheckpointRecipe, flush: Callable[[int], Mapping[str, int]] = _no_tables
     ) -> None:
         self._folder, self._recipe, self._flush = folder / "checkpoints", recipe, flush
         self._last = time.monotonic()
@@ -86,7 +90,7 @@ class Checkpointer:
             folder cannot be written.
         """
         # First, as the note promises these rows: without them on disk the checkpoint would be refused.
-        rows = dict(self._flush())
+        rows = dict(self._flush(snapshot.round))
         self._folder.mkdir(exist_ok=True)
         arrays = _Arrays()
         tree = {

@@ -30,10 +30,13 @@ class Records(Mapping[int, ClientRecord]):
 
     Args:
         found: the records of a checkpoint; None: no client was sampled yet.
+
+    Attributes:
+        round: the round that began last; 0 before the first.
     """
 
     def __init__(self, found: Mapping[int, ClientRecord] | None = None) -> None:
-        self._records = dict(found or {})
+        self._records, self.round = dict(found or {}), 0
         # Old values of what the last two rounds changed. Two, as a run that is stopped while a round is
         # still being evaluated also undoes that round.
         self._before: list[dict[int, ClientRecord | None]] = [{}, {}]
@@ -53,9 +56,10 @@ class Records(Mapping[int, ClientRecord]):
         self._before[-1].setdefault(client, self._records.get(client))
         self._records[client] = record
 
-    def begin(self) -> None:
+    def begin(self, round_index: int) -> None:
         """Mark the start of a round. `undo` can then undo this round and the one before it."""
         self._before = [self._before[-1], {}]
+        self.round = round_index
 
     def undo(self) -> None:
         """Restore the records as of the last `begin`; called again, as of the one before it."""

@@ -1,14 +1,43 @@
-"""A round's rows for the tables of rounds and hosts."""
+"""What a round leaves for the results: its rows of the tables of rounds and hosts, and who writes them."""
 
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from cluster.server.traffic import Traffic
-from rayfed_kd.protocol import ServerContext
+from rayfed_kd.protocol import ServerContext, Shown
 
 Rows = list[dict[str, Any]]
+
+
+@dataclass
+class RoundRecord:
+    """The results of one round.
+
+    Attributes:
+        round: the round's number, from 1.
+        tables: table -> its rows.
+        shown: name -> what `Method.shown` gives to draw.
+    """
+
+    round: int
+    tables: dict[str, Rows]
+    shown: Mapping[str, Shown] = field(default_factory=dict)
+
+
+class Recorder(Protocol):
+    """Writes a run's results."""
+
+    def record(self, record: RoundRecord) -> None:
+        """Called after each round, in order."""
+        ...
+
+    def close(self, status: str) -> dict[str, Any]:
+        """Write the remaining rows and return the summary. `status`: finished, interrupted or failed."""
+        ...
 
 
 def _round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[str, Any]:

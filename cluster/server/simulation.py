@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,11 +20,11 @@ from cluster.server.event_queue import EventQueue
 from cluster.server.grouping import Grouping
 from cluster.server.observed_clients import ObservedClients
 from cluster.server.poisoning import Poisoning
-from cluster.server.round_tables import Rows, _host_rows, _round_row
+from cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
 from cluster.server.run_state import RunState
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Evaluable, ServerContext, Shown
+from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.state_packing import UnstorableError, pack
 from rayfed_kd.setting.setting import Setting
 
@@ -33,33 +33,6 @@ GRACE_S = 5.0  # how long a stopped run waits for its last evaluation
 
 class StoppedError(RunError):
     """The user stopped the run."""
-
-
-@dataclass
-class RoundRecord:
-    """The results of one round.
-
-    Attributes:
-        round: the round's number, from 1.
-        tables: table -> its rows.
-        shown: name -> what `Method.shown` gives to draw.
-    """
-
-    round: int
-    tables: dict[str, Rows]
-    shown: Mapping[str, Shown] = field(default_factory=dict)
-
-
-class Recorder(Protocol):
-    """Writes a run's results."""
-
-    def record(self, record: RoundRecord) -> None:
-        """Called after each round, in order."""
-        ...
-
-    def close(self, status: str) -> dict[str, Any]:
-        """Write the remaining rows and return the summary. `status`: finished, interrupted or failed."""
-        ...
 
 
 @dataclass
@@ -111,39 +84,52 @@ class Simulation:
         Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
         """
         start = self.begin(start)
-        server, earlier = start.server, start
         if start.round == self.setting.recipe.rounds:  # it was killed after its last round, before its end
-            self.models = self.setting.method.evaluated(server)
-        for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
-            # `before.records` is the live mapping, not a copy: `undo` below restores it for the checkpoint.
-            before = self.snapshot(round_index - 1, server)
-            self.run_state.records.begin()
-            try:
+            self.models = self.setting.method.evaluated(start.server)
+        # The run before its last complete round, and after it. One assignment a round, as Ctrl-C in a run
+        # without Ray may come between any two.
+        known = start, start
+        try:
+            for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
+                self.run_state.records.begin(round_index)
                 if self._stopping:
                     raise StoppedError(f"stopped after round {round_index - 1}")
-                server = self.round(round_index, server)
-            except (StoppedError, KeyboardInterrupt):
-                self.run_state.records.undo()
-                if not self._settled(GRACE_S):  # the round before has no rows yet, so it must run again
-                    self.run_state.records.undo()
-                    before = earlier
-                self._save(before)
-                raise
-            except Exception:
-                # The round before still gets its rows; this round's own error is the one to report.
-                with suppress(Exception):
-                    self._settled(GRACE_S)
-                raise
-            earlier, last = before, round_index == self.setting.recipe.rounds
-            # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
-            if last or (self.checkpointer is not None and self.checkpointer.due(round_index)):
-                self._settled()
-                after = self.snapshot(round_index, server)
-                try:
-                    self._save(after)
-                except KeyboardInterrupt:  # Ctrl-C in a run without Ray cut this checkpoint short
-                    self._save(after)
-                    raise
+                server = self._round_or_error(round_index, known[1].server)
+                known = known[1], self.snapshot(round_index, server)
+                last = round_index == self.setting.recipe.rounds
+                # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
+                if last or (self.checkpointer is not None and self.checkpointer.due(round_index)):
+                    self._settled()
+                    self._save(known[1])
+        except (StoppedError, KeyboardInterrupt):
+            self._end_early(*known)
+            raise
+
+    def _round_or_error(self, round_index: int, server: Any) -> Any:
+        try:
+            return self.round(round_index, server)
+        except StoppedError:
+            raise
+        except Exception:
+            # The round before still gets its rows; this round's own error is the one to report.
+            with suppress(Exception):
+                self._settled(GRACE_S)
+            raise
+
+    def _end_early(self, before: Snapshot, after: Snapshot) -> None:
+        """Save the newest round that is complete and recorded.
+
+        Args:
+            before, after: the run before and after its last complete round; of a later round, which may be
+                under way, the records' changes are undone.
+        """
+        records = self.run_state.records
+        if records.round > after.round:
+            records.undo()
+        if not self._settled(GRACE_S):  # the last complete round has no rows yet, so it must run again
+            records.undo()
+            after = before
+        self._save(after)
 
     def begin(self, start: Snapshot | None = None) -> Snapshot:
         """Prepare `run_state` from a snapshot, whose unanswered dispatches are sent again, or afresh.

@@ -94,18 +94,20 @@ class RunRecorder:
         for name, shown in record.shown.items():
             self._in_background(self._draw_shown, record.round, name, shown)
 
-    def flush(self) -> dict[str, int]:
+    def flush(self, until_round: int) -> dict[str, int]:
         """Wait until all pictures and TensorBoard's rows so far are written.
 
         A checkpoint comes after it: a run that is resumed from there repeats no earlier round, so it could
         not draw a missing picture.
 
-        Returns: table -> how many rows it has.
+        Args:
+            until_round: the checkpoint's; a later round that was interrupted may have rows already.
+        Returns: table -> how many rows it has of rounds up to that one.
         """
         wait(self._pending)
         if self._writer is not None:
             self._writer.flush()
-        return self._tables.row_counts()
+        return self._tables.row_counts(until_round)
 
     def close(self, status: str) -> dict[str, Any]:
         """Write the last pictures and summary.json.

@@ -53,9 +53,12 @@ class TableWriter:
             _tidy(folder / name)
         self._rows = {name: _rows_by_round(folder, name) for name in SCHEMAS}
 
-    def row_counts(self) -> dict[str, int]:
-        """Table -> how many rows it has so far."""
-        return {name: sum(by_round.values()) for name, by_round in self._rows.items()}
+    def row_counts(self, until_round: int) -> dict[str, int]:
+        """Table -> how many rows it has of rounds up to this one."""
+        return {
+            name: sum(count for index, count in by_round.items() if index <= until_round)
+            for name, by_round in self._rows.items()
+        }
 
     def write(self, round_index: int, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Write a round's rows, one part per table. A part of the same round is replaced.

@@ -11,7 +11,8 @@ from cluster.engine.calls import StepCall, StepResult
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.checkpoints import Checkpointer, Snapshot
-from cluster.server.simulation import RoundRecord, Simulation
+from cluster.server.round_tables import RoundRecord
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import shared_vectors
 from rayfed_kd.protocol.state_packing import UnstorableError

@@ -1,8 +1,10 @@
 """Checkpoints: what they hold, what damages them, and that a resumed run is the undisturbed one."""
 
+import itertools
 import json
 import math
 import shutil
+import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -22,6 +24,7 @@ from cluster.engine.calls import Held
 from cluster.engine.host import Host
 from cluster.server.checkpoints import FORMAT, Checkpointer, Snapshot
 from cluster.server.client_records import ClientRecord
+from cluster.server.simulation import Simulation
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.runs import run_each
@@ -32,6 +35,7 @@ from rayfed_kd.protocol import PartRef
 from rayfed_kd.protocol.state_packing import pack, unpack
 from rayfed_kd.recipe.schema import CheckpointRecipe
 from rayfed_kd.results.recorder import RunRecorder
+from rayfed_kd.results.tables import read_table
 from rayfed_kd.toolbox.slots import Slots
 
 RECIPE = {
@@ -47,8 +51,8 @@ def recipe(method="fedkf"):
     return small_recipe(RECIPE, method, **({"track_oca": True} if method == "fedavg" else {}))
 
 
-def run(folder, *overrides, method="fedkf"):
-    return rayfed_kd.run(recipe(method), [f"results.folder={folder}", *overrides], local=True)
+def run(folder, *overrides, method="fedkf", **listeners):
+    return rayfed_kd.run(recipe(method), [f"results.folder={folder}", *overrides], local=True, **listeners)
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +216,66 @@ def interrupted(folder, monkeypatch, at_step, method):
         patch.setattr(Host, "step", step)
         with pytest.raises(KeyboardInterrupt):
             run(folder, method=method)
+
+
+@pytest.mark.parametrize("every", [1, 100])
+@pytest.mark.parametrize("at_round", [1, 2])
+def test_run_stopped_while_a_rounds_line_is_printed_goes_on_from_a_whole_checkpoint(
+    at_round, every, undisturbed, tmp_path
+):
+    """The round has its rows already, and is not complete: the checkpoint of the one before is good."""
+
+    def pressed(event):
+        if event["round"] == at_round:
+            raise KeyboardInterrupt
+
+    told = []
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", f"checkpoint.every={every}", on_event=pressed)
+    restart = at_round == 1  # no round is complete, so there is no checkpoint
+    resumed = rayfed_kd.resume(tmp_path / "cut", restart=restart, local=True, tell=told.append)
+    assert_same_run(resumed, undisturbed("fedkf"))
+    assert not [line for line in told if "cannot be used" in line]
+
+
+def interrupt_at(count, wanted):
+    """A trace function that raises KeyboardInterrupt at the `count`-th line of the functions `wanted`."""
+    seen = [0]
+
+    def lines(frame, event, _):
+        if event == "line":
+            seen[0] += 1
+            if seen[0] == count:
+                raise KeyboardInterrupt
+        return lines
+
+    return lambda frame, event, _: lines if frame.f_code in wanted else None
+
+
+LOOP = [getattr(Simulation, name).__code__ for name in ("run", "_round_or_error", "_save", "_settled")]
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_line_of_the_loop_loses_no_complete_round(undisturbed, tmp_path):
+    """Each line of the loop in each round, until a run ends by itself."""
+    expected = undisturbed("fedkf")
+    for count in itertools.count(12):  # within the first round, as no checkpoint comes before it
+        folder = tmp_path / str(count)
+        sys.settrace(interrupt_at(count, LOOP))
+        try:
+            run(folder)
+        except KeyboardInterrupt:
+            sys.settrace(None)
+        else:
+            break
+        finally:
+            sys.settrace(None)
+        told = []
+        recorded = read_table(folder, "rounds").num_rows
+        resumed = rayfed_kd.resume(folder, restart=recorded <= 1, local=True, tell=told.append)
+        assert_same_run(resumed, expected)
+        assert not [line for line in told if "cannot be used" in line], count
+    assert count > 30
 
 
 # What is interrupted where matters little to a method: `check_method` resumes each after its first round.

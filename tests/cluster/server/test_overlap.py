@@ -160,9 +160,9 @@ def test_stop_saves_the_round_before_and_nothing_before_the_first(stopped_in):
 
 def test_two_rounds_of_records_can_be_taken_back():
     records = Records({0: ClientRecord(1)})
-    records.begin()
+    records.begin(1)
     records.put(0, ClientRecord(2))
-    records.begin()
+    records.begin(1)
     records.put(0, ClientRecord(3))
     records.put(1, ClientRecord(1))
     records.undo()

@@ -21,7 +21,7 @@ def drawn(tmp_path):
         recorder._begin_drawing()
         shown = Distribution({name: torch.tensor(values) for name, values in series.items()}, "weights")
         recorder._in_background(recorder._draw_shown, 1, "spread", shown)
-        recorder.flush()
+        recorder.flush(1)
         for picture in recorder._pending:
             picture.result()
         return sorted(path.name for path in (tmp_path / "figures").glob("spread*"))
