@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rayfed_kd.comparison.checking import resolve_recipes
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import read_curves
-from rayfed_kd.comparison.planning import PlannedRun, plan_runs
+from rayfed_kd.comparison.planning import PlannedRun, finished_seeds, plan_runs
 from rayfed_kd.comparison.row_notes import row_notes
-from rayfed_kd.comparison.studies import Study
+from rayfed_kd.comparison.studies import Study, in_words
 from rayfed_kd.errors import naming
 
 
@@ -40,4 +41,16 @@ def compare(
     if missing:
         run(missing)
     recipes_by_label = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
-    return Comparison(study, read_curves(planned), row_notes(study, recipes_by_label))
+    notes = [*row_notes(study, recipes_by_label), *_other_seeds(study)]
+    return Comparison(study, read_curves(planned), notes)
+
+
+def _other_seeds(study: Study) -> list[str]:
+    """A sentence on seeds that every row has run with, and that the table leaves out."""
+    folder = Path(study.folder)
+    finished = set[int].intersection(*(finished_seeds(folder, label) for label in study.labels))
+    others = sorted(finished - set(study.seeds))
+    if not others:
+        return []
+    listed = in_words(map(str, others))
+    return [f"the folder has runs of all rows with seeds {listed}, too: --add-seeds 0 shows them"]

@@ -40,9 +40,7 @@ def row_name(comparison: Comparison, row: Row) -> str:
 def header(comparison: Comparison) -> list[str]:
     """The table's column titles, the rows' names first."""
     headline = TITLES[comparison.headline()]
-    # A short run has fewer evaluations than the study averages: the title says what there is.
-    evaluations = max(len(curve.values) for curve in comparison.curves.values())
-    averaged = min(comparison.study.last, evaluations)
+    averaged = _averaged(comparison)
     columns = ["run", *(TITLES[metric] for metric in comparison.metrics())]
     columns += [f"{headline}, best", f"{headline}, mean of last {averaged} evaluations"]
     if _has_differences(comparison):
@@ -55,6 +53,15 @@ def header(comparison: Comparison) -> list[str]:
         if comparison.has_clock():
             columns.append("simulated s to target")
     return columns
+
+
+def _averaged(comparison: Comparison) -> int:
+    """How many evaluations "mean of last" is of: a short run has fewer than the study averages."""
+    return min(comparison.study.last, _evaluations(comparison))
+
+
+def _evaluations(comparison: Comparison) -> int:
+    return max(len(curve.values) for curve in comparison.curves.values())
 
 
 def cells(comparison: Comparison) -> list[list[str]]:
@@ -145,9 +152,12 @@ def _difference_notes(comparison: Comparison) -> list[str]:
         return []
     headline = TITLES[comparison.headline()]
     notes = [
-        f"difference: {headline}, mean of last, less that of {_baseline_label(comparison)} with the same "
-        "seed; the interval is Student's t of the mean over seeds, each row by itself; undecided: it holds 0"
+        f"difference: {headline}, mean of last {_averaged(comparison)} evaluations, less that of "
+        f"{_baseline_label(comparison)} with the same seed; the interval is Student's t of the mean over "
+        "seeds, each row by itself; undecided: it holds 0"
     ]
+    if _averaged(comparison) == _evaluations(comparison) > 1:
+        notes.append("these are all evaluations of a run, from its first on; a study's `last` takes fewer")
     advice = []
     for row in comparison.rows():
         difference = comparison.difference(row)

@@ -130,7 +130,9 @@ class SamplingRecipe(Strict):
     @model_validator(mode="after")
     def _one_of_two(self) -> SamplingRecipe:
         if (self.fraction is None) == (self.count is None):
-            raise ValueError("give exactly one of fraction and count")
+            raise ValueError(
+                "give exactly one of fraction and count; sampling={count: 5} takes the place of a fraction"
+            )
         return self
 
 
@@ -338,6 +340,20 @@ class Recipe(Strict):
                 f"sampling.fraction = {fraction:g} of partition.clients = {clients} "
                 f"is {fraction * clients:g} clients a round; expected 1 or more"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _warmup_ends(self) -> Recipe:
+        rates = self.local.lr_schedule
+        for name, schedule, length in (
+            ("rounds", rates and rates.rounds, self.rounds),
+            ("epochs", rates and rates.epochs, self.local.epochs),
+        ):
+            if schedule and schedule.warmup >= length:
+                raise ValueError(
+                    f"local.lr_schedule.{name}.warmup = {schedule.warmup}: the rate would rise to the end; "
+                    f"expected fewer than the {name}, {length}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -4,9 +4,10 @@ import math
 
 import pyarrow.parquet as pq
 import pytest
-from known_comparison import compared
+from known_comparison import compared, run_locally
 
 from rayfed_kd.comparison.checking import check_study
+from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.differences import Difference, paired_difference, student_t
@@ -150,3 +151,18 @@ def test_row_that_is_none_is_refused_before_the_first_run(study, key, value, mes
     content = study.model_dump() | {key: [value] if key == "claims" else value}
     with pytest.raises(RecipeError, match=message):
         check_study(type(study).model_validate(content))
+
+
+def test_seeds_that_the_table_leaves_out_are_named(study):
+    run = run_locally()
+    more = study.model_copy(update={"seeds": [1, 2, 3]})
+    compare(more, run=run)
+    assert compare(study, run=run).notes[-1] == (
+        "the folder has runs of all rows with seeds 3, too: --add-seeds 0 shows them"
+    )
+    assert not [note for note in compare(more, run=run).notes if "--add-seeds" in note]
+
+
+def test_mean_over_a_whole_run_is_said_to_be_one():
+    assert any("all evaluations of a run" in remark for remark in remarks(compared(last=3)))
+    assert not any("all evaluations of a run" in remark for remark in remarks(compared(last=2)))

@@ -108,6 +108,11 @@ BAD = [
     ("rounds=ten", "rounds = 'ten': expected a whole number (rounds, T)."),
     ("rounds=1.5", "rounds = 1.5: expected a whole number"),
     ("sampling={fraction: 0.5, count: 2}", "sampling: give exactly one of fraction and count"),
+    ("sampling.count=2", "sampling={count: 5} takes the place of a fraction"),
+    (
+        "local.lr_schedule={rounds: {name: cosine, warmup: 10}}",
+        "local.lr_schedule.rounds.warmup = 10: the rate would rise to the end; expected fewer than",
+    ),
     ("sampling={count: 9}", "sampling.count = 9: more than partition.clients = 4"),
     ("sampling.fraction=0.1", "sampling.fraction = 0.1 of partition.clients = 4 is 0.4 clients a round"),
     ("sampling.fraction=0", "sampling.fraction = 0: expected a number above 0 (share of the clients, C)."),
