@@ -388,7 +388,7 @@ def white_dot() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def search_in_process(search: Any, concurrent: int | None, address: str | None, tell: Any) -> None:
+def search_in_process(search: Any, concurrent: int | None, address: str | None, tell: Any, work: Any) -> None:
     """A search's trials one after another, with the parts of Ray Tune's side that write."""
     from cluster.ray_backend import placement
     from rayfed_kd.experiment.engines import InProcess
