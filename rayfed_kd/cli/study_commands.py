@@ -61,7 +61,7 @@ def compare(
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
     """
-    from rayfed_kd.comparison.checking import check_data, check_study
+    from rayfed_kd.comparison.checking import check_studies
     from rayfed_kd.comparison.compare import compare_study
     from rayfed_kd.comparison.study_selection import select_studies
     from rayfed_kd.results.study_console import shown_work
@@ -69,14 +69,10 @@ def compare(
     overrides = [word for word in configs if "=" in word and word != QUICK]
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
         raise RecipeError(f"{wrong}: expected {QUICK}, or nothing")
-    if selection["seeds"] is not None and selection["add_seeds"] is not None:
-        raise RecipeError("--seeds and --add-seeds: expected one of them")
     sources = [word for word in configs if "=" not in word]
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
     with interruptions.resumed_by("the same compare command again"):
-        for study in studies:  # all tables, before the first one's runs take hours
-            check_study(study)
-            check_data(study)
+        check_studies(studies)
         for study in studies:
             with shown_work("runs") as console:
                 result = compare_study(

@@ -16,6 +16,17 @@ from rayfed_kd.recipe.schema import Recipe
 NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
 
 
+def check_studies(studies: Sequence[Study]) -> None:
+    """Check all tables of a study, before the first one's runs take hours.
+
+    Raises:
+        RecipeError, DataError: as `check_study` and `check_data`.
+    """
+    for study in studies:
+        check_study(study)
+        check_data(study)
+
+
 def check_study(study: Study) -> None:
     """Check that `compare` would start the study.
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.comparison.checking import check_data, check_study
+from rayfed_kd.comparison.checking import check_studies
 from rayfed_kd.comparison.comparing import compare as compare_runs
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.runs import run_each
@@ -117,9 +117,7 @@ def compare(
         only=only,
         without=without,
     )
-    for one in studies:  # all tables, before the first one's runs take hours
-        check_study(one)
-        check_data(one)
+    check_studies(studies)
     return [compare_study(one, local=local, jobs=jobs, address=address, tell=tell) for one in studies]
 
 

@@ -48,6 +48,8 @@ def select_studies(
     Raises:
         RecipeError: there is no such file, row, table or quick version, or no row is left.
     """
+    if seeds is not None and add_seeds is not None:
+        raise RecipeError("--seeds and --add-seeds: expected one of them")
     if not sources:
         raise RecipeError("compare: expected a study file or at least one recipe beside the changes")
     if isinstance(sources, Mapping) and "runs" in sources:

@@ -21,6 +21,10 @@ def find_data(recipe: Recipe) -> None:
     Raises: DataError if it is missing; RecipeError if a fraction is left that was chosen for other data.
     """
     find_source(recipe.data.name, _data_folder(recipe), recipe.data.options)
+    _check_fraction(recipe)
+
+
+def _check_fraction(recipe: Recipe) -> None:
     if recipe.fraction_fault:
         raise RecipeError(recipe.fraction_fault)
 
@@ -34,7 +38,7 @@ def load_data(recipe: Recipe) -> Dataset:
 
     Raises: DataError if it is missing or damaged, RecipeError if it does not fit the recipe.
     """
-    find_data(recipe)
+    _check_fraction(recipe)
     dataset = load_dataset(recipe.data.name, _data_folder(recipe), recipe.data.fraction, recipe.data.options)
     check_augmentation(recipe.data.augment, dataset.shape)
     if recipe.partition.test == "official" and dataset.test is None:

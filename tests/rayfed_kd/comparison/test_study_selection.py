@@ -221,3 +221,8 @@ def _seeds(path, **selection):
     selected = select_studies([str(path)], **selection)
     assert len({tuple(study.seeds) for study in selected}) == 1
     return list(selected[0].seeds)
+
+
+def test_seeds_and_further_seeds_are_refused_together(tables):
+    with pytest.raises(RecipeError, match="--seeds and --add-seeds: expected one of them"):
+        select_studies([str(tables)], seeds=2, add_seeds=1)
