@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rayfed_kd.cli.options import ADDRESS, ENGINE, LOCAL, OVERRIDES, RECIPE, UserPath
+from rayfed_kd.cli.options import ADDRESS, ENGINE, ESTIMATE, LOCAL, OVERRIDES, RECIPE, UserPath
 
 if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
@@ -22,13 +22,27 @@ if TYPE_CHECKING:
 @LOCAL
 @ENGINE
 @ADDRESS
+@ESTIMATE
 def run(
-    recipe: str, overrides: tuple[str, ...], local: bool, engine: str | None, address: str | None
+    recipe: str,
+    overrides: tuple[str, ...],
+    local: bool,
+    engine: str | None,
+    address: str | None,
+    *,
+    only_estimated: bool,
 ) -> None:
     """Run RECIPE: a YAML file, or a name that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes a key of the recipe, as method.gamma=0.5 or rounds=20.
+
+    --estimate measures two short rounds in this process, on parts of the data.
     """
+    if only_estimated:
+        from rayfed_kd.experiment.estimating import estimate
+
+        click.echo(estimate(recipe, overrides, tell=lambda line: click.echo(line, err=True)))
+        return
     from rayfed_kd.experiment.running import run as run_recipe
 
     def start(console: RunConsole) -> Result:
