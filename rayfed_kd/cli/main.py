@@ -54,6 +54,14 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+def _name_the_form(error: click.ClickException) -> None:
+    """Add how a recipe's key is written, where somebody took it for an option, as other tools have it."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return
+    if {"overrides", "configs"} & {parameter.name for parameter in error.ctx.command.params}:
+        error.message += f" Keys of a recipe are written as {error.option_name.lstrip('-')}=VALUE."
+
+
 def _exit_code(interruptions: Interruptions) -> int:
     try:
         code: Any = commands.main(standalone_mode=False, obj=interruptions)
@@ -62,6 +70,7 @@ def _exit_code(interruptions: Interruptions) -> int:
     except KeyboardInterrupt as stop:
         return interruptions.end(stop.args)
     except click.ClickException as error:
+        _name_the_form(error)
         error.show()
         return error.exit_code
     except RayfedError as error:
