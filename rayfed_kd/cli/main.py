@@ -54,12 +54,13 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _name_the_form(error: click.ClickException) -> None:
-    """Add how a recipe's key is written, where somebody took it for an option, as other tools have it."""
+def _says_how_keys_are_written(error: click.ClickException) -> str:
+    """A line for who took a recipe's key for an option, as other tools have it; "" for all else."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return
-    if {"overrides", "configs"} & {parameter.name for parameter in error.ctx.command.params}:
-        error.message += f" Keys of a recipe are written as {error.option_name.lstrip('-')}=VALUE."
+        return ""
+    if not {"overrides", "configs"} & {parameter.name for parameter in error.ctx.command.params}:
+        return ""
+    return f"Keys of a recipe are written as {error.option_name.lstrip('-')}=VALUE."
 
 
 def _exit_code(interruptions: Interruptions) -> int:
@@ -70,8 +71,9 @@ def _exit_code(interruptions: Interruptions) -> int:
     except KeyboardInterrupt as stop:
         return interruptions.end(stop.args)
     except click.ClickException as error:
-        _name_the_form(error)
         error.show()
+        if line := _says_how_keys_are_written(error):
+            click.echo(line, err=True)
         return error.exit_code
     except RayfedError as error:
         click.echo(f"error: {error}", err=True)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RecipeError, nearest, shown
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.files import atomic_write, remove_unfinished, tensors_written_aside, writing, written_aside
+from rayfed_kd.files import (
+    atomic_write,
+    no_folder,
+    remove_unfinished,
+    tensors_written_aside,
+    writing,
+    written_aside,
+)
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 
@@ -85,6 +92,10 @@ def read_model(folder: str | Path, model: str, client: int | None = None) -> Sto
     from rayfed_kd.protocol import Evaluated, Personal
 
     folder = Path(folder).resolve()
+    if not folder.is_dir():
+        raise no_folder(folder)
+    if not (folder / CONFIG).is_file():
+        raise RecipeError(f"{folder} holds no run: there is no {CONFIG}; expected a run's folder")
     prepared = prepare(folder / CONFIG)
     setting, warned = prepared.setting, list[str]()
     host = Host(setting)

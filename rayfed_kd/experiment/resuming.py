@@ -84,9 +84,13 @@ def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> 
     if not config.is_file():
         if not folder.is_dir():
             raise no_folder(folder)
+        runs = any(folder.glob("*/config.yaml")) or any(folder.glob("*/*/config.yaml"))
         raise RecipeError(
-            f"{folder} holds no run: there is no config.yaml. If a run was cut off before it had begun, the "
-            "command that started it works again"
+            f"{folder} holds no run itself, but runs below it. A comparison goes on with its compare command, "
+            "a search with its tune command and --resume"
+            if runs
+            else f"{folder} holds no run: there is no config.yaml. If a run was cut off before it had begun, "
+            "the command that started it works again"
         )
     begun, recipe = load_recipe(config), load_recipe(config, [*overrides, f"results.folder={folder}"])
     before, after = begun.model_dump(), recipe.model_dump()

@@ -38,6 +38,8 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
         method = _method_name(raw)
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
+        if "space" in raw and "method" not in raw:
+            raise RecipeError("this is a search space: rayfed-kd tune RECIPE --space takes it")
         before = raw
         for override in overrides:
             raw = overridden(raw, override)

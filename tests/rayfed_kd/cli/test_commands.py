@@ -53,7 +53,7 @@ def test_commands_are_those_of_all_modules():
 def test_recipe_key_written_as_an_option_is_answered_with_its_form():
     done = run_command("run", "quickstart", "--rounds", "3")
     assert done.returncode == 2
-    assert "No such option '--rounds'. Keys of a recipe are written as rounds=VALUE." in done.stderr
+    assert "No such option '--rounds'.\nKeys of a recipe are written as rounds=VALUE." in done.stderr
     assert "VALUE" not in run_command("report", "--rounds", "3").stderr
 
 

@@ -199,6 +199,12 @@ def test_runs_folder_in_place_of_a_recipe_is_told(tmp_path):
         prepare(tmp_path)
 
 
+def test_search_space_in_place_of_a_recipe_is_told(tmp_path):
+    (tmp_path / "space.yaml").write_text("space: {method.gamma: {uniform: [0, 1]}}")
+    with pytest.raises(RayfedError, match="this is a search space: rayfed-kd tune RECIPE --space takes it"):
+        prepare(tmp_path / "space.yaml")
+
+
 def test_recipe_that_is_no_yaml_is_told(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("method: {name: [")
