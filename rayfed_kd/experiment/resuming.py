@@ -86,8 +86,8 @@ def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> 
             raise no_folder(folder)
         runs = any(folder.glob("*/config.yaml")) or any(folder.glob("*/*/config.yaml"))
         raise RecipeError(
-            f"{folder} holds no run itself, but runs below it. A comparison goes on with its compare command, "
-            "a search with its tune command and --resume"
+            f"{folder} holds no run itself, but runs below it. A comparison goes on with its compare "
+            "command, a search with its tune command and --resume"
             if runs
             else f"{folder} holds no run: there is no config.yaml. If a run was cut off before it had begun, "
             "the command that started it works again"

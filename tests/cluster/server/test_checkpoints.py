@@ -463,7 +463,7 @@ def test_partition_that_is_another_now_is_refused(tmp_path):
 def test_folder_without_a_run_is_told(tmp_path):
     with pytest.raises(RecipeError, match="holds no run"):
         rayfed_kd.resume(tmp_path, local=True)
-    with pytest.raises(RecipeError, match="holds no run: there is no config.yaml"):
+    with pytest.raises(RecipeError, match=r"holds no run: there is no config.yaml"):
         rayfed_kd.export(tmp_path, "aca", tmp_path / "x")
     (tmp_path / "runs" / "A-seed1").mkdir(parents=True)
     with pytest.raises(RecipeError, match=r"rums: no such folder. Did you mean .*/runs\?"):
@@ -471,7 +471,7 @@ def test_folder_without_a_run_is_told(tmp_path):
     (tmp_path / "runs" / "A-seed1" / "config.yaml").touch()
     with pytest.raises(RecipeError, match="holds no run itself, but runs below it"):
         rayfed_kd.resume(tmp_path / "runs", local=True)
-    with pytest.raises(RecipeError, match="config.yaml is a file; expected a folder"):
+    with pytest.raises(RecipeError, match=r"config.yaml is a file; expected a folder"):
         rayfed_kd.resume(tmp_path / "runs" / "A-seed1" / "config.yaml", local=True)
 
 
