@@ -210,8 +210,7 @@ class _Update:
 
     def __init__(self, stack: StackedModules, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers, first = optimizers, optimizers[0]
-        self._rule = first.rule
-        parameters = stack.storage[:, : stack.gradients.shape[1]][:, first.part]
+        self._rule, parameters = first.rule, stack.storage[:, : stack.gradients.shape[1]][:, first.part]
         self._parameters, self._gradients = list(parameters), list(stack.gradients[:, first.part])
         self._moments = [own.state() for own in optimizers] if first.begun else self._fresh(parameters)
         self._steps, self._paced = [own.steps for own in optimizers], any(own.paced for own in optimizers)
@@ -242,8 +241,8 @@ class _Update:
         if not self._paced:
             return {1.0: range(len(places))}
         rows = defaultdict[float, list[int]](list)
-        for row, place in enumerate(places):
-            rows[self._optimizers[place].factor_at(self._steps[place])].append(row)
+        for row, factor in enumerate(self._optimizers[k].factor_at(self._steps[k]) for k in places):
+            rows[factor].append(row)
         return rows
 
     def hand_back(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rayfed_kd.cli.interruption import Interruptions
-from rayfed_kd.cli.options import ADDRESS, ENGINE, LOCAL, OVERRIDES, RECIPE, UserPath
+from rayfed_kd.cli.options import ADDRESS, ENGINE, ESTIMATE, LOCAL, OVERRIDES, RECIPE, UserPath
 
 if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @LOCAL
 @ENGINE
 @ADDRESS
+@ESTIMATE
 @click.pass_obj
 def run(
     interruptions: Interruptions,
@@ -33,11 +34,19 @@ def run(
     local: bool,
     engine: str | None,
     address: str | None,
+    only_estimated: bool,
 ) -> None:
     """Run RECIPE: a YAML file, or a name that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes a key of the recipe, as method.gamma=0.5 or rounds=20.
+
+    --estimate measures two short rounds in this process, on parts of the data.
     """
+    if only_estimated:
+        from rayfed_kd.experiment.estimating import estimate
+
+        click.echo(estimate(recipe, overrides, tell=lambda line: click.echo(line, err=True)))
+        return
     from rayfed_kd.experiment.running import run as run_recipe
 
     def start(console: RunConsole) -> Result:
