@@ -25,6 +25,7 @@ from rayfed_kd.reporting.pictures import (
 )
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table, series_looks, series_name
+from rayfed_kd.results.model_names import model_notes
 from rayfed_kd.results.partition_figures import MOST_CLIENTS
 from rayfed_kd.results.summary import HEADLINES, LAST, METRICS
 from rayfed_kd.results.summary_table import untested_text
@@ -65,6 +66,7 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
             "Best: all metrics of a model in one round, the first in which its accuracy on the official test "
             "part, else AMP, is largest.",
             *(["Curves: the mean over seeds, and a band of one sample deviation."] if _seeded(runs) else []),
+            *(f"{line}." for line in model_notes(row[1] for row in rows)),
             *_untested_notes(runs),
         ],
         [Table("Last, best, mean", header, rows, left=3)],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from rayfed_kd.errors import RecipeError, nearest, shown
+
 CONFIG = "config.yaml"  # the recipe; a folder without it holds no run
 TABLES = "tables"  # the folder of tables
 
@@ -84,3 +86,15 @@ ROW_ORDER: dict[str, tuple[str, ...]] = {
     "messages": ("client", "direction", "kind"),
     "hosts": ("host",),
 }
+
+
+def check_table_name(name: str) -> None:
+    """Check that a run has a table of this name.
+
+    Raises: RecipeError naming the tables, and the nearest.
+    """
+    if name not in SCHEMAS:
+        raise RecipeError(
+            f"a run has no table {shown(name)}; there are {', '.join(SCHEMAS)}.",
+            hint=nearest(name, SCHEMAS) if isinstance(name, str) else None,
+        )
