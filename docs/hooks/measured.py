@@ -1,4 +1,4 @@
-"""Writes the tables of finished studies into docs/results.md and docs/leaderboard.md, so that nobody types them.
+"""Writes the tables of finished studies into docs/results.md and docs/leaderboard.md: nobody types them.
 
     python docs/hooks/measured.py RUNS
 

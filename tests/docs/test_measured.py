@@ -40,7 +40,8 @@ def test_wrapping_loses_no_word():
 
 @pytest.mark.parametrize("path", CLAIM_STUDIES, ids=lambda path: path.stem)
 def test_every_claim_has_a_verdict_on_the_page(path):
-    blocks = {found["study"]: found["table"] for found in measured.BLOCK.finditer(measured.PAGES[0].read_text(encoding="utf8"))}
+    page = measured.PAGES[0].read_text(encoding="utf8")
+    blocks = {found["study"]: found["table"] for found in measured.BLOCK.finditer(page)}
     for table in split_into_tables(read_study(path)):
         block = blocks[Path(table.folder).relative_to("runs").as_posix()]
         rows = [read_table_line(line) for line in block.splitlines() if line.startswith("|")]
