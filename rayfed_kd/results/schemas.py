@@ -51,6 +51,18 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("accuracy", _FLOAT),
         ]
     ),
+    "scores": pa.schema(
+        [
+            ("round", _INT),
+            ("sim_s", _FLOAT),
+            ("model", _TEXT),
+            ("metric", _TEXT),
+            ("test", _TEXT),
+            ("samples", _INT),
+            ("value", _FLOAT),
+            ("better", _TEXT),
+        ]
+    ),
     "messages": pa.schema(
         [
             ("round", _INT),
@@ -81,6 +93,7 @@ ROW_ORDER: dict[str, tuple[str, ...]] = {
     "rounds": (),
     "metrics": ("model",),
     "clients": ("client", "model"),
+    "scores": ("model", "metric", "test"),
     "messages": ("client", "direction", "kind"),
     "hosts": ("host",),
 }

@@ -15,7 +15,7 @@ def table(name, rows):
     return pa.table(columns, schema=SCHEMAS[name])
 
 
-def found(metrics, clients=()):
+def found(metrics, clients=(), scores=()):
     rounds = [{"round": r, "wall_s": 2.0 * r, "bytes_up": 10, "bytes_down": 30} for r in (1, 2)]
     messages = [
         {"round": 1, "client": 0, "direction": "up", "kind": "weights", "bytes": 10, "parts": 1},
@@ -24,6 +24,7 @@ def found(metrics, clients=()):
     ]
     tables = {"rounds": table("rounds", rounds), "messages": table("messages", messages)}
     tables |= {"metrics": table("metrics", metrics), "clients": table("clients", clients)}
+    tables["scores"] = table("scores", scores)
     return summarise(tables, "finished", 3)
 
 
