@@ -111,8 +111,18 @@ def remarks(comparison: Comparison) -> list[str]:
     study = comparison.study
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
         notes.append(f"the target's run has no {metric_title(comparison.headline())}, so there is no target")
-    notes += [*_difference_notes(comparison), *_changes_note(comparison)]
+    notes += [*_score_notes(comparison), *_difference_notes(comparison), *_changes_note(comparison)]
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
+
+
+def _score_notes(comparison: Comparison) -> list[str]:
+    """On which samples metrics that recipes name are, and of which the smaller value is the better one."""
+    names = [metric for metric in comparison.metrics() if is_score(metric)]
+    if not names:
+        return []
+    falling = [n for n in names if any(k[3] == n and c.better is min for k, c in comparison.curves.items())]
+    notes = ["official: on the official test part; local: on the clients' test parts together"]
+    return [*notes, f"smaller is better: {', '.join(falling)}"] if falling else notes
 
 
 def claim_cells(comparison: Comparison) -> list[list[str]]:

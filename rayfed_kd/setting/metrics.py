@@ -23,6 +23,7 @@ METRICS: Mapping[str, str] = {
     "calibration_error": "rayfed_kd.setting.built_in_metrics:calibration_error",
     "negative_log_likelihood": "rayfed_kd.setting.built_in_metrics:negative_log_likelihood",
 }
+TRIED = 20  # made-up samples of each class, by which metrics are tried
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,10 @@ def check_metrics(recipe: Recipe, classes: int) -> None:
     """Try every metric on made-up logits, so that one that cannot work is refused before the first round.
 
     Args:
-        classes: those of the data; every one has two of the made-up samples.
+        classes: those of the data.
     Raises: RecipeError
     """
-    labels = torch.arange(2 * classes) % classes
+    labels = torch.arange(TRIED * classes) % classes
     logits = torch.randn(len(labels), classes, generator=torch.Generator().manual_seed(0))
     for metric in make_metrics(recipe):
         tried = f"{metric.path}: {metric.name}, tried on {len(labels)} made-up samples of {classes} classes"

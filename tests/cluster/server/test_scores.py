@@ -24,12 +24,12 @@ def accuracy(logits, labels):
 
 @metric
 def undefined(logits, labels):
-    return 1.0 if len(labels) == 6 else float("nan")
+    return 1.0 if len(labels) == 60 else float("nan")
 
 
 @metric
 def failing(logits, labels):
-    assert len(labels) == 6, "seven"
+    assert len(labels) == 60, "seven"
     return 1.0
 """
 RECIPE = {
@@ -106,7 +106,7 @@ def test_logits_travel_only_where_a_metric_needs_them():
 
 
 def test_value_that_is_no_finite_number_is_told_once_and_is_none_in_the_summary():
-    """6 made-up samples pass the trial; the tested ones are others."""
+    """60 made-up samples pass the trial; the tested ones are others."""
     setting = rayfed_kd.prepare(RECIPE, ["evaluation.metrics=[own_scores:undefined]"]).setting
     told, recorder = [], Rounds()
     Simulation(setting, LocalEngine(Host(setting)), recorder, tell=told.append).run()

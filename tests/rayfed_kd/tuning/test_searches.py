@@ -61,6 +61,23 @@ def test_evaluated_models_have_their_headline_first(overrides, expected):
     assert found == (expected or {"global": ["server_accuracy"]})
 
 
+NAMED = ["evaluation.metrics=[negative_log_likelihood, {name: macro_f1, label: f1}]"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (NAMED, {"aca": ["amp", "ua", "wlp", "local_f1"], "oca": ["amp", "ua", "wlp", "local_f1"]}),
+        (
+            [*NAMED, f"data={json.dumps(SYNTHETIC)}", "partition.test=official", "method={name: standalone}"],
+            {"personal": ["ua", "amp", "wlp", "official_f1"]},
+        ),
+    ],
+)
+def test_recipes_own_metrics_may_be_searched_for_if_large_values_are_good(overrides, expected):
+    assert evaluated_metrics(prepare(RECIPE, overrides).setting) == expected
+
+
 EVALUATED = {"student": ["server_accuracy", "amp"], "teacher": ["server_accuracy", "amp"], "personal": ["ua"]}
 
 
@@ -84,6 +101,7 @@ def test_metric_is_the_headline_of_the_last_model_unless_said(asked, expected):
         ("amp", "metric 'amp': personal has ua/personal"),
         ("apm/teacher", "teacher has server_accuracy/teacher, amp/teacher. Did you mean amp?"),
         ("fm/teacher", "teacher has server_accuracy/teacher, amp/teacher"),
+        ("local_ece", "ua/personal. A search looks for large values: metrics whose smaller ones are better"),
     ],
 )
 def test_metric_that_is_not_there_is_refused_with_those_that_are(asked, message):
