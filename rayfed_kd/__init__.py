@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rayfed_kd.comparison.compare import compare
+    from rayfed_kd.experiment.estimating import estimate
     from rayfed_kd.experiment.exported_model import load
     from rayfed_kd.experiment.exporting import export
     from rayfed_kd.experiment.partitioning import partition
@@ -30,6 +31,7 @@ _MODULES = {
     "Result": "experiment.result",
     "compare": "comparison.compare",
     "data_source": "recipe.roles",
+    "estimate": "experiment.estimating",
     "export": "experiment.exporting",
     "load": "experiment.exported_model",
     "metric": "recipe.roles",
@@ -47,6 +49,7 @@ __all__ = [
     "Result",
     "compare",
     "data_source",
+    "estimate",
     "export",
     "load",
     "metric",

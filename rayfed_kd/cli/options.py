@@ -36,3 +36,9 @@ ENGINE = click.option(
 ADDRESS = click.option(
     "--address", help="HOST:PORT of a Ray cluster. Default: RAY_ADDRESS; without it a private Ray is started."
 )
+ESTIMATE = click.option(
+    "--estimate",
+    "only_estimated",
+    is_flag=True,
+    help="Say how long it would take here, and run nothing more.",
+)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rayfed_kd.cli.interruption import Interruptions
-from rayfed_kd.cli.options import ADDRESS, OVERRIDES, RECIPE, UserPath
+from rayfed_kd.cli.options import ADDRESS, ESTIMATE, OVERRIDES, RECIPE, UserPath
 from rayfed_kd.errors import RecipeError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rayfed_kd.comparison.compare import ComparisonResult
+    from rayfed_kd.comparison.studies import Study
 
 QUICK = "quick=true"
 MOST_SEEDS = 10_000  # each is a run of every row
@@ -36,6 +41,7 @@ MOST_SEEDS = 10_000  # each is a run of every row
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray. Default: as many as have room.")
 @click.option("--folder", type=UserPath(), help="Where runs and tables go. Default: the study's folder.")
 @click.option("--local", is_flag=True, help="Run in this process, one run after another, without Ray.")
+@ESTIMATE
 @ADDRESS
 @click.pass_obj
 def compare(
@@ -44,6 +50,7 @@ def compare(
     configs: tuple[str, ...],
     jobs: int | None,
     local: bool,
+    only_estimated: bool,
     address: str | None,
     **selection: Any,
 ) -> None:
@@ -60,6 +67,9 @@ def compare(
     how many seeds more would decide; --add-seeds runs them.
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
+
+    --estimate measures two short rounds of each row in this process, on parts of the data, and adds up what
+    is not finished yet.
     """
     from rayfed_kd.comparison.checking import check_studies
     from rayfed_kd.comparison.compare import compare_study
@@ -73,12 +83,40 @@ def compare(
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
     with interruptions.resumed_by("the same compare command again"):
         check_studies(studies)
+        if only_estimated:
+            _show_estimates(studies)
+            return
+        folders = []
         for study in studies:
-            with shown_work("runs") as console:
+            with shown_work("runs") as console, interruptions.calling(console.stopping):
                 result = compare_study(
                     study, local=local, jobs=jobs, address=address, tell=console.message, work=console.work
                 )
             _show_comparison(result)
+            folders.append(result.folder)
+    # A study's tables lie in one folder, and make one page.
+    _offer_report(folders[0] if len(folders) == 1 else folders[0].parent)
+
+
+def _offer_report(folder: Path) -> None:
+    """Name the command that comes next; not to a file or a program, which reads paths here."""
+    if sys.stdout.isatty():
+        click.echo(f"report: rayfed-kd report {shlex.quote(str(folder))}")
+
+
+def _show_estimates(studies: Sequence[Study]) -> None:
+    """Estimate each table, and all of them together."""
+    from rich.console import Console
+
+    from rayfed_kd.cli.listing import page_width
+    from rayfed_kd.comparison.row_estimates import estimate_rows, estimate_table, total_text
+
+    rows = []
+    for study in studies:
+        rows_of_table = estimate_rows(study, lambda line: click.echo(line, err=True))
+        page_width(Console()).print(estimate_table(study.title, rows_of_table))
+        rows += rows_of_table
+    click.echo(f"{total_text(rows)} (h:mm:ss) on one core or GPU, one run after another")
 
 
 def _show_comparison(result: ComparisonResult) -> None:
@@ -145,7 +183,11 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
     from rayfed_kd.tuning.search_result import write_search_result
     from rayfed_kd.tuning.tune import tune as search_coefficients
 
-    with interruptions.resumed_by("the same tune command with --resume"), shown_work("trials") as console:
+    with (
+        interruptions.resumed_by("the same tune command with --resume"),
+        shown_work("trials") as console,
+        interruptions.calling(console.stopping),
+    ):
         result = search_coefficients(
             recipe, overrides=overrides, tell=console.message, work=console.work, **options
         )
@@ -154,6 +196,7 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
         click.echo(line, err=True)
     for path in write_search_result(result):
         click.echo(path)
+    _offer_report(result.folder)
 
 
 @click.command()

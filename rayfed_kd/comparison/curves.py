@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rayfed_kd.results.scores import is_score, smaller_is_better, with_scores
+from rayfed_kd.results.schemas import is_score, smaller_is_better, with_scores
 from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER
 from rayfed_kd.results.tables import read_table
 

@@ -8,7 +8,7 @@ from typing import Any
 from rayfed_kd.comparison.studies import Study, TargetRun, in_words
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_line
-from rayfed_kd.results.scores import is_score
+from rayfed_kd.results.schemas import is_score
 
 # The sections of a recipe in which rows are expected to be alike; the method tells them apart.
 COMMON_SECTIONS = {"model", "partition", "local", "sampling", "rounds"}

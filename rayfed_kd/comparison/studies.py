@@ -44,12 +44,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.files import plain_folder
 from rayfed_kd.recipe.loading import overridden
 from rayfed_kd.recipe.schema import PathText
+from rayfed_kd.recipe.strict import Closed
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.results.summary import known_metric
@@ -60,11 +61,7 @@ Statistic = Literal["last", "best", "mean of last"]
 ClaimStatistic = Literal["last", "best", "mean of last", "mean of all"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class StudyRun(_Strict):
+class StudyRun(Closed):
     """One row's recipe, and what the paper calls it: for all its evaluated models, or model by model.
 
     Attributes:
@@ -103,7 +100,7 @@ class StudyRun(_Strict):
         return self.model_copy(update={"overrides": [*self.overrides, *overrides]})
 
 
-class Published(_Strict):
+class Published(Closed):
     """A paper's table, or some of its rows, and which of our numbers stands beside it.
 
     Attributes:
@@ -131,13 +128,13 @@ class Published(_Strict):
         return self.model_copy(update={"differs": joined(self.differs, difference)})
 
 
-class TargetRun(_Strict):
+class TargetRun(Closed):
     """The accuracy to reach: the best of this row, seed by seed."""
 
     run: str
 
 
-class RowModel(_Strict):
+class RowModel(Closed):
     """A row of the table: one evaluated model of a run.
 
     Attributes:
@@ -153,7 +150,7 @@ def _row_model(written: Any) -> Any:
     return {"run": written} if isinstance(written, str) else written
 
 
-class Claim(_Strict):
+class Claim(Closed):
     """A claim of a paper: one row lies above another one.
 
     Attributes:
@@ -172,7 +169,7 @@ class Claim(_Strict):
     margin: float = Field(0.0, ge=0)
 
 
-class StudyTable(_Strict):
+class StudyTable(Closed):
     """One of a study's tables.
 
     Attributes:
@@ -190,7 +187,7 @@ class StudyTable(_Strict):
     where: dict[str, Any] = {}
 
 
-class Quick(_Strict):
+class Quick(Closed):
     """A study's small version: overrides for all rows, then for single ones, after the study's own.
 
     Attributes:
@@ -210,7 +207,7 @@ class Quick(_Strict):
     differs: str = ""
 
 
-class Study(_Strict):
+class Study(Closed):
     """A study file. The example at the top of this module explains every key."""
 
     title: str = ""

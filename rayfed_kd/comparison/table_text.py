@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from rayfed_kd.comparison.comparison import MIB, STATISTICS, Comparison, JudgedClaim, Row
 from rayfed_kd.comparison.differences import MOST_SEEDS, Difference
 from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
-from rayfed_kd.results.scores import is_score
+from rayfed_kd.results.model_names import model_notes
+from rayfed_kd.results.schemas import is_score
 from rayfed_kd.results.summary import HEADLINES
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
@@ -112,7 +113,10 @@ def remarks(comparison: Comparison) -> list[str]:
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
         notes.append(f"the target's run has no {metric_title(comparison.headline())}, so there is no target")
     notes += [*_score_notes(comparison), *_difference_notes(comparison), *_changes_note(comparison)]
-    return [f"{note[0].upper()}{note[1:]}." for note in notes]
+    # A study may give models names of its own.
+    names = {model for _, model in comparison.rows() if model not in study.models}
+    legend = model_notes(names) if {"aca", "global"} <= names else []
+    return [*(f"{note[0].upper()}{note[1:]}." for note in notes), *(f"{line}." for line in legend)]
 
 
 def _score_notes(comparison: Comparison) -> list[str]:

@@ -48,10 +48,11 @@ class Result:
             name: rounds, metrics, clients, scores, messages or hosts.
 
         Raises:
-            KeyError: there is no such table.
+            RecipeError: there is no such table.
         """
-        if name not in self.tables:
-            raise KeyError(f"no table {name}; there are {', '.join(self.tables)}")
+        from rayfed_kd.results.schemas import check_table_name
+
+        check_table_name(name)
         return self.tables[name]
 
     def to_pandas(self, name: str = "metrics") -> Any:
@@ -61,7 +62,7 @@ class Result:
             name: rounds, metrics, clients, scores, messages or hosts.
 
         Raises:
-            KeyError: there is no such table.
+            RecipeError: there is no such table.
             ImportError: pandas is not installed; rayfed-kd itself does not need it.
         """
         table = self.table(name)

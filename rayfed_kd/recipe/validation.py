@@ -11,8 +11,19 @@ from pydantic import BaseModel, ValidationError
 from rayfed_kd.errors import RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.torch_optimizers import OptionError
 
-# What other simulators call by a key of its own is said here:
+# Keys that others have, or that stand elsewhere in a recipe, and what to write here:
 ELSEWHERE = {
+    **dict.fromkeys(("lr", "learning_rate", "client_lr", "local_lr"), "local.optimizer.lr"),
+    **dict.fromkeys(("epochs", "local_epochs", "num_epochs"), "local.epochs"),
+    **{key: f"local.optimizer.{key}" for key in ("momentum", "weight_decay")},
+    **dict.fromkeys(("batch_size", "batchsize"), "local.batch_size"),
+    **dict.fromkeys(("alpha", "dirichlet_alpha"), "partition.alpha"),
+    **dict.fromkeys(("clients", "num_clients", "n_clients"), "partition.clients"),
+    **dict.fromkeys(("participation", "client_fraction", "join_ratio"), "sampling.fraction"),
+    **dict.fromkeys(("num_rounds", "communication_rounds", "comm_rounds"), "rounds"),
+    **dict.fromkeys(("optimizer", "optim"), "local.optimizer"),
+    **dict.fromkeys(("dataset", "data_name"), "data.name"),
+    "seeds": "--seeds, an option of `rayfed-kd compare`, or seed",
     **dict.fromkeys(
         ("lr_decay", "learning_rate_decay", "lr_scheduler", "learning_rate_schedule"),
         "local.lr_schedule={rounds: {name: exponential, factor: 0.99}}",
@@ -87,7 +98,10 @@ def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) ->
     if where.owner and len(steps) == 1:  # often left over from the recipe when only a name was changed
         there += f" '{parent}={{name: {where.owner}}}' replaces name and options."
     hint = ".".join(filter(None, [parent, near])) if near else None
-    hint = ELSEWHERE.get(steps[-1], hint)
+    elsewhere = ELSEWHERE.get(steps[-1])
+    # The nearest key of this section is what was meant, where the recipe's sections are not the question.
+    if elsewhere is not None and not (where.owner and near):
+        hint, there = elsewhere, there if where.owner else ""
     return RecipeError(f"{where.path(steps)} is {whose}.{'' if near else there}", hint=hint)
 
 
@@ -128,6 +142,8 @@ def _expected(fault: Mapping[str, Any]) -> str:
         "model_attributes_type": "keys below it",
         "dict_type": "keys below it",
         "list_type": "a list",
+        "too_short": f"a list of at least {ctx.get('min_length')}",
+        "too_long": f"a list of at most {ctx.get('max_length')}",
     }
     return types.get(kind, str(fault["msg"]).lower())
 

@@ -25,8 +25,9 @@ from rayfed_kd.reporting.pictures import (
 )
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table, series_looks, series_name
+from rayfed_kd.results.model_names import model_notes
 from rayfed_kd.results.partition_figures import MOST_CLIENTS
-from rayfed_kd.results.scores import is_score, with_scores
+from rayfed_kd.results.schemas import is_score, with_scores
 from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
 from rayfed_kd.results.summary_table import untested_text
 
@@ -70,6 +71,7 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
             "part, else AMP, is largest.",
             *_score_notes(metrics),
             *(["Curves: the mean over seeds, and a band of one sample deviation."] if _seeded(runs) else []),
+            *(f"{line}." for line in model_notes(row[1] for row in rows)),
             *_untested_notes(runs),
         ],
         [Table("Last, best, mean", header, rows, left=3)],

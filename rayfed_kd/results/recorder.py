@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from rayfed_kd.files import write_json, written_aside
 from rayfed_kd.recipe.yaml_documents import yaml_text
-from rayfed_kd.results.schemas import SCHEMAS
-from rayfed_kd.results.scores import with_scores
+from rayfed_kd.results.schemas import SCHEMAS, with_scores
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import RowsByRound, TableWriter, read_table
 from rayfed_kd.results.tensorboard import RunWriter, remove_event_files

@@ -8,7 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from rayfed_kd.results.scores import is_score
+from rayfed_kd.results.model_names import model_notes
+from rayfed_kd.results.schemas import is_score
 
 SCORES_HEADER = ("metric", "model", "last", "best round")
 COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))
@@ -41,6 +42,7 @@ def summary_notes(summary: Mapping[str, Any]) -> list[str]:
     judged = dict.fromkeys(model["best_by"] for model in summary["models"].values() if model["best_by"])
     titles = [dict(COLUMNS)[metric] for metric in judged]
     notes = [f"best: all of one round, that of the largest {' or '.join(titles)}"] if titles else []
+    notes += model_notes(summary["models"])
     untested = untested_text(summary)
     return notes if untested is None else [*notes, untested]
 

@@ -29,6 +29,15 @@ SHAPES = {
     "cinic10": [3, 32, 32],
     "femnist": [1, 28, 28],
 }
+PUBLISHED = [p for p in RECIPES if p.parent.name in ("fedkf", "kdia", "fedgems", "dafkd", "fedd2s")]
+FEW_STEPS = {
+    "fedcog": ["method.generation_from_round=1", "method.steps=2"],
+    "datafree": ["method.teacher_rounds=0", "method.steps=2"],
+    "kdia": ["method.generator.epochs=1", "method.generator.batches=2"],
+    "feddf": ["method.steps=2"],
+    "fedftg": ["method.iterations=1", "method.batch_size=4"],
+    "dafkd": ["method.distill_batches=2"],
+}
 CLASSES = {"emnist_letters": 26, "cifar100": 100, "femnist": 62}
 
 
@@ -39,40 +48,45 @@ def name(path):
 @pytest.mark.parametrize("path", RECIPES, ids=name)
 def test_recipe_runs_one_shortened_round(path):
     raw = yaml.safe_load(path.read_text())
+    narrow = ["method.generator.width=4"] if "width" in raw["method"].get("generator", {}) else []
+    narrow += ["method.server.blocks=[1, 1, 1]"] if "blocks" in raw["method"].get("server", {}) else []
+    result = run_in_process(path, *shortened(raw), *narrow)
+    assert result.summary["rounds"] == 1
+    assert result.summary["models"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PUBLISHED, ids=name)
+def test_published_recipe_runs_a_round_with_its_models_and_generators_at_full_size(path):
+    """With its own batch size, on a batch or two: so it starts on the day on which somebody has a GPU."""
+    raw = yaml.safe_load(path.read_text())
+    batches = [] if "local" not in raw else [f"local.batch_size={raw['local']['batch_size']}"]
+    result = run_in_process(path, *shortened(raw), *batches)
+    assert result.summary["rounds"] == 1
+    for model in result.summary["models"].values():
+        values = [value for value in model["last"].values() if value is not None]
+        assert values
+        assert all(0 <= value <= 1 for value in values)
+
+
+def shortened(raw):
+    """A round of one client, with few images of the data set's shape and few steps where there are many."""
     data = raw["data"]["name"]
-    shortened = ["rounds=1", "local.epochs=1", "local.batch_size=8"]
+    lines = ["rounds=1", "local.epochs=1", "local.batch_size=8"]
     if data in SHAPES:
         classes = CLASSES.get(data, 10)
         made = (
             f"{{name: synthetic, samples: {max(40, 2 * classes)}, classes: {classes}, shape: {SHAPES[data]}}}"
         )
-        shortened += [f"data={made}", "sampling={count: 1}", "partition.test=local"]
-        shortened += ["partition.min_size=1"] if "min_size" in raw["partition"] else []
+        lines += [f"data={made}", "sampling={count: 1}", "partition.test=local"]
+        lines += ["partition.min_size=1"] if "min_size" in raw["partition"] else []
         clients = 8 if "client_models" in raw else 5 if "classes_per_client" in raw["partition"] else 4
-        shortened += [] if raw["partition"]["clients"] == 1 else [f"partition.clients={clients}"]
+        lines += [] if raw["partition"]["clients"] == 1 else [f"partition.clients={clients}"]
     if "head_epochs" in raw["method"]:
-        shortened.append("method.head_epochs=0")
-    if raw["method"]["name"] == "fedcog":
-        shortened += ["method.generation_from_round=1", "method.steps=2"]
-    if raw["method"]["name"] == "datafree":
-        shortened += ["method.teacher_rounds=0", "method.steps=2"]
-    if "width" in raw["method"].get("generator", {}):
-        shortened.append("method.generator.width=4")
-    if raw["method"]["name"] == "kdia":
-        shortened += ["method.generator.epochs=1", "method.generator.batches=2"]
-    if raw["method"]["name"] == "feddf":
-        shortened.append("method.steps=2")
-    if raw["method"]["name"] == "fedftg":
-        shortened += ["method.iterations=1", "method.batch_size=4"]
-    if "blocks" in raw["method"].get("server", {}):
-        shortened.append("method.server.blocks=[1, 1, 1]")
+        lines.append("method.head_epochs=0")
     if "server_epochs" in raw["method"]:
-        shortened.append("method.server_epochs=1")
-    if raw["method"]["name"] == "dafkd":
-        shortened.append("method.distill_batches=2")
-    result = run_in_process(path, *shortened)
-    assert result.summary["rounds"] == 1
-    assert result.summary["models"]
+        lines.append("method.server_epochs=1")
+    return lines + FEW_STEPS.get(raw["method"]["name"], [])
 
 
 @pytest.mark.parametrize("data", ["cifar10", "cifar100", "cifar10_heterogeneous", "cifar100_heterogeneous"])

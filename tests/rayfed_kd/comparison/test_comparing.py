@@ -273,3 +273,12 @@ def test_two_rows_that_differ_are_both_named(study):
 def test_model_that_no_row_evaluates_is_pointed_out(study):
     found = compare(study.model_copy(update={"models": {"acas": "A"}, "seeds": [1]}), run=run_locally())
     assert "Models: no row evaluates acas." in remarks(found)
+
+
+def test_estimate_of_a_study_has_each_row_with_its_seeds_and_leaves_nothing(tables, tmp_path):
+    shown = CliRunner().invoke(commands, ["compare", str(tables), "--estimate", "--table", "lr .1"])
+    assert shown.exit_code == 0, shown.output
+    rows = [line.split("│")[1:-1] for line in shown.stdout.splitlines() if line.startswith("│")]
+    assert [(row[0].strip(), row[5].strip()) for row in rows] == [("A", "3"), ("B", "3"), ("all rows", "6")]
+    assert "h:mm:ss" in shown.stdout
+    assert not (tmp_path / "runs").exists()

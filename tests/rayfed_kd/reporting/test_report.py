@@ -334,6 +334,7 @@ def test_what_runs_share_is_told_once_and_seeds_of_a_row_share_a_look(tmp_path):
         ["B-seed1.running", "1"],
     ]
     assert found.pairs()["method"] == "fedavg"
+    assert "Seeds, all that are in the folders: 2 of A (1 and 2); 1 of B (1)." in found.text
     assert "The comparison was not ended" in found.text
     used = {style for _, a in found.tags for style in re.findall(r"var\(--s\d\)", a.get("style", ""))}
     legend = [a["stroke"] for tag, a in found.tags if tag == "line"][:2]
@@ -527,7 +528,7 @@ def test_command_writes_both_files_and_refuses_with_exit_code_2(tmp_path):
     done = run_command("report", "one", "--to", "out.html", folder=tmp_path)
     assert (done.returncode, done.stdout.split()) == (0, ["out.html", "out.md"]), done.stderr
     done = run_command("report", "nothing", "--to", "out.html", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "error: nothing: no such folder\n")
+    assert (done.returncode, done.stderr) == (2, "error: nothing: no such folder.\n")
 
 
 def test_help_loads_neither_templates_nor_pictures():

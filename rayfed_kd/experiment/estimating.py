@@ -1,0 +1,147 @@
+"""How long a recipe takes on this machine, measured in short rounds on a part of its data.
+
+print(rayfed_kd.estimate("fedkf/cifar10"))
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from rayfed_kd.errors import naming
+from rayfed_kd.experiment.engines import InProcess
+from rayfed_kd.experiment.preparation import Prepared, make_ready
+from rayfed_kd.experiment.result import Result, Tell
+from rayfed_kd.experiment.running import run_prepared
+from rayfed_kd.recipe.loading import RecipeSource, load_recipe
+from rayfed_kd.recipe.overrides import Overrides, override_lines
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.time_left import clock_text
+
+# Batches of an average client in an epoch of the two measurements: as few as give a slope.
+FEW_BATCHES = (2, 4)
+# The first round builds modules, and clients have no state yet: the second is measured.
+MEASURED_ROUND = 2
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a recipe's run on one core or one GPU.
+
+    Attributes:
+        clients_s: all clients' steps of a round, one after another.
+        server_s: the server's part of a round.
+        evaluation_s: an evaluation.
+        rounds: rounds of the run.
+        evaluations: evaluated rounds of the run.
+        measured: the shares of the data with which rounds were measured; the recipe's own alone if they are
+            short as they are.
+    """
+
+    clients_s: float
+    server_s: float
+    evaluation_s: float
+    rounds: int
+    evaluations: int
+    measured: tuple[float, ...]
+
+    @property
+    def run_s(self) -> float:
+        """Seconds of the run."""
+        return self.rounds * (self.clients_s + self.server_s) + self.evaluations * self.evaluation_s
+
+    def __str__(self) -> str:
+        shares = " and ".join(f"{share:.2g}" for share in self.measured)
+        return (
+            f"about {clock_text(self.run_s)} on one core or GPU: {self.rounds} rounds of "
+            f"{self.clients_s:.2f} s at the clients, one after another, and {self.server_s:.2f} s at the "
+            f"server, and {self.evaluations} evaluations of {self.evaluation_s:.2f} s; measured in round "
+            f"{MEASURED_ROUND} with data.fraction {shares}"
+        )
+
+
+def estimate(
+    recipe: RecipeSource, overrides: Overrides = (), *, tell: Tell = lambda line: None, **keys: Any
+) -> Estimate:
+    """Estimate how long a recipe takes on this machine, in this process.
+
+    Two runs of two rounds measure the second round with about two and four batches for an average client.
+    What grows with the clients' samples is continued along the line through both; what does not, such as a
+    server that trains a generator for a given number of batches, is measured as it is. So an estimate takes
+    at most about four rounds of the server's own work, and is wrong for methods whose rounds change much
+    after the second, as FedCOG's do when it begins to generate images.
+
+    Args:
+        recipe, overrides, keys: as in `run`.
+        tell: called with a line before each measurement.
+
+    Raises:
+        RecipeError, DataError: the recipe cannot be run.
+        RunError: a measured round failed.
+    """
+    with naming(recipe):
+        lines = override_lines(overrides, keys)
+        resolved = load_recipe(recipe, lines)
+        mean_size = float(make_ready(resolved).setting.partition.sizes.mean())
+        fractions = _fractions(resolved, mean_size)
+        measured = [_measure(recipe, lines, fraction, tell) for fraction in fractions]
+    whole = measured[-1].clients * mean_size
+    clients_s, server_s, evaluation_s = (
+        _continued([(one.samples, getattr(one, name)) for one in measured], whole)
+        for name in ("clients_s", "server_s", "evaluation_s")
+    )
+    evaluations = ceil(resolved.rounds / resolved.evaluation.every)
+    return Estimate(clients_s, server_s, evaluation_s, resolved.rounds, evaluations, tuple(fractions))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Seconds of one round, and how many training samples its clients hold."""
+
+    clients: int
+    samples: float
+    clients_s: float
+    server_s: float
+    evaluation_s: float
+
+
+def _fractions(recipe: Recipe, mean_size: float) -> list[float]:
+    """The values of data.fraction that are measured; the recipe's own if its clients have few batches."""
+    shares = [min(1.0, batches * recipe.local.batch_size / mean_size) for batches in FEW_BATCHES]
+    whole = recipe.data.fraction
+    return [whole] if shares[0] == 1.0 else [share * whole for share in shares]
+
+
+def _measure(recipe: RecipeSource, lines: Sequence[str], fraction: float, tell: Tell) -> _Measured:
+    """Run two rounds on a share of the data, and read off the second."""
+    tell(f"measuring {MEASURED_ROUND} rounds with data.fraction {fraction:.2g}")
+    with tempfile.TemporaryDirectory() as folder:
+        short = (
+            f"rounds={MEASURED_ROUND}",
+            f"data.fraction={fraction}",
+            "evaluation.every=1",
+            f"results.folder={folder}/run",
+        )
+        prepared = make_ready(load_recipe(recipe, [*lines, *short]))
+        return _last_round(prepared, run_prepared(prepared, InProcess(), lambda event: None))
+
+
+def _last_round(prepared: Prepared, result: Result) -> _Measured:
+    last = result.table("rounds").to_pylist()[-1]
+    replies = [row for row in result.table("messages").to_pylist() if row["direction"] == "up"]
+    clients = sorted({row["client"] for row in replies if row["round"] == last["round"]})
+    sizes = prepared.setting.partition.sizes
+    # Clients that send nothing, as stand-alone ones, stand in no table: they count as average ones.
+    number = len(clients) or last["cohort"]
+    samples = float(sizes[clients].sum()) or number * float(sizes.mean())
+    return _Measured(number, samples, last["client_s"], last["server_s"], last["evaluate_s"])
+
+
+def _continued(points: Sequence[tuple[float, float]], x: float) -> float:
+    """The line through one or two points at `x`; it never falls, as more data takes no less time."""
+    (x1, y1), (x2, y2) = points[0], points[-1]
+    slope = max(0.0, (y2 - y1) / (x2 - x1)) if x2 > x1 else 0.0
+    return y2 + slope * (x - x2)

@@ -1,0 +1,80 @@
+"""Estimates: the arithmetic by hand, and what is measured; seconds differ from machine to machine."""
+
+import pytest
+from small_recipes import THREE_CLIENTS
+
+import rayfed_kd
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment import estimating
+from rayfed_kd.experiment.estimating import Estimate, _continued
+
+
+def test_run_takes_its_rounds_and_its_evaluations():
+    """10 (2 + .5) + 3 . 4 = 37."""
+    assert Estimate(2.0, 0.5, 4.0, rounds=10, evaluations=3, measured=(1.0,)).run_s == 37.0
+
+
+def test_seconds_go_on_along_the_line_through_both_points():
+    """(10, 3) and (20, 5): .2 a sample, so 100 samples take 5 + 80 . .2 = 21."""
+    assert _continued([(10, 3.0), (20, 5.0)], 100) == pytest.approx(21.0)
+
+
+def test_noise_in_what_does_not_grow_is_not_continued_below_what_was_measured():
+    assert _continued([(10, 3.0), (20, 2.0)], 100) == 2.0
+
+
+def test_one_point_stands_for_itself():
+    assert _continued([(10, 3.0)], 100) == 3.0
+
+
+def test_clients_of_few_batches_are_measured_with_all_their_samples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = []
+    one = rayfed_kd.estimate(THREE_CLIENTS, rounds=7, evaluation={"every": 3}, tell=lines.append)
+    assert one.measured == (0.1,)
+    assert lines == ["measuring 2 rounds with data.fraction 0.1"]
+    assert (one.rounds, one.evaluations) == (7, 3)  # evaluated: 3, 6, and the last, 7
+    assert one.clients_s > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clients_of_many_batches_are_measured_with_two_and_four(tmp_path):
+    """1,797 digits, a fifth of each client's for its test: 479 or so for a client, 240 batches of 2."""
+    recipe = {**THREE_CLIENTS, "data": {"name": "digits"}, "local": {"epochs": 1, "batch_size": 2}}
+    sizes = rayfed_kd.prepare(recipe).setting.partition.sizes
+    one = rayfed_kd.estimate(recipe)
+    assert one.measured == pytest.approx((4 / sizes.mean(), 8 / sizes.mean()))
+
+
+def test_clients_seconds_grow_with_their_samples_and_the_servers_stay(monkeypatch):
+    """Of 4 clients of a mean of 100: seconds .1 + .01 a sample, the server 3 whatever they hold."""
+
+    def measured(recipe, lines, fraction, tell):
+        samples = round(400 * fraction)
+        return estimating._Measured(4, samples, 0.1 + 0.01 * samples, 3.0, 0.5)
+
+    monkeypatch.setattr(estimating, "_fractions", lambda recipe, size: [0.1, 0.2])
+    monkeypatch.setattr(estimating, "_measure", measured)
+    sizes = rayfed_kd.prepare(THREE_CLIENTS).setting.partition.sizes
+    one = rayfed_kd.estimate(THREE_CLIENTS)
+    assert one.clients_s == pytest.approx(0.1 + 0.01 * 4 * sizes.mean())
+    assert (one.server_s, one.evaluation_s) == (3.0, 0.5)
+
+
+def test_bad_recipe_is_refused_by_name():
+    with pytest.raises(RecipeError, match="fedavgg"):
+        rayfed_kd.estimate({**THREE_CLIENTS, "method": {"name": "fedavgg"}})
+
+
+def test_clients_that_send_nothing_count_as_average_ones(monkeypatch):
+    measured, last_round = [], estimating._last_round
+
+    def watched(prepared, result):
+        measured.append((last_round(prepared, result), prepared.setting.partition.sizes))
+        return measured[-1][0]
+
+    monkeypatch.setattr(estimating, "_last_round", watched)
+    rayfed_kd.estimate({**THREE_CLIENTS, "method": {"name": "standalone"}})
+    [(one, sizes)] = measured
+    assert one.clients == 3
+    assert one.samples == pytest.approx(sizes.sum())
