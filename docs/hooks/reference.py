@@ -26,6 +26,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.recipe.torch_optimizers import OPTIMIZERS, defaults, torch_class
+from rayfed_kd.setting.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 PAGE = "reference/recipe.md"
@@ -42,6 +43,7 @@ OPTIONS_BELOW = {
     "schedule": "[Schedules](#schedules)",
     "clock": "[Clocks](#clocks)",
     "codec": "[Your own codec](../extend/codec.md)",
+    "evaluation.metrics": "[Metrics](#metrics)",
 }
 
 
@@ -161,6 +163,11 @@ def partitions() -> str:
     return _things("partition", SCHEMES, options_model)
 
 
+def metrics() -> str:
+    """Metrics beside those of every evaluation."""
+    return _things("metric", METRICS, options_model)
+
+
 def schedules() -> str:
     """Schedules."""
     return _things("schedule", SCHEDULES, lambda schedule: schedule.options_model())
@@ -253,6 +260,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "optimizers": optimizers,
     "data": data,
     "partitions": partitions,
+    "metrics": metrics,
     "schedules": schedules,
     "staleness": staleness,
     "clocks": clocks,

@@ -53,9 +53,10 @@ from rayfed_kd.recipe.schema import PathText
 from rayfed_kd.recipe.strict import Closed
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
+from rayfed_kd.results.summary import known_metric
 
 MOST_CHARACTERS = 150  # of a label: it is a part of its runs' folder names
-Metric = Literal["amp", "fm", "wlp", "ua", "server_accuracy"]
+Metric = Annotated[str, AfterValidator(known_metric)]
 Statistic = Literal["last", "best", "mean of last"]
 ClaimStatistic = Literal["last", "best", "mean of last", "mean of all"]
 
@@ -163,7 +164,7 @@ class Claim(Closed):
     says: str = Field(min_length=1)
     higher: Annotated[RowModel, BeforeValidator(_row_model)]
     lower: Annotated[RowModel, BeforeValidator(_row_model)]
-    metric: Metric | Literal["bytes"] | None = None
+    metric: Literal["bytes"] | Metric | None = None
     statistic: ClaimStatistic = "mean of last"
     margin: float = Field(0.0, ge=0)
 

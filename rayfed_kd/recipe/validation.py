@@ -80,7 +80,9 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
     meaning = f" ({description})" if description else ""
     expected = " or ".join(_expected(f) for f in faults if _steps(raw, f) == steps)
     _, name = _field_at(model, [*steps, "name"])
-    if name is not None and isinstance(fault["input"], str):
+    if fault["type"] == "list_type":
+        expected += f", as '{path}=[{shortened(str(fault['input']))}]'"
+    elif name is not None and isinstance(fault["input"], str):
         expected += f", as '{path}={{name: {shortened(fault['input'])}}}'"
     return RecipeError(f"{path} = {shown(fault['input'])}: expected {expected}{meaning}.")
 
@@ -107,7 +109,8 @@ def _steps(raw: Any, fault: Mapping[str, Any]) -> list[str]:
     """The fault's path as the reader wrote it: pydantic also names the alternatives that it tried."""
     steps: list[str] = []
     for step in fault["loc"]:
-        if isinstance(raw, Mapping) and step in raw:
+        in_list = isinstance(raw, list) and isinstance(step, int) and step < len(raw)
+        if in_list or (isinstance(raw, Mapping) and step in raw):
             raw = raw[step]
             steps.append(str(step))
     if fault["type"] == "missing":
@@ -138,6 +141,7 @@ def _expected(fault: Mapping[str, Any]) -> str:
         "model_type": "keys below it",
         "model_attributes_type": "keys below it",
         "dict_type": "keys below it",
+        "list_type": "a list",
         "too_short": f"a list of at least {ctx.get('min_length')}",
         "too_long": f"a list of at most {ctx.get('max_length')}",
     }
@@ -149,6 +153,8 @@ def _field_at(model: type[BaseModel], steps: Sequence[str]) -> tuple[type[BaseMo
     field = None
     owner: type[BaseModel] | None = model
     for step in steps:
+        if step.isdecimal():  # a place in a list of what the field has
+            continue
         if owner is None or step not in owner.model_fields:
             return None, None
         field = owner.model_fields[step]

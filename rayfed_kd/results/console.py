@@ -13,7 +13,7 @@ from typing import IO, Any
 from rich.console import Console
 
 from rayfed_kd.results.live_line import Shown, Watch, fitting
-from rayfed_kd.results.summary_table import summary_notes, summary_table
+from rayfed_kd.results.summary_table import scores_table, summary_notes, summary_table
 from rayfed_kd.results.telling import Teller
 from rayfed_kd.results.time_left import TimeLeft, clock_text, left_text
 
@@ -127,6 +127,8 @@ class RunConsole:
         """
         self.stop()
         self._console.print(summary_table(summary))
+        if (scores := scores_table(summary)) is not None:
+            self._console.print(scores)
         for note in summary_notes(summary):
             self._console.print(note)
         sent = summary["bytes"]

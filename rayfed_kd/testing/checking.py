@@ -137,7 +137,7 @@ def _check_on_ray(recipe: Mapping[str, Any], folder: Path) -> None:
         {name: table.drop(MEASURED) if name == "rounds" else table for name, table in result.tables.items()}
         for result in (local, other)
     ]
-    for name in ("rounds", "metrics", "clients", "messages"):
+    for name in ("rounds", "metrics", "scores", "clients", "messages"):
         if not rows[0][name].equals(rows[1][name]):
             raise ContractError(ON_RAY, "a run on two actors", f"the table {name} is another")
     for name, vector in local.models.items():

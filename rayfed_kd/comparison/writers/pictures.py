@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.table_text import TITLES, row_name
+from rayfed_kd.comparison.table_text import metric_title, row_name
 from rayfed_kd.comparison.writers.bands import bands_by_name
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.figures import band_figure, save_figure, times_figure
@@ -30,7 +30,7 @@ def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
     if comparison.has_clock():
         headline = comparison.headline()
         paths.append(folder / f"times-{headline}.png")
-        save_figure(times_figure(_curves_over_time(comparison), TITLES[headline]), paths[-1])
+        save_figure(times_figure(_curves_over_time(comparison), metric_title(headline)), paths[-1])
     return paths
 
 
@@ -47,7 +47,7 @@ def curves_picture(comparison: Comparison, metric: str) -> Figure:
     if metric not in comparison.metrics():
         raise RecipeError(f"no row has {metric}; there are {', '.join(comparison.metrics())}")
     bands = bands_by_name(comparison, metric)
-    return band_figure(bands, TITLES[metric], len(comparison.study.seeds))
+    return band_figure(bands, metric_title(metric), len(comparison.study.seeds))
 
 
 def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[float]]]]:

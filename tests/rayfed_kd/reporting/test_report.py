@@ -110,6 +110,11 @@ def made(folder, rounds=3, header=HEADER, status="finished", paper="McMahan et a
                 one | {"client": c, "model": "aca", "samples": 4, "correct": c, "accuracy": c / 4}
                 for c in range(5)
             ],
+            "scores": [
+                one
+                | {"model": "aca", "metric": "macro_f1", "test": "local", "samples": 20}
+                | {"value": index / 8, "better": "larger"}
+            ],
             "messages": [
                 one | message,
                 one | message | {"client": 1},
@@ -141,10 +146,14 @@ def page(tmp_path_factory):
 
 
 def test_metrics_are_the_last_the_best_and_the_mean(page):
-    """(.5 + .8 + .6) / 3 = .6333; of FM the least is the best, (.04 + .01 + .03) / 3 = .02667."""
+    """(.5 + .8 + .6) / 3 = .6333; of FM the least is the best, (.04 + .01 + .03) / 3 = .02667.
+
+    Macro-F1 is 1/8, 2/8, 3/8; the best round is that of AMP.
+    """
     assert page.table("run", "model", "metric") == [
         ["one", "aca", "AMP %", "60.00", "80.00", "63.33", "2"],
         ["one", "aca", "FM", "0.0300", "0.0100", "0.0267", "2"],
+        ["one", "aca", "local_macro_f1", "0.3750", "0.2500", "0.2500", "2"],
     ]
 
 

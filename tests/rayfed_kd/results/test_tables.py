@@ -37,6 +37,14 @@ COLUMNS = {
         "correct": INT,
         "accuracy": FLOAT,
     },
+    "scores": {
+        "round": INT,
+        "sim_s": FLOAT,
+        **dict.fromkeys(["model", "metric", "test"], TEXT),
+        "samples": INT,
+        "value": FLOAT,
+        "better": TEXT,
+    },
     "messages": {
         "round": INT,
         "sim_s": FLOAT,
