@@ -23,6 +23,7 @@ last: 10                              # evaluated rounds in "mean of the last"
 headline: ua                          # the metric of best, "mean of the last" and target;
                                       # default: official test, AMP or UA, the first that there is
 target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
+totals: true                          # also all bytes and real seconds of a run, as columns
 baseline: FedAvg                      # what the others' paired differences are to; default: the first row
 claims:                               # each gets a verdict: shown, not shown, contradicted
   - {says: T above S, higher: {run: KDIA, model: teacher}, lower: {run: KDIA, model: student}}
@@ -221,6 +222,7 @@ class Study(Closed):
     last: int = Field(10, ge=1)
     headline: Metric | None = None
     target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
+    totals: bool = False
     baseline: str | None = None
     claims: list[Claim] = []
     published: list[Published] = []

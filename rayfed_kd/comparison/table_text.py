@@ -63,7 +63,7 @@ def header(comparison: Comparison) -> list[str]:
         columns += ["rounds to target", "MiB to target"]
         if comparison.has_clock():
             columns.append("simulated s to target")
-    return columns
+    return [*columns, *(("MiB in all", "real s in all") if comparison.study.totals else ())]
 
 
 def _averaged(comparison: Comparison) -> int:
@@ -96,6 +96,10 @@ def _row_cells(comparison: Comparison, row: Row) -> list[str]:
         line += [_cost_text(costs["rounds"], 1.0), _cost_text(costs["bytes"], MIB)]
         if comparison.has_clock():
             line.append(_cost_text(costs["sim_s"], 1.0))
+    if comparison.study.totals:
+        curves = comparison.seed_curves(row, headline).values()
+        line += [_cost_text([curve.bytes[-1] for curve in curves], MIB)]
+        line += [_cost_text([curve.wall_s[-1] for curve in curves], 1.0)]
     return line
 
 

@@ -51,6 +51,15 @@ def test_cost_to_a_number_by_hand():
     assert header(comparison)[-1] == "simulated s to target"
 
 
+def test_totals_of_a_run_by_hand():
+    """30 MiB in all and 1.5 s in both seeds of A, 15 MiB of B."""
+    comparison = compared(totals=True)
+    for curve in comparison.curves.values():
+        curve.bytes[:] = [size * 2**20 for size in curve.bytes]
+    assert header(comparison)[-2:] == ["MiB in all", "real s in all"]
+    assert [line[-2:] for line in cells(comparison)] == [["30.0", "1.5"], ["15.0", "1.5"]]
+
+
 def test_metric_that_recipes_name_may_be_better_the_smaller_it_is():
     """Its least values are best, .1 in round 2 and .2 in round 4; .2 or less is reached in rounds 2 and 4."""
     error = "local_calibration_error"
