@@ -17,6 +17,7 @@ from pathlib import Path
 
 PAGES = tuple(Path(__file__).parents[1] / name for name in ("results.md", "leaderboard.md"))
 BLOCK = re.compile(r"(<!-- measured: (?P<study>\S+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
+CLAIMS = "Claims:"  # the paragraph before the table of verdicts
 WIDTH = 100  # a line of Markdown outside tables
 
 
@@ -37,10 +38,14 @@ def with_tables(page: str, runs: Path) -> str:
 
 
 def wrapped(markdown: str) -> str:
-    """Sentences in lines of at most 100 characters; tables as they are."""
+    """The verdicts before the rows; sentences in lines of at most 100 characters, tables as they are."""
+    title, *rest = re.split(r"\n\s*\n", markdown.strip())
+    if CLAIMS in rest:
+        place = rest.index(CLAIMS)
+        rest = [rest[place + 1], *rest[:place], *rest[place + 2 :]]
     paragraphs = [
         paragraph if paragraph.startswith("|") else textwrap.fill(paragraph, WIDTH)
-        for paragraph in re.split(r"\n\s*\n", markdown.strip())
+        for paragraph in (title, *rest)
     ]
     return "\n" + "\n\n".join(paragraphs) + "\n\n"
 

@@ -203,7 +203,7 @@ def _rows_of(table: Sequence[str], systems: Sequence[str | None]) -> list[str]:
     """A table's rows of some systems; a row in bold, which heads those below it, only before one of them."""
     chosen, group = list[str](), ""
     names = "|".join(re.escape(system) for system in systems if system is not None)  # None: Table IV's
-    wanted = re.compile(rf"(?:{names})(?:$|'s|,)")
+    wanted = re.compile(rf"(?:{names})(?:$|'s|,| \()")
     for row in table[2:]:
         label = row.strip("|").split("|")[0].strip()
         if label.startswith("**"):

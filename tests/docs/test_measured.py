@@ -38,6 +38,12 @@ def test_wrapping_loses_no_word():
     assert measured.wrapped(text).split() == text.split()
 
 
+def test_verdicts_stand_before_the_rows():
+    text = "Title.\n\n| run |\n| --- |\n\nA remark.\n\nClaims:\n\n| claim |\n| --- |\n\nPublished."
+    wanted = "\nTitle.\n\n| claim |\n| --- |\n\n| run |\n| --- |\n\nA remark.\n\nPublished.\n\n"
+    assert measured.wrapped(text) == wanted
+
+
 @pytest.mark.parametrize("path", CLAIM_STUDIES, ids=lambda path: path.stem)
 def test_every_claim_has_a_verdict_on_the_page(path):
     page = measured.PAGES[0].read_text(encoding="utf8")
