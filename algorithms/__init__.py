@@ -9,6 +9,7 @@ METHODS = {
     "fedavgm": "algorithms.fedavgm:FedAvgM",
     "moon": "algorithms.moon:MOON",
     "fedgkd": "algorithms.fedgkd:FedGKD",
+    "fedntd": "algorithms.fedntd:FedNTD",
     "feddisco": "algorithms.feddisco:FedDisco",
     "qffl": "algorithms.qffl:QFFL",
     "fedcog": "algorithms.fedcog:FedCOG",
