@@ -28,6 +28,7 @@ METHODS = {
     "pfedsd": "algorithms.pfedsd:PFedSD",
     "centralized": "algorithms.centralized:Centralized",
     "standalone": "algorithms.standalone:StandAlone",
+    "fedproto": "algorithms.fedproto:FedProto",
     "fedmd": "algorithms.fedmd:FedMD",
     "cronus": "algorithms.cronus:Cronus",
     "dsfl": "algorithms.dsfl:DSFL",

@@ -26,6 +26,28 @@ def check_features(ctx: ServerContext) -> None:
             raise no_features(module)
 
 
+def check_equal_features(ctx: ServerContext) -> None:
+    """For a method's `check`: refuse models whose features are not known, or not of one length.
+
+    Raises: RecipeError naming the model's class, or the lengths.
+    """
+    check_features(ctx)
+    lengths = {_feature_length(ctx.frozen_model(ctx.initial_vector()), ctx)}
+    for name in ctx.client_architectures:
+        lengths.add(_feature_length(ctx.frozen_model(ctx.initial_vector(name), name), ctx))
+    if len(lengths) > 1:
+        raise RecipeError(
+            f"the models' features have lengths {', '.join(map(str, sorted(lengths)))}; this method compares "
+            "them, so it expects models (the recipe's `model` and all of client_models) of one length",
+            path="client_models",
+        )
+
+
+def _feature_length(model: FlatModule, ctx: ServerContext) -> int:
+    with torch.no_grad():
+        return int(model.features(torch.zeros(1, *ctx.shape, device=ctx.device)).shape[1])
+
+
 class Layers:
     """Layers 1 to L of a classifier; buffers belong to their layer. Only its architecture is looked at.
 
