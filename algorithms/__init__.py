@@ -25,6 +25,7 @@ METHODS = {
     "fedper_plus": "algorithms.fedper:FedPerPlus",
     "fedrep": "algorithms.fedrep:FedRep",
     "fedrep_plus": "algorithms.fedrep:FedRepPlus",
+    "lg_fedavg": "algorithms.lg_fedavg:LGFedAvg",
     "pfedsd": "algorithms.pfedsd:PFedSD",
     "centralized": "algorithms.centralized:Centralized",
     "standalone": "algorithms.standalone:StandAlone",
