@@ -30,6 +30,7 @@ METHODS = {
     "centralized": "algorithms.centralized:Centralized",
     "standalone": "algorithms.standalone:StandAlone",
     "fedproto": "algorithms.fedproto:FedProto",
+    "fd": "algorithms.fd:FD",
     "fedmd": "algorithms.fedmd:FedMD",
     "cronus": "algorithms.cronus:Cronus",
     "dsfl": "algorithms.dsfl:DSFL",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,6 +52,10 @@ class ClassMeans:
 
     def __init__(self, num_classes: int) -> None:
         self._classes = num_classes
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets what was added."""
         self._sums: Tensor | None = None
         self._counts: Tensor | None = None
 
@@ -80,13 +84,24 @@ class ClassMeans:
         return PerClass(places.int(), means.float(), self._counts[places].float())
 
 
-def mean_features(model: FlatModule, ctx: ClientContext) -> PerClass:
-    """p_{k,c}: a frozen model's mean features of each class that a client has, over all its samples."""
+def mean_rows(
+    model: FlatModule, rows: Callable[[FlatModule, Tensor], Tensor], ctx: ClientContext
+) -> PerClass:
+    """The mean of what a frozen model makes of all of a client's samples of each class.
+
+    Args:
+        rows: the model and images [batch, ...] -> [batch, length].
+    """
     means = ClassMeans(ctx.classes)
     with torch.no_grad():
         for images, labels in ctx.samples():
-            means.add(model.features(images), labels)
+            means.add(rows(model, images), labels)
     return means.result()
+
+
+def mean_features(model: FlatModule, ctx: ClientContext) -> PerClass:
+    """p_{k,c}: a frozen model's mean features of each class that a client has, over all its samples."""
+    return mean_rows(model, FlatModule.features, ctx)
 
 
 Pooling = Literal["count", "uniform", "literal"]
