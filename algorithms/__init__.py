@@ -31,6 +31,7 @@ METHODS = {
     "standalone": "algorithms.standalone:StandAlone",
     "fedproto": "algorithms.fedproto:FedProto",
     "fd": "algorithms.fd:FD",
+    "fml": "algorithms.fml:FML",
     "fedmd": "algorithms.fedmd:FedMD",
     "cronus": "algorithms.cronus:Cronus",
     "dsfl": "algorithms.dsfl:DSFL",
