@@ -31,7 +31,7 @@ def test_last_layer_alone_is_its_weights_and_biases(bench):
 
 def test_all_layers_shared_are_fedavg_bit_for_bit(bench):
     """Also of a model with BatchNorm, whose buffers are averaged as well."""
-    for model, layers in (("{name: lenet5}", LENET_LAYERS), ("{name: resnet8}", None)):
+    for model, layers in (("{name: lenet5}", LENET_LAYERS), ("{name: bottleneck_resnet, width: 2}", None)):
         changes = (f"model={model}", "local.epochs=1", "rounds=2")
         plain = bench({"name": "fedavg"}, *changes).run()["aca"]
         table = bench({"name": "lg_fedavg", "shared_layers": layers or 1}, *changes)
