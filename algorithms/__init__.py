@@ -30,6 +30,7 @@ METHODS = {
     "centralized": "algorithms.centralized:Centralized",
     "standalone": "algorithms.standalone:StandAlone",
     "fedproto": "algorithms.fedproto:FedProto",
+    "fedtgp": "algorithms.fedtgp:FedTGP",
     "fedgh": "algorithms.fedgh:FedGH",
     "fd": "algorithms.fd:FD",
     "fml": "algorithms.fml:FML",
