@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
     from rayfed_kd.experiment.resuming import resume
     from rayfed_kd.experiment.running import run
-    from rayfed_kd.recipe.roles import data_source, model_builder, partition_scheme
+    from rayfed_kd.recipe.roles import data_source, metric, model_builder, partition_scheme
     from rayfed_kd.reporting.page import report
     from rayfed_kd.results.tables import read_table
     from rayfed_kd.tuning.tune import tune
@@ -34,6 +34,7 @@ _MODULES = {
     "estimate": "experiment.estimating",
     "export": "experiment.exporting",
     "load": "experiment.exported_model",
+    "metric": "recipe.roles",
     "model_builder": "recipe.roles",
     "partition": "experiment.partitioning",
     "partition_scheme": "recipe.roles",
@@ -51,6 +52,7 @@ __all__ = [
     "estimate",
     "export",
     "load",
+    "metric",
     "model_builder",
     "partition",
     "partition_scheme",

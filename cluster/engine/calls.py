@@ -160,10 +160,25 @@ class EvaluationResult:
     Attributes:
         correct: [stop - start] bool, whether each sample's prediction is correct.
         loss_sum: the stretch's summed cross entropy, in nats.
+        logits: [stop - start, classes] float32; None if the recipe names no metrics that need them.
     """
 
     correct: Array
     loss_sum: float
+    logits: Array | None = None
+
+
+@dataclass(frozen=True)
+class PersonalResult:
+    """The result of a `PersonalCall`.
+
+    Attributes:
+        correct: how many predictions are correct.
+        logits: [samples, classes] float32; None if the recipe names no metrics that need them.
+    """
+
+    correct: int
+    logits: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)

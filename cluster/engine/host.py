@@ -25,6 +25,7 @@ from cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
     PersonalCall,
+    PersonalResult,
     SharedPart,
     StepCall,
     StepError,
@@ -191,8 +192,8 @@ class Host:
         evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
         return replace(evaluated, architecture=ctx.architecture(evaluated.architecture))
 
-    def evaluate_personal(self, call: PersonalCall) -> int:
-        """Count the correct predictions of a client's own model.
+    def evaluate_personal(self, call: PersonalCall) -> PersonalResult:
+        """Evaluate a client's own model.
 
         Raises: StepError if the method raised.
         """
@@ -205,7 +206,8 @@ class Host:
                 model: Callable[[Tensor], Tensor] = self._frozen(self.personal(call))
             else:
                 model = self._completed(call, call.part)
-            return int(self._tested(model, call.split, indices).correct.sum())
+            result = self._tested(model, call.split, indices)
+            return PersonalResult(int(result.correct.sum()), result.logits)
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
         finally:
@@ -232,6 +234,8 @@ class Host:
     def _tested(self, model: Callable[[Tensor], Tensor], split: str, indices: Tensor) -> EvaluationResult:
         # In float64: a float32 sum over all test samples would lose digits.
         correct, loss_sum = [], torch.zeros((), dtype=torch.float64, device=self._device)
+        # Only metrics that the recipe names need them: they are many times larger than the outcomes.
+        kept: list[Tensor] | None = [] if self._setting.recipe.evaluation.metrics else None
         try:
             with torch.inference_mode():
                 for chosen in torch.split(indices, EVALUATION_BATCH):
@@ -241,9 +245,12 @@ class Host:
                     correct.append(logits.argmax(dim=1) == labels)
                     losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
                     loss_sum += losses.to(torch.float64).sum()
+                    if kept is not None:
+                        kept.append(logits)
         finally:
             self._module_pool.take_back()
-        return EvaluationResult(to_array(torch.cat(correct)), float(loss_sum))
+        logits_array = None if kept is None else to_array(torch.cat(kept))
+        return EvaluationResult(to_array(torch.cat(correct)), float(loss_sum), logits_array)
 
     def _context(self, facts: DispatchFacts) -> ClientContext:
         setting = self._setting

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from cluster.engine.calls import EvaluationCall, EvaluationResult, PersonalCall, StepCall, StepResult
+from cluster.engine.calls import (
+    EvaluationCall,
+    EvaluationResult,
+    PersonalCall,
+    PersonalResult,
+    StepCall,
+    StepResult,
+)
 from rayfed_kd.protocol import Array, Handle
 
 
@@ -36,8 +43,8 @@ class Engine(Protocol):
         """Start the evaluation of a shared model on any host."""
         ...
 
-    def evaluate_personal(self, call: PersonalCall) -> Future[int]:
-        """Start the evaluation of a client's own model; the future gives its correct predictions."""
+    def evaluate_personal(self, call: PersonalCall) -> Future[PersonalResult]:
+        """Start the evaluation of a client's own model."""
         ...
 
     def durable(self, result: StepResult) -> StepResult:

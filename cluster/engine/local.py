@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from cluster.engine.calls import EvaluationCall, EvaluationResult, Held, PersonalCall, StepCall, StepResult
+from cluster.engine.calls import (
+    EvaluationCall,
+    EvaluationResult,
+    Held,
+    PersonalCall,
+    PersonalResult,
+    StepCall,
+    StepResult,
+)
 from cluster.engine.host import Host
 from rayfed_kd.protocol import Array, Handle
 
@@ -52,8 +60,8 @@ class LocalEngine:
         """Evaluate a shared model now; the future is done."""
         return _done(self._host.evaluate(call))
 
-    def evaluate_personal(self, call: PersonalCall) -> Future[int]:
-        """Evaluate a client's own model now; the future is done and gives its correct predictions."""
+    def evaluate_personal(self, call: PersonalCall) -> Future[PersonalResult]:
+        """Evaluate a client's own model now; the future is done."""
         return _done(self._host.evaluate_personal(call))
 
 

@@ -21,6 +21,7 @@ from cluster.engine.calls import (
     EvaluationResult,
     NewProcessError,
     PersonalCall,
+    PersonalResult,
     StepCall,
     StepError,
 )
@@ -127,8 +128,8 @@ class ClientActor:
         """Evaluate a shared model on a stretch of test samples."""
         return self._host.evaluate(call)
 
-    def evaluate_personal(self, call: PersonalCall) -> int:
-        """Count the correct predictions of a client's own model."""
+    def evaluate_personal(self, call: PersonalCall) -> PersonalResult:
+        """Evaluate a client's own model."""
         return self._host.evaluate_personal(call)
 
     @property

@@ -23,6 +23,7 @@ from cluster.engine.calls import (
     EvaluationResult,
     NewProcessError,
     PersonalCall,
+    PersonalResult,
     StepResult,
 )
 from cluster.ray_backend.client_hosts import ClientHosts
@@ -129,8 +130,8 @@ class RayEngine:
         """Queue the evaluation of a shared model."""
         return self.submit([call])[0]
 
-    def evaluate_personal(self, call: PersonalCall) -> Future[int]:
-        """Queue the evaluation of a client's own model; the future gives its correct predictions."""
+    def evaluate_personal(self, call: PersonalCall) -> Future[PersonalResult]:
+        """Queue the evaluation of a client's own model."""
         return self.submit([call])[0]
 
     def durable(self, result: StepResult) -> StepResult:

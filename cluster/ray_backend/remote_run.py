@@ -39,15 +39,10 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, (ServerLostError, *LOST))
 
 
-def check_room(setting: Setting, share: int = 1) -> None:
-    """Raise RecipeError, naming request and machines, if one part in `share` of them cannot hold the run."""
-    planned_hosts(setting, share)
-
-
 def planned_hosts(setting: Setting, share: int = 1) -> int:
     """How many client actors the run has on one part in `share` of the machines.
 
-    Raises: RecipeError if they cannot hold it.
+    Raises: RecipeError, naming request and machines, if they cannot hold it.
     """
     nodes = [node.divided(share) for node in ray_nodes()]
     return plan_hosts(setting.recipe, setting.schedule.concurrency, nodes).num_hosts

@@ -83,7 +83,7 @@ def assemble(
     if after_round is not None:
         checkpointer.tidy(after_round)
     grouping = Grouping(setting, engine, folder, tell)
-    simulation = Simulation(setting, engine, recorder, device, checkpointer, grouping)
+    simulation = Simulation(setting, engine, recorder, device, checkpointer, grouping, tell=tell)
     return AssembledRun(simulation, recorder, start)
 
 

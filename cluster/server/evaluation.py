@@ -3,11 +3,13 @@
 A shared model sees every test sample once; its correct predictions are then counted by client. A client's
 own model sees its client's test part, in one call on a host that has or fetches the client's state. It is
 evaluated again only after a step has changed that state. A server's part behind each client's first layers
-is evaluated in one call per client.
+is evaluated in one call per client. Metrics that the recipe names are computed here, from the logits of all
+test samples, joined in the samples' order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -15,7 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from cluster.engine.calls import EvaluationCall, EvaluationResult, PersonalCall, SharedPart
+from cluster.engine.calls import (
+    EvaluationCall,
+    EvaluationResult,
+    PersonalCall,
+    PersonalResult,
+    SharedPart,
+)
 from cluster.engine.interface import Engine
 from cluster.server.client_records import ClientRecord
 from rayfed_kd.protocol import (
@@ -27,8 +35,10 @@ from rayfed_kd.protocol import (
     Personal,
     shared_vectors,
     to_array,
+    to_tensor,
 )
 from rayfed_kd.results.fairness import client_metrics
+from rayfed_kd.setting.metrics import make_metrics, metric_rows
 from rayfed_kd.setting.setting import Setting
 
 # Test samples in a call. Fixed, so that the loss is summed to the same bits on any number of hosts.
@@ -36,8 +46,8 @@ STRETCH = 2048
 
 Rows = list[dict[str, Any]]
 Started = dict[tuple[str, str], list[Future[EvaluationResult]]]
-Completed = dict[str, dict[int, Future[int]]]
-Own = dict[int, tuple[int, Future[int]]]  # client -> its state's version, correct predictions
+Completed = dict[str, dict[int, Future[PersonalResult]]]
+Own = dict[int, tuple[int, Future[PersonalResult]]]  # client -> its state's version, its model's result
 
 
 @dataclass(frozen=True)
@@ -46,11 +56,11 @@ class Evaluation:
 
     Attributes:
         futures: results of its calls.
-        rows: waits for them, and returns the rows of the tables `metrics` and `clients`.
+        rows: waits for them, and returns the rows of the tables `metrics`, `clients` and `scores` by name.
     """
 
     futures: Sequence[Future[Any]]
-    rows: Callable[[], tuple[Rows, Rows]]
+    rows: Callable[[], dict[str, Rows]]
 
     @property
     def done(self) -> bool:
@@ -69,10 +79,16 @@ class Evaluator:
     Args:
         setting: data, partition, and which test set clients' own models see.
         engine: runs the evaluations.
+        tell: called with a line when a metric that the recipe names has no finite value.
     """
 
-    def __init__(self, setting: Setting, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self, setting: Setting, engine: Engine, tell: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._engine, self._tell = engine, tell
+        self._metrics = make_metrics(setting.recipe)
+        self._told: set[tuple[str, str]] = set()  # (model, metric) without a finite value
+        self._dataset, self._test_parts = setting.dataset, setting.partition.test
         test = setting.dataset.test
         official = 0 if test is None else len(test.labels)
         counts = {client: len(part) for client, part in enumerate(setting.partition.test)}
@@ -81,8 +97,8 @@ class Evaluator:
         self._lengths = {"official": official, "local": sum(counts.values())}
         self._own_split = setting.recipe.partition.test
         self._own_counts = dict.fromkeys(counts, official) if self._own_split == "official" else self._counts
-        # client -> state version and correct predictions of its own model's last evaluation
-        self._own_known: dict[int, tuple[int, int]] = {}
+        # client -> state version and result of its own model's last evaluation
+        self._own_known: dict[int, tuple[int, PersonalResult]] = {}
 
     def start(
         self, round_index: int, models: Mapping[str, Evaluable], records: Mapping[int, ClientRecord]
@@ -115,24 +131,30 @@ class Evaluator:
         started: Started,
         completed: Completed,
         own: Own,
-    ) -> tuple[Rows, Rows]:
-        """Rows of the metrics and the clients table; waits for what was started."""
+    ) -> dict[str, Rows]:
+        """Rows of the tables by name; waits for what was started."""
         # This runs in the writer's thread, and `_start_own` reads `_own_known` in the round's thread. They
         # never overlap: the loop waits for this evaluation before it starts the next one.
         for client, (version, future) in own.items():
             self._own_known[client] = (version, future.result())
         metrics: Rows = []
         clients: Rows = []
+        scores: Rows = []
         for name, model in models.items():
-            if isinstance(model, Personal):
-                known = {client: correct for client, (_, correct) in self._own_known.items()}
-                rows = _client_rows(round_index, name, self._own_counts, known)
-            elif name in completed:
-                correct = {client: future.result() for client, future in completed[name].items()}
+            if isinstance(model, Personal) or name in completed:
+                if isinstance(model, Personal):
+                    results = {client: self._own_known[client][1] for client in self._own_counts}
+                else:
+                    results = {client: future.result() for client, future in completed[name].items()}
+                correct = {client: result.correct for client, result in results.items()}
                 rows = _client_rows(round_index, name, self._own_counts, correct)
+                scores += self._scores(round_index, name, self._own_split, [*results.values()])
             else:
                 correct = self._by_client(started[name, "local"])
                 rows = _client_rows(round_index, name, self._counts, correct)
+                for split in self._lengths:
+                    of_split = [future.result() for future in started[name, split]]
+                    scores += self._scores(round_index, name, split, of_split)
             clients.extend(rows)
             metrics.append({**_metrics(rows), "round": round_index, "model": name})
             official, loss_sum = _joined(started.get((name, "official"), []))
@@ -142,7 +164,34 @@ class Evaluator:
             if len(official):
                 metrics[-1]["server_accuracy"] = float(official.mean())
                 metrics[-1]["server_loss"] = loss_sum / len(official)
-        return metrics, clients
+        return {"metrics": metrics, "clients": clients, "scores": scores}
+
+    def _scores(
+        self, round_index: int, model: str, split: str, results: Sequence[EvaluationResult | PersonalResult]
+    ) -> Rows:
+        """A model's rows of the table `scores`; `results` together have the split's samples in order."""
+        logits = [result.logits for result in results if result.logits is not None]
+        if not logits:  # the recipe names no metrics, or there are no such test samples
+            return []
+        joined, labels = np.concatenate(logits), self._labels(split)
+        # Of the official test set every client's own model sees all samples.
+        labels = np.tile(labels, len(joined) // len(labels))
+        rows = metric_rows(self._metrics, round_index, model, split, to_tensor(joined), to_tensor(labels))
+        for row in rows:
+            if not math.isfinite(row["value"]) and (model, row["metric"]) not in self._told:
+                self._told.add((model, row["metric"]))
+                self._tell(
+                    f"metric {row['metric']} of {model} is {row['value']} in round {round_index}: the table "
+                    "`scores` has it as it is, and the summary has none"
+                )
+        return rows
+
+    def _labels(self, split: str) -> Array:
+        if split == "local":
+            labels: Array = np.asarray(self._dataset.train.labels)[np.concatenate(self._test_parts)]
+            return labels
+        assert self._dataset.test is not None  # it has samples
+        return np.asarray(self._dataset.test.labels)
 
     def _start_completed(
         self, models: Mapping[str, Evaluable], handle: Handle, records: Mapping[int, ClientRecord]

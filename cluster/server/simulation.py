@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -47,6 +47,7 @@ class Simulation:
         checkpointer: writes checkpoints; None: there are none.
         grouping: which clients' steps run as one batch; None: as the recipe says, its decisions not stored.
         models: after `run`, the models of the last evaluated round.
+        tell: called with each line that the user should read.
         evaluator: evaluates the models of the rounds that are due.
         run_state: after `begin`, the state that all rounds share.
     """
@@ -58,6 +59,7 @@ class Simulation:
     checkpointer: Checkpointer | None = None
     grouping: Grouping | None = None
     models: Mapping[str, Evaluable] = field(default_factory=dict)
+    tell: Callable[[str], None] = lambda line: None
     run_state: RunState = field(init=False)
     _stopping: bool = False
     _settling: Future[None] | None = None
@@ -67,7 +69,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self._module_pool = self.setting.module_pool(self.device)
         self._data = self.setting.device_data(self.device)
-        self.evaluator = Evaluator(self.setting, self.engine)
+        self.evaluator = Evaluator(self.setting, self.engine, self.tell)
         self._started = time.perf_counter()
         # A round is evaluated and recorded while the next one trains; a single thread keeps their order.
         self._writer = ThreadPoolExecutor(1, "round-writer")
@@ -243,11 +245,10 @@ class Simulation:
 
         def written() -> None:
             if evaluation is not None:
-                metrics, clients = evaluation.rows()
                 sim_s = record.tables["rounds"][0]["sim_s"]
-                rows = {"metrics": metrics, "clients": clients}
                 record.tables |= {
-                    n: [{**row, "sim_s": sim_s} for row in table_rows] for n, table_rows in rows.items()
+                    name: [{**row, "sim_s": sim_s} for row in rows]
+                    for name, rows in evaluation.rows().items()
                 }
             if not self._given_up:  # else the round runs again
                 self.recorder.record(record)

@@ -2,7 +2,7 @@
 
 A page says `<!-- generated: PART -->`, and in its head which names the tables give the method:
 
-    systems: [FedPer]           # names in published tables and in docs/results.md
+    systems: [FedPer]           # names in published tables and on the pages of `MEASURED`
     command: fedgems/cifar10 method.name=fedgem      # only where no recipe names the method
 
 `python docs/hooks/methods.py NAME` prints a page.
@@ -31,6 +31,7 @@ from rayfed_kd.recipe.shipped import last_part, purpose, shipped_files
 
 FOLDER = "methods/"
 PUBLISHED = ROOT / "rayfed_kd/comparison/published"
+MEASURED = ("results.md", "leaderboard.md", "tables.md")  # pages of docs/ with tables of real runs
 # The tables in which a paper compares methods by their accuracy.
 MAIN_TABLES = {
     "fedkf": ("V", "VI", "VII"),
@@ -175,21 +176,22 @@ def _value(row: Mapping[str, Any]) -> str:
 
 
 def measured(name: str, meta: Meta) -> str:
-    """The curve of a real run, if there is one, and the method's rows in the tables of docs/results.md."""
+    """The curve of a real run, if there is one, and the method's rows in the tables of `MEASURED`."""
     picture = Path("images/methods") / f"{name}.png"
     parts = [f"![Accuracy of {name} by round](../{picture})"] if (ROOT / "docs" / picture).is_file() else []
-    heading, table = "", list[str]()
-    for line in [*(ROOT / "docs/results.md").read_text("utf8").splitlines(), ""]:
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        elif line.startswith("|"):
-            table.append(line)
-        elif table:
-            chosen = _rows_of(table, meta["systems"])
-            if chosen:
-                link = f"[{heading}](../results.md#{_anchor(heading)})"
-                parts.append("\n".join([f"{link}:", "", *table[:2], *chosen]))
-            table = []
+    for page in MEASURED:
+        heading, table = "", list[str]()
+        for line in [*(ROOT / "docs" / page).read_text("utf8").splitlines(), ""]:
+            if line.startswith("#"):
+                heading = line.lstrip("# ")
+            elif line.startswith("|"):
+                table.append(line)
+            elif table:
+                chosen = _rows_of(table, meta["systems"])
+                if chosen:
+                    link = f"[{heading}](../{page}#{_anchor(heading)})"
+                    parts.append("\n".join([f"{link}:", "", *table[:2], *chosen]))
+                table = []
     return "\n\n".join(parts)
 
 
@@ -201,7 +203,7 @@ def _rows_of(table: Sequence[str], systems: Sequence[str | None]) -> list[str]:
     """A table's rows of some systems; a row in bold, which heads those below it, only before one of them."""
     chosen, group = list[str](), ""
     names = "|".join(re.escape(system) for system in systems if system is not None)  # None: Table IV's
-    wanted = re.compile(rf"(?:{names})(?:$|'s|,)")
+    wanted = re.compile(rf"(?:{names})(?:$|'s|,| \()")
     for row in table[2:]:
         label = row.strip("|").split("|")[0].strip()
         if label.startswith("**"):

@@ -25,7 +25,8 @@ from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
-from rayfed_kd.recipe.torch_optimizers import CLASSES, defaults
+from rayfed_kd.recipe.torch_optimizers import OPTIMIZERS, defaults, torch_class
+from rayfed_kd.setting.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 PAGE = "reference/recipe.md"
@@ -42,6 +43,7 @@ OPTIONS_BELOW = {
     "schedule": "[Schedules](#schedules)",
     "clock": "[Clocks](#clocks)",
     "codec": "[Your own codec](../extend/codec.md)",
+    "evaluation.metrics": "[Metrics](#metrics)",
 }
 
 
@@ -161,6 +163,11 @@ def partitions() -> str:
     return _things("partition", SCHEMES, options_model)
 
 
+def metrics() -> str:
+    """Metrics beside those of every evaluation."""
+    return _things("metric", METRICS, options_model)
+
+
 def schedules() -> str:
     """Schedules."""
     return _things("schedule", SCHEDULES, lambda schedule: schedule.options_model())
@@ -180,11 +187,18 @@ def optimizers() -> str:
     """The optimisers of `torch.optim`, with all options and their defaults; SGD and Adam have two of ours."""
     heading = ("optimiser", "class", "options", "example")
     rows = []
-    for name, kind in CLASSES.items():
+    for name in OPTIMIZERS:
         own = OptimizerRecipe(name=name)
         options = {**defaults(name), "lr": own.lr, "weight_decay": own.weight_decay}
         shown = {option: value for option, value in options.items() if option in defaults(name)}
-        rows.append((_code(name), _code(f"torch.optim.{kind}"), _flow(shown)[1:-1], _code(_optimizer(name))))
+        rows.append(
+            (
+                _code(name),
+                _code(f"torch.optim.{torch_class(name).__name__}"),
+                _flow(shown)[1:-1],
+                _code(_optimizer(name)),
+            )
+        )
     return markdown_table([heading, *rows])
 
 
@@ -246,6 +260,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "optimizers": optimizers,
     "data": data,
     "partitions": partitions,
+    "metrics": metrics,
     "schedules": schedules,
     "staleness": staleness,
     "clocks": clocks,

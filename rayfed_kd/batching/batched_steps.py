@@ -7,7 +7,7 @@ shape. A client's order of batches, its random streams and its optimisers' momen
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
@@ -209,13 +209,11 @@ class _Update:
     """One optimiser of every client, as fused operations on the rows of a stack."""
 
     def __init__(self, stack: StackedModules, optimizers: Sequence[Optimizer]) -> None:
-        self._optimizers = optimizers
-        first = optimizers[0]
-        self._rule = first.rule
-        parameters = stack.storage[:, : stack.gradients.shape[1]][:, first.part]
+        self._optimizers, first = optimizers, optimizers[0]
+        self._rule, parameters = first.rule, stack.storage[:, : stack.gradients.shape[1]][:, first.part]
         self._parameters, self._gradients = list(parameters), list(stack.gradients[:, first.part])
         self._moments = [own.state() for own in optimizers] if first.begun else self._fresh(parameters)
-        self._steps = [own.steps for own in optimizers]
+        self._steps, self._paced = [own.steps for own in optimizers], any(own.paced for own in optimizers)
 
     def _fresh(self, parameters: Tensor) -> list[dict[str, Tensor]]:
         """Every client's moments before its first step, rows of one tensor; a counter is each one's own."""
@@ -228,18 +226,24 @@ class _Update:
 
     def step(self, places: Sequence[int]) -> None:
         """Updates these clients' rows; their gradients stand in the stack's first rows."""
-        rows_by_factor: dict[float, list[int]] = {}
-        for row, place in enumerate(places):
-            factor = self._optimizers[place].factor_at(self._steps[place])
-            rows_by_factor.setdefault(factor, []).append(row)
-            self._steps[place] += 1
-        for factor, rows in rows_by_factor.items():
+        for factor, rows in self._rows_by_factor(places).items():
             self._rule.step(
                 [self._parameters[places[row]] for row in rows],
                 [self._gradients[row] for row in rows],
                 [self._moments[places[row]] for row in rows],
                 factor,
             )
+        for place in places:
+            self._steps[place] += 1
+
+    def _rows_by_factor(self, places: Sequence[int]) -> Mapping[float, Sequence[int]]:
+        """Which rows step at which factor of the learning rate; all at 1 where it does not change."""
+        if not self._paced:
+            return {1.0: range(len(places))}
+        rows = defaultdict[float, list[int]](list)
+        for row, factor in enumerate(self._optimizers[k].factor_at(self._steps[k]) for k in places):
+            rows[factor].append(row)
+        return rows
 
     def hand_back(self) -> None:
         """Gives every client's optimiser its moments and its count of steps."""

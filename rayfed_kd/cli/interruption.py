@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -39,6 +39,7 @@ class Interruptions:
         self.terminated = False
         self._presses = 0
         self._whole_command = ""  # within `resumed_by`
+        self._on_stop: list[Callable[[], None]] = []  # within `calling`
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -54,6 +55,15 @@ class Interruptions:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @contextmanager
+    def calling(self, stopping: Callable[[], None]) -> Iterator[None]:
+        """Let an interruption within the block call a function, from the signal's handler."""
+        self._on_stop.append(stopping)
+        try:
+            yield
+        finally:
+            self._on_stop.remove(stopping)
 
     @contextmanager
     def resumed_by(self, command: str) -> Iterator[None]:
@@ -99,6 +109,7 @@ class Interruptions:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._presses += 1
         if self._presses == 1:
+            self._call()
             _answer(IN_A_RUN if _folders_under_way() else BEFORE_A_RUN)
             raise KeyboardInterrupt
         _answer(f"left at once: {self._way_on() or 'nothing was begun'}")
@@ -114,7 +125,12 @@ class Interruptions:
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         signal.alarm(0)  # Ray's own handler, which came first, would abort the process after 3 s
         self.terminated = True
+        self._call()
         raise KeyboardInterrupt
+
+    def _call(self) -> None:
+        for stopping in self._on_stop:
+            stopping()
 
 
 def _answer(text: str) -> None:

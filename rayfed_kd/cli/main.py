@@ -54,6 +54,15 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+def _says_how_keys_are_written(error: click.ClickException) -> str:
+    """A line for who took a recipe's key for an option, as other tools have it; "" for all else."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    if not {"overrides", "configs"} & {parameter.name for parameter in error.ctx.command.params}:
+        return ""
+    return f"Keys of a recipe are written as {error.option_name.lstrip('-')}=VALUE."
+
+
 def _exit_code(interruptions: Interruptions) -> int:
     try:
         code: Any = commands.main(standalone_mode=False, obj=interruptions)
@@ -63,6 +72,8 @@ def _exit_code(interruptions: Interruptions) -> int:
         return interruptions.end(stop.args)
     except click.ClickException as error:
         error.show()
+        if line := _says_how_keys_are_written(error):
+            click.echo(line, err=True)
         return error.exit_code
     except RayfedError as error:
         click.echo(f"error: {error}", err=True)

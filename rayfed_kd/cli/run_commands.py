@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.cli.options import ADDRESS, ENGINE, ESTIMATE, LOCAL, OVERRIDES, RECIPE, UserPath
 
 if TYPE_CHECKING:
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
 @ENGINE
 @ADDRESS
 @ESTIMATE
+@click.pass_obj
 def run(
+    interruptions: Interruptions,
+    /,
     recipe: str,
     overrides: tuple[str, ...],
+    *,
     local: bool,
     engine: str | None,
     address: str | None,
-    *,
     only_estimated: bool,
 ) -> None:
     """Run RECIPE: a YAML file, or a name that `rayfed-kd recipes` lists.
@@ -56,7 +60,7 @@ def run(
             tell=console.teller,
         )
 
-    _run_on_console(shlex.join((recipe, *overrides)), start)
+    _run_on_console(interruptions, shlex.join((recipe, *overrides)), start)
 
 
 @click.command()
@@ -75,11 +79,14 @@ def run(
     is_flag=True,
     help="If no checkpoint can be used, begin again at round 1, and delete the rounds that are recorded.",
 )
+@click.pass_obj
 def resume(
+    interruptions: Interruptions,
+    /,
     folder: str,
     overrides: tuple[str, ...],
-    local: bool,
     *,
+    local: bool,
     engine: str | None,
     address: str | None,
     anyway: bool,
@@ -105,10 +112,16 @@ def resume(
             restart=restart,
         )
 
-    _run_on_console(shlex.join(("resume", folder, *overrides)), start, resumed=True)
+    _run_on_console(interruptions, shlex.join(("resume", folder, *overrides)), start, resumed=True)
 
 
-def _run_on_console(title: str, start: Callable[[RunConsole], Result], *, resumed: bool = False) -> None:
+def _run_on_console(
+    interruptions: Interruptions,
+    title: str,
+    start: Callable[[RunConsole], Result],
+    *,
+    resumed: bool = False,
+) -> None:
     """Show a run while it goes, and its summary at its end."""
     import time
 
@@ -118,7 +131,8 @@ def _run_on_console(title: str, start: Callable[[RunConsole], Result], *, resume
     console = RunConsole()
     console.start(title)
     try:
-        result = start(console)
+        with interruptions.calling(console.stopping):
+            result = start(console)
     finally:
         console.stop()
     console.finish(result.summary, result.folder, time.perf_counter() - started, resumed=resumed)

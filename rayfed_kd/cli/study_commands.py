@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,12 +86,22 @@ def compare(
         if only_estimated:
             _show_estimates(studies)
             return
+        folders = []
         for study in studies:
-            with shown_work("runs") as console:
+            with shown_work("runs") as console, interruptions.calling(console.stopping):
                 result = compare_study(
                     study, local=local, jobs=jobs, address=address, tell=console.message, work=console.work
                 )
             _show_comparison(result)
+            folders.append(result.folder)
+    # A study's tables lie in one folder, and make one page.
+    _offer_report(folders[0] if len(folders) == 1 else folders[0].parent)
+
+
+def _offer_report(folder: Path) -> None:
+    """Name the command that comes next; not to a file or a program, which reads paths here."""
+    if sys.stdout.isatty():
+        click.echo(f"report: rayfed-kd report {shlex.quote(str(folder))}")
 
 
 def _show_estimates(studies: Sequence[Study]) -> None:
@@ -171,7 +183,11 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
     from rayfed_kd.tuning.search_result import write_search_result
     from rayfed_kd.tuning.tune import tune as search_coefficients
 
-    with interruptions.resumed_by("the same tune command with --resume"), shown_work("trials") as console:
+    with (
+        interruptions.resumed_by("the same tune command with --resume"),
+        shown_work("trials") as console,
+        interruptions.calling(console.stopping),
+    ):
         result = search_coefficients(
             recipe, overrides=overrides, tell=console.message, work=console.work, **options
         )
@@ -180,6 +196,7 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
         click.echo(line, err=True)
     for path in write_search_result(result):
         click.echo(path)
+    _offer_report(result.folder)
 
 
 @click.command()

@@ -53,7 +53,8 @@ class ComparisonResult:
         """Curves by round: the mean over seeds, with a band of one sample deviation.
 
         Args:
-            metric: amp, fm, wlp, ua or server_accuracy; None: the headline of the study.
+            metric: amp, fm, wlp, ua, server_accuracy, or one that the recipes name, as local_macro_f1;
+                None: the headline of the study.
         """
         from rayfed_kd.comparison.writers.pictures import curves_picture
 

@@ -16,7 +16,7 @@ from rayfed_kd.comparison.differences import Difference, Verdict, paired_differe
 from rayfed_kd.comparison.paper_rows import PaperRows, PrintedValue, rank_correlation
 from rayfed_kd.comparison.studies import Claim, RowModel, Study
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.results.summary import HEADLINES, METRICS, SMALLER_IS_BETTER
+from rayfed_kd.results.summary import HEADLINES, METRICS
 
 STATISTICS = ("last", "best", "mean of last")
 MIB = 2.0**20
@@ -103,8 +103,9 @@ class Comparison:
         return rows
 
     def metrics(self) -> list[str]:
-        """The metrics' columns that any row has, in the order of `METRICS`."""
-        return [metric for metric in METRICS if any(key[3] == metric for key in self.curves)]
+        """The metrics that any row has: in the order of `METRICS`, then those that recipes name."""
+        named = dict.fromkeys(key[3] for key in self.curves)
+        return sorted(named, key=lambda name: METRICS.index(name) if name in METRICS else len(METRICS))
 
     def headline(self) -> str:
         """The metric that `best`, `mean of last` and the target are about.
@@ -158,8 +159,7 @@ class Comparison:
         """
         for metric in (self.headline(), *HEADLINES):
             if curves := self.seed_curves(row, metric):
-                best = min if metric in SMALLER_IS_BETTER else max
-                return {s: c.rounds[c.values.index(best(c.values))] for s, c in curves.items()}
+                return {s: c.rounds[c.values.index(c.better(c.values))] for s, c in curves.items()}
         return {}
 
     def baseline(self, row: Row) -> Row | None:
@@ -221,7 +221,7 @@ class Comparison:
             target = self.target(seed)
             if target is None:
                 continue
-            place = next((i for i, value in enumerate(curve.values) if value >= target), None)
+            place = next((i for i, value in enumerate(curve.values) if curve.reaches(value, target)), None)
             costs["rounds"].append(None if place is None else curve.rounds[place])
             costs["bytes"].append(None if place is None else curve.bytes[place])
             costs["sim_s"].append(None if place is None else curve.sim_s[place])
@@ -232,12 +232,12 @@ class Comparison:
         target = self.study.target
         if target is None or isinstance(target, float):
             return target
-        best = [
-            max(curve.values)
+        curves = [
+            curve
             for (label, _, curve_seed, metric), curve in self.curves.items()
             if (label, curve_seed, metric) == (target.run, seed, self.headline())
         ]
-        return max(best, default=None)
+        return curves[0].better(value for curve in curves for value in curve.values) if curves else None
 
     def relative_changes(self, row: Row) -> list[float]:
         """Relative change of the row's accuracy against the row that it names in `against`.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rayfed_kd.results.summary import METRICS
+from rayfed_kd.results.schemas import is_score, smaller_is_better, with_scores
+from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER
 from rayfed_kd.results.tables import read_table
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Curve:
         bytes: all bytes sent until then, both directions.
         sim_s: simulated seconds until then; None without a clock.
         wall_s: real seconds until then; they differ from run to run, so they are not compared.
+        better: gives the better one of several values, `max` or `min`.
     """
 
     rounds: list[int]
@@ -30,6 +32,11 @@ class Curve:
     bytes: list[int]
     sim_s: list[float | None]
     wall_s: list[float] = field(default_factory=list, compare=False)
+    better: Callable[[Iterable[float]], float] = max
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Whether a value is at least as good as a target."""
+        return self.better((value, target)) == value
 
 
 class CurveKey(NamedTuple):
@@ -60,13 +67,16 @@ def read_curves(planned: Sequence[PlannedRun]) -> dict[CurveKey, Curve]:
     curves: dict[CurveKey, Curve] = {}
     for run in planned:
         costs = _costs_by_round(run)
-        for row in read_table(run.folder / "tables", "metrics").to_pylist():
+        tables = {name: read_table(run.folder / "tables", name).to_pylist() for name in ("metrics", "scores")}
+        falling = {*SMALLER_IS_BETTER, *smaller_is_better(tables["scores"])}
+        for row in with_scores(tables):
             cost = costs[row["round"]]
-            for metric in METRICS:
+            for metric in (*METRICS, *filter(is_score, row)):
                 if row[metric] is None:
                     continue
                 key = CurveKey(run.label, row["model"], run.seed, metric)
-                curve = curves.setdefault(key, Curve([], [], [], [], []))
+                better = min if metric in falling else max
+                curve = curves.setdefault(key, Curve([], [], [], [], [], better))
                 curve.rounds.append(row["round"])
                 curve.values.append(row[metric])
                 curve.bytes.append(cost.bytes)

@@ -8,6 +8,7 @@ from typing import Any
 from rayfed_kd.comparison.studies import Study, TargetRun, in_words
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_line
+from rayfed_kd.results.schemas import is_score
 
 # The sections of a recipe in which rows are expected to be alike; the method tells them apart.
 COMMON_SECTIONS = {"model", "partition", "local", "sampling", "rounds"}
@@ -24,7 +25,8 @@ def row_notes(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
     if isinstance(study.target, TargetRun):
         notes.append(f"the target is the best of {study.target.run}, seed by seed")
     elif study.target is not None:
-        notes.append(f"the target is {100 * study.target:g} %")
+        in_percent = study.headline is None or not is_score(study.headline)
+        notes.append(f"the target is {f'{100 * study.target:g} %' if in_percent else f'{study.target:g}'}")
     return notes
 
 

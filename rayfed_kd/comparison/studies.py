@@ -23,6 +23,7 @@ last: 10                              # evaluated rounds in "mean of the last"
 headline: ua                          # the metric of best, "mean of the last" and target;
                                       # default: official test, AMP or UA, the first that there is
 target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
+totals: true                          # also all bytes and real seconds of a run, as columns
 baseline: FedAvg                      # what the others' paired differences are to; default: the first row
 claims:                               # each gets a verdict: shown, not shown, contradicted
   - {says: T above S, higher: {run: KDIA, model: teacher}, lower: {run: KDIA, model: student}}
@@ -44,26 +45,24 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.files import plain_folder
 from rayfed_kd.recipe.loading import overridden
 from rayfed_kd.recipe.schema import PathText
+from rayfed_kd.recipe.strict import Closed
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
+from rayfed_kd.results.summary import known_metric
 
 MOST_CHARACTERS = 150  # of a label: it is a part of its runs' folder names
-Metric = Literal["amp", "fm", "wlp", "ua", "server_accuracy"]
+Metric = Annotated[str, AfterValidator(known_metric)]
 Statistic = Literal["last", "best", "mean of last"]
 ClaimStatistic = Literal["last", "best", "mean of last", "mean of all"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class StudyRun(_Strict):
+class StudyRun(Closed):
     """One row's recipe, and what the paper calls it: for all its evaluated models, or model by model.
 
     Attributes:
@@ -102,7 +101,7 @@ class StudyRun(_Strict):
         return self.model_copy(update={"overrides": [*self.overrides, *overrides]})
 
 
-class Published(_Strict):
+class Published(Closed):
     """A paper's table, or some of its rows, and which of our numbers stands beside it.
 
     Attributes:
@@ -130,13 +129,13 @@ class Published(_Strict):
         return self.model_copy(update={"differs": joined(self.differs, difference)})
 
 
-class TargetRun(_Strict):
+class TargetRun(Closed):
     """The accuracy to reach: the best of this row, seed by seed."""
 
     run: str
 
 
-class RowModel(_Strict):
+class RowModel(Closed):
     """A row of the table: one evaluated model of a run.
 
     Attributes:
@@ -152,7 +151,7 @@ def _row_model(written: Any) -> Any:
     return {"run": written} if isinstance(written, str) else written
 
 
-class Claim(_Strict):
+class Claim(Closed):
     """A claim of a paper: one row lies above another one.
 
     Attributes:
@@ -166,12 +165,12 @@ class Claim(_Strict):
     says: str = Field(min_length=1)
     higher: Annotated[RowModel, BeforeValidator(_row_model)]
     lower: Annotated[RowModel, BeforeValidator(_row_model)]
-    metric: Metric | Literal["bytes"] | None = None
+    metric: Literal["bytes"] | Metric | None = None
     statistic: ClaimStatistic = "mean of last"
     margin: float = Field(0.0, ge=0)
 
 
-class StudyTable(_Strict):
+class StudyTable(Closed):
     """One of a study's tables.
 
     Attributes:
@@ -189,7 +188,7 @@ class StudyTable(_Strict):
     where: dict[str, Any] = {}
 
 
-class Quick(_Strict):
+class Quick(Closed):
     """A study's small version: overrides for all rows, then for single ones, after the study's own.
 
     Attributes:
@@ -209,7 +208,7 @@ class Quick(_Strict):
     differs: str = ""
 
 
-class Study(_Strict):
+class Study(Closed):
     """A study file. The example at the top of this module explains every key."""
 
     title: str = ""
@@ -223,6 +222,7 @@ class Study(_Strict):
     last: int = Field(10, ge=1)
     headline: Metric | None = None
     target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
+    totals: bool = False
     baseline: str | None = None
     claims: list[Claim] = []
     published: list[Published] = []

@@ -59,6 +59,10 @@ def select_studies(
     elif len(sources) == 1 and _is_study(sources[0]):
         study = read_study(sources[0])
     else:
+        if twice := [str(source) for source in sources if list(sources).count(source) > 1]:
+            raise RecipeError(
+                f"compare: {twice[0]} is named twice; expected each recipe once. --seeds repeats all"
+            )
         study = _study_of_recipes({_label(source, sources): source for source in sources}, seeds or 1)
     with naming(study.source or None):
         if quick:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from rayfed_kd.comparison.comparison import MIB, STATISTICS, Comparison, JudgedClaim, Row
 from rayfed_kd.comparison.differences import MOST_SEEDS, Difference
 from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
+from rayfed_kd.results.model_names import model_notes
+from rayfed_kd.results.schemas import is_score
 from rayfed_kd.results.summary import HEADLINES
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
@@ -31,6 +33,15 @@ class PublishedLines:
     lines: Sequence[tuple[str, str]]
 
 
+def metric_title(metric: str) -> str:
+    """A metric's title; one that a recipe names has its own name.
+
+    Args:
+        metric: the metric's column, or a name of `score_name`.
+    """
+    return TITLES.get(metric, metric)
+
+
 def row_name(comparison: Comparison, row: Row) -> str:
     """A row's name for readers: its label, and in brackets what the study calls the model."""
     label, model = row
@@ -39,9 +50,9 @@ def row_name(comparison: Comparison, row: Row) -> str:
 
 def header(comparison: Comparison) -> list[str]:
     """The table's column titles, the rows' names first."""
-    headline = TITLES[comparison.headline()]
+    headline = metric_title(comparison.headline())
     averaged = _averaged(comparison)
-    columns = ["run", *(TITLES[metric] for metric in comparison.metrics())]
+    columns = ["run", *(metric_title(metric) for metric in comparison.metrics())]
     columns += [f"{headline}, best", f"{headline}, mean of last {averaged} evaluations"]
     if _has_differences(comparison):
         columns.append(f"difference to {_baseline_label(comparison)} [95 % interval]")
@@ -52,7 +63,7 @@ def header(comparison: Comparison) -> list[str]:
         columns += ["rounds to target", "MiB to target"]
         if comparison.has_clock():
             columns.append("simulated s to target")
-    return columns
+    return [*columns, *(("MiB in all", "real s in all") if comparison.study.totals else ())]
 
 
 def _averaged(comparison: Comparison) -> int:
@@ -85,6 +96,10 @@ def _row_cells(comparison: Comparison, row: Row) -> list[str]:
         line += [_cost_text(costs["rounds"], 1.0), _cost_text(costs["bytes"], MIB)]
         if comparison.has_clock():
             line.append(_cost_text(costs["sim_s"], 1.0))
+    if comparison.study.totals:
+        curves = comparison.seed_curves(row, headline).values()
+        line += [_cost_text([curve.bytes[-1] for curve in curves], MIB)]
+        line += [_cost_text([curve.wall_s[-1] for curve in curves], 1.0)]
     return line
 
 
@@ -100,9 +115,22 @@ def remarks(comparison: Comparison) -> list[str]:
     notes = comparison.all_notes
     study = comparison.study
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
-        notes.append(f"the target's run has no {TITLES[comparison.headline()]}, so there is no target")
-    notes += [*_difference_notes(comparison), *_changes_note(comparison)]
-    return [f"{note[0].upper()}{note[1:]}." for note in notes]
+        notes.append(f"the target's run has no {metric_title(comparison.headline())}, so there is no target")
+    notes += [*_score_notes(comparison), *_difference_notes(comparison), *_changes_note(comparison)]
+    # A study may give models names of its own.
+    names = {model for _, model in comparison.rows() if model not in study.models}
+    legend = model_notes(names) if {"aca", "global"} <= names else []
+    return [*(f"{note[0].upper()}{note[1:]}." for note in notes), *(f"{line}." for line in legend)]
+
+
+def _score_notes(comparison: Comparison) -> list[str]:
+    """On which samples metrics that recipes name are, and of which the smaller value is the better one."""
+    names = [metric for metric in comparison.metrics() if is_score(metric)]
+    if not names:
+        return []
+    falling = [n for n in names if any(k[3] == n and c.better is min for k, c in comparison.curves.items())]
+    notes = ["official: on the official test part; local: on the clients' test parts together"]
+    return [*notes, f"smaller is better: {', '.join(falling)}"] if falling else notes
 
 
 def claim_cells(comparison: Comparison) -> list[list[str]]:
@@ -114,7 +142,7 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
     claim, metric = judged.claim, judged.metric
     rows = f"{row_name(comparison, judged.higher)} less {row_name(comparison, judged.lower)}"
     # All bytes of a run have no statistic.
-    number = "MiB sent" if metric == "bytes" else f"{TITLES[metric]}, {claim.statistic}"
+    number = "MiB sent" if metric == "bytes" else f"{metric_title(metric)}, {claim.statistic}"
     if judged.difference is None:
         return [claim.says, f"{number}: {rows}", "", "no verdict: fewer than two seeds have both numbers"]
     margin = f" (above {-_scale(metric) * claim.margin:g})" if claim.margin else ""
@@ -150,7 +178,7 @@ def _difference_notes(comparison: Comparison) -> list[str]:
     """What the differences are of, and how many more seeds would decide the rows that are undecided."""
     if not _has_differences(comparison):
         return []
-    headline = TITLES[comparison.headline()]
+    headline = metric_title(comparison.headline())
     notes = [
         f"difference: {headline}, mean of last {_averaged(comparison)} evaluations, less that of "
         f"{_baseline_label(comparison)} with the same seed; the interval is Student's t of the mean over "
@@ -182,7 +210,7 @@ def _changes_note(comparison: Comparison) -> list[str]:
     if not labels_by_base:
         return []
     pairs = ", ".join(f"{' and '.join(labels)} to {base}" for base, labels in labels_by_base.items())
-    accuracies = ", else ".join(TITLES[metric].removesuffix(" %") for metric in HEADLINES)
+    accuracies = ", else ".join(metric_title(metric).removesuffix(" %") for metric in HEADLINES)
     return [f"relative change: of the last accuracy ({accuracies}) of {pairs}"]
 
 
@@ -214,12 +242,13 @@ def _published_heading(comparison: Comparison, paper: PaperRows) -> str:
         return heading
     return (
         f"{heading}; rank correlation (Kendall's tau-b) of {paper.metric} against our "
-        f"{TITLES[agreement.metric]}, {agreement.statistic}, over {agreement.rows} rows: {agreement.tau:.2f}"
+        f"{metric_title(agreement.metric)}, {agreement.statistic}, over {agreement.rows} rows: "
+        f"{agreement.tau:.2f}"
     )
 
 
 def _mean_text(values: Sequence[float], metric: str) -> str:
-    """Mean and sample deviation over seeds: FM with four digits, all else in percent with two."""
+    """Mean and sample deviation over seeds: accuracies in percent with two digits, others with four."""
     if not values:
         return ""
     scale, digits = _scale(metric), _digits(metric)
@@ -230,11 +259,11 @@ def _mean_text(values: Sequence[float], metric: str) -> str:
 
 def _scale(metric: str) -> float:
     """What a metric's values are multiplied by to be shown: accuracies are in percent."""
-    return 1.0 if metric in ("fm", "bytes") else 100.0
+    return 1.0 if metric in ("fm", "bytes") or is_score(metric) else 100.0
 
 
 def _digits(metric: str) -> int:
-    return 4 if metric == "fm" else 2
+    return 4 if metric == "fm" or is_score(metric) else 2
 
 
 def _cost_text(costs: Sequence[float | None], unit: float) -> str:

@@ -61,11 +61,11 @@ class Launcher(ABC):
         """
         return nullcontext(lambda: None)
 
-    def check(self, prepared: Prepared) -> None:  # noqa: B027 - an engine in this process has room
-        """Raises RecipeError if the engine has no room for the recipe; before there is a folder."""
-
     def hosts(self, prepared: Prepared) -> int:
-        """How many hosts will run the clients' steps, after `check`."""
+        """How many hosts will run the clients' steps; asked before there is a folder.
+
+        Raises: RecipeError if the engine has no room for the recipe.
+        """
         return 1
 
     @abstractmethod
@@ -144,18 +144,11 @@ class OnRay(Launcher):
         with RaySession(recipe, self.address) as session:
             yield session.ready
 
-    def check(self, prepared: Prepared) -> None:
-        """Check that the recipe's actors fit on the cluster.
-
-        Raises: RecipeError if they do not.
-        """
-        from cluster.ray_backend.remote_run import check_room
-
-        if self.plan is None:
-            check_room(prepared.setting, self.share)
-
     def hosts(self, prepared: Prepared) -> int:
-        """The number of client actors."""
+        """The number of client actors.
+
+        Raises: RecipeError if the recipe's actors do not fit on the cluster.
+        """
         from cluster.ray_backend.remote_run import planned_hosts
 
         return planned_hosts(prepared.setting, self.share) if self.plan is None else self.plan.num_hosts

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from rayfed_kd.data.augment import normalise
@@ -21,6 +21,7 @@ from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.experiment.preparation import find_own_modules
 from rayfed_kd.recipe.registry import load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
+from rayfed_kd.recipe.strict import Closed
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.module_checks import check_module_size, checked_module
 from rayfed_kd.setting.setting import REGISTRIES
@@ -29,19 +30,15 @@ DESCRIPTION = "rayfed_kd"  # the key of a safetensors file's metadata under whic
 UNIT = 1 + 1e-6  # floats that were resized may lie beyond 1 by their last bits
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ArchitectureName(_Strict):
+class ArchitectureName(Closed):
     """What makes a module: a registered name or package.module:Object, and the options given."""
 
     kind: Literal["classifier", "head"]
     name: str
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
-class ModelDescription(_Strict):
+class ModelDescription(Closed):
     """All that is needed to build a model and to feed it; a safetensors file holds it as JSON.
 
     Attributes:
@@ -227,7 +224,7 @@ def _read(path: Path) -> StoredModel:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise DataError(f"{path}: no such file; expected a .safetensors file that `rayfed-kd export` wrote")
+        raise DataError(f"{path}: no such file; expected a .safetensors file that `rayfed_kd.export` wrote")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -236,7 +233,7 @@ def _read(path: Path) -> StoredModel:
         raise DataError(f"{path} is no safetensors file, or damaged: {error}") from None
     if DESCRIPTION not in metadata:
         raise DataError(
-            f"{path} does not say what its weights are of; `rayfed-kd export` of this version writes it so"
+            f"{path} does not say what its weights are of; `rayfed_kd.export` of this version writes it so"
         )
     try:
         description = ModelDescription.model_validate_json(metadata[DESCRIPTION])

@@ -6,9 +6,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, nearest, shown
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.files import atomic_write, remove_unfinished, tensors_written_aside, writing, written_aside
+from rayfed_kd.files import (
+    atomic_write,
+    no_folder,
+    remove_unfinished,
+    tensors_written_aside,
+    writing,
+    written_aside,
+)
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 
@@ -85,6 +92,10 @@ def read_model(folder: str | Path, model: str, client: int | None = None) -> Sto
     from rayfed_kd.protocol import Evaluated, Personal
 
     folder = Path(folder).resolve()
+    if not folder.is_dir():
+        raise no_folder(folder)
+    if not (folder / CONFIG).is_file():
+        raise RecipeError(f"{folder} holds no run: there is no {CONFIG}; expected a run's folder")
     prepared = prepare(folder / CONFIG)
     setting, warned = prepared.setting, list[str]()
     host = Host(setting)
@@ -96,14 +107,17 @@ def read_model(folder: str | Path, model: str, client: int | None = None) -> Sto
         )
     models = setting.method.evaluated(snapshot.server)
     if model not in models:
-        raise RecipeError(f"--model {model}: this run evaluates {', '.join(models)}")
+        raise RecipeError(
+            f"no model is called {shown(model)}; this run evaluates {', '.join(models)}.",
+            hint=nearest(model, models),
+        )
     chosen = models[model]
     if isinstance(chosen, Personal):
         whose = _exported_client(model, client, setting)
         record = snapshot.records.get(whose, ClientRecord())
         chosen = host.personal(PersonalCall(whose, record.state, record.version, "local"))
     elif client is not None:
-        raise RecipeError(f"--client {client}: {model} is one model for all; expected no --client")
+        raise RecipeError(f"client {client}: {model} is one model for all; expected no client")
     evaluated = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
     module = setting.module_pool().lend(evaluated.architecture, evaluated.vector).module
     # safetensors takes neither tensors that share memory, as views of a flat vector do, nor other orders of
@@ -135,9 +149,11 @@ def _description(setting: Setting, architecture: str, weights: str) -> ModelDesc
 def _exported_client(model: str, client: int | None, setting: Setting) -> int:
     clients = len(setting.partition.train)
     if client is None:
-        raise RecipeError(f"--model {model} is each client's own: expected --client, 0 to {clients - 1}")
+        raise RecipeError(
+            f"{model} is each client's own model: expected a client as well, 0 to {clients - 1}"
+        )
     if not 0 <= client < clients:
-        raise RecipeError(f"--client {client}: expected 0 to {clients - 1}")
+        raise RecipeError(f"client {client}: expected 0 to {clients - 1}")
     return client
 
 
@@ -145,7 +161,7 @@ def _check_onnx() -> None:
     missing = [name for name in NEEDED_BY_ONNX if find_spec(name) is None]
     if missing:
         raise RecipeError(
-            f"--onnx: {' and '.join(missing)} cannot be imported; pip install -e '.[onnx]' in the clone "
+            f"ONNX: {' and '.join(missing)} cannot be imported; pip install -e '.[onnx]' in the clone "
             "installs what it needs"
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.recipe.schema import Recipe
@@ -33,11 +35,11 @@ def wait_for_engine(launcher: Launcher, ready: Callable[[], None], tell: Tell) -
     ready()
 
 
-def begin_telling(prepared: Prepared, launcher: Launcher, tell: Tell) -> None:
-    """Tell what runs, if somebody listens."""
+def begin_telling(prepared: Prepared, engine: str, hosts: int, tell: Tell) -> None:
+    """Tell what runs, if somebody listens; `engine` and `hosts` as in `describe_run`."""
     teller = as_teller(tell)
     if teller is tell:
-        teller.begin(describe_run(prepared, launcher.name, launcher.hosts(prepared)))
+        teller.begin(describe_run(prepared, engine, hosts))
 
 
 def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
@@ -49,8 +51,7 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
         hosts: the number of processes that run clients' steps.
     """
     recipe, setting = prepared.recipe, prepared.setting
-    partition, threads = setting.partition, recipe.placement.threads
-    cohort = cohort_size(recipe)
+    threads, cohort = recipe.placement.threads, cohort_size(recipe)
     clients = f"{recipe.partition.clients}, {cohort} a round; {recipe.partition.name}"
     if recipe.partition.options:
         clients += f" ({', '.join(f'{key} {value}' for key, value in recipe.partition.options.items())})"
@@ -59,9 +60,7 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
         "model": _models(setting),
         "data": _data(setting),
         "clients": clients,
-        "test": f"{len(setting.dataset.test.labels):,} images of the official test set"
-        if recipe.partition.test == "official" and setting.dataset.test is not None
-        else f"{sum(map(len, partition.test)):,} images, parts of the clients' own",
+        "test": _test(setting),
         "engine": f"{engine}, {_count(hosts, 'host')} with {_count(threads, 'thread')}"
         f"{' each' if hosts > 1 else ''}; {_count(recipe.rounds, 'round')}, seed {recipe.seed}",
     }
@@ -78,14 +77,39 @@ def _models(setting: Setting) -> str:
 
 
 def _data(setting: Setting) -> str:
-    data, dataset = setting.recipe.data, setting.dataset
+    """Of how many samples, which part trains, which tests and which is public."""
+    data, dataset, partition = setting.recipe.data, setting.dataset, setting.partition
     count = len(dataset.train.labels)
-    text = f"{data.name}, {count:,} training images"
+    samples = "samples" if dataset.test is None else "samples of its training set"
+    text = f"{count:,} {samples}"
     if data.fraction < 1:
         whole = f"{dataset.whole:,}" if dataset.whole else f"about {round(count / data.fraction):,}"
-        text = f"{data.name}, {count:,} of {whole} training images (data.fraction {data.fraction:g})"
-    public = len(setting.partition.public)
-    return f"{text}, {public:,} of them public" if public else text
+        text = f"{count:,} of {whole} {samples} (data.fraction {data.fraction:g})"
+    trained, tested = np.concatenate(partition.train), _tested(setting)
+    # Public samples may be the clients' own as well (`partition.public.apart: false`).
+    own = int(np.isin(partition.public, trained).sum())
+    apart = len(partition.public) - own
+    shares = {
+        "for training": len(trained),
+        "of them public": own,
+        "for testing": tested,
+        "public": apart,
+        "not used": count - len(trained) - tested - apart,
+    }
+    return f"{data.name}, {text}: {', '.join(f'{n:,} {share}' for share, n in shares.items() if n)}"
+
+
+def _tested(setting: Setting) -> int:
+    return sum(map(len, setting.partition.test))
+
+
+def _test(setting: Setting) -> str:
+    """What models are tested on: the clients' own parts, the official test set, or both."""
+    own, official = _tested(setting), setting.dataset.test
+    texts = [f"{own:,} samples, parts of the clients' own"] if own else []
+    if official is not None:
+        texts.append(f"{len(official):,} samples of the official test set")
+    return "; ".join(texts) or "no samples"
 
 
 def _in_brackets(text: str) -> str:

@@ -65,6 +65,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     from cluster.server.grouping import check_grouping
     from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names
     from rayfed_kd.setting.loading import load_data, load_partition
+    from rayfed_kd.setting.metrics import check_metrics
     from rayfed_kd.setting.timing import check_exchanges, check_timing
 
     method = make_method(location, recipe.method)
@@ -87,6 +88,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     setting = blueprint.build()
     setting.check()
     check_grouping(setting)
+    check_metrics(recipe, dataset.classes)
     return Prepared(recipe, blueprint, setting)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ class Result:
     Attributes:
         folder: the run's folder.
         summary: the content of summary.json.
-        tables: name -> Arrow table: rounds, metrics, clients, messages, hosts.
+        tables: name -> Arrow table: rounds, metrics, clients, scores, messages, hosts.
         models: name -> [P] float32, the shared models evaluated in the last round, as flat vectors. `load`
             makes a module of one.
     """
@@ -45,23 +45,24 @@ class Result:
         """One of the run's tables, as Arrow.
 
         Args:
-            name: rounds, metrics, clients, messages or hosts.
+            name: rounds, metrics, clients, scores, messages or hosts.
 
         Raises:
-            KeyError: there is no such table.
+            RecipeError: there is no such table.
         """
-        if name not in self.tables:
-            raise KeyError(f"no table {name}; there are {', '.join(self.tables)}")
+        from rayfed_kd.results.schemas import check_table_name
+
+        check_table_name(name)
         return self.tables[name]
 
     def to_pandas(self, name: str = "metrics") -> Any:
         """One of the run's tables, as a pandas.DataFrame.
 
         Args:
-            name: rounds, metrics, clients, messages or hosts.
+            name: rounds, metrics, clients, scores, messages or hosts.
 
         Raises:
-            KeyError: there is no such table.
+            RecipeError: there is no such table.
             ImportError: pandas is not installed; rayfed-kd itself does not need it.
         """
         table = self.table(name)
@@ -108,13 +109,16 @@ class Result:
 
     def __str__(self) -> str:
         from rayfed_kd.results.plain_text import table_text
-        from rayfed_kd.results.summary_table import summary_notes, summary_table
+        from rayfed_kd.results.summary_table import scores_table, summary_notes, summary_table
 
-        lines = [table_text(summary_table(self.summary)), *summary_notes(self.summary)]
+        tables = [summary_table(self.summary), scores_table(self.summary)]
+        lines = [*(table_text(table) for table in tables if table is not None), *summary_notes(self.summary)]
         return "\n".join([*lines, f"folder: {self.folder}"])
 
     def _repr_html_(self) -> str:
         from rayfed_kd.results.summary_table import (
+            SCORES_HEADER,
+            scores_rows,
             summary_header,
             summary_notes,
             summary_rows,
@@ -124,11 +128,15 @@ class Result:
         def row(cells: list[str], tag: str) -> str:
             return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
-        rows = "".join(row(cells, "td") for cells in summary_rows(self.summary))
+        def body(rows: Iterable[list[str]]) -> str:
+            return f"<tbody>{''.join(row(cells, 'td') for cells in rows)}</tbody>"
+
+        scores = scores_rows(self.summary)
+        more = f"<table><thead>{row([*SCORES_HEADER], 'th')}</thead>{body(scores)}</table>" if scores else ""
         notes = [*summary_notes(self.summary), f"folder: {self.folder}"]
         return (
             f"<table><caption>{html.escape(summary_title(self.summary))}</caption>"
-            f"<thead>{row(summary_header(), 'th')}</thead><tbody>{rows}</tbody></table>"
+            f"<thead>{row(summary_header(), 'th')}</thead>{body(summary_rows(self.summary))}</table>{more}"
             f"<p>{'<br>'.join(map(html.escape, notes))}</p>"
         )
 

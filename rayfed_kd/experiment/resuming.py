@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rayfed_kd.experiment.header import make_ready_telling, wait_for_engine
 from rayfed_kd.experiment.progress import listeners
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables, read_summary
 from rayfed_kd.experiment.running import run_prepared
+from rayfed_kd.files import no_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import EXECUTION, Recipe
@@ -55,9 +57,7 @@ def resume(
     recipe = _resumed_recipe(folder, override_lines(overrides, keys), anyway=anyway)
     tables, summary = _tables(folder), read_summary(folder)
     if recipe.rounds < tables["rounds"].num_rows:
-        raise RecipeError(
-            f"rounds = {recipe.rounds}: {folder} has {tables['rounds'].num_rows} rounds already"
-        )
+        raise RecipeError(_too_few_rounds(folder, recipe.rounds, tables["rounds"].num_rows))
     if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
         # Made anew: an earlier version wrote a summary of another form.
@@ -68,14 +68,29 @@ def resume(
         return run_prepared(prepared, launcher, on_event, resume=True, restart=restart, tell=tell)
 
 
+def _too_few_rounds(folder: Path, rounds: int, done: int) -> str:
+    again = f"rayfed-kd run {shlex.quote(str(folder / CONFIG))} rounds={rounds} results.folder=ANOTHER"
+    return (
+        f"rounds = {rounds}: {folder} has {done} rounds already, and resuming takes none of them back, also "
+        f"with --restart, which begins again only where no checkpoint can be used. `{again}` runs the recipe "
+        f"anew with {rounds}"
+    )
+
+
 def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> Recipe:
     from rayfed_kd.results.folder import changed_packages
 
     config = folder / CONFIG
     if not config.is_file():
+        if not folder.is_dir():
+            raise no_folder(folder)
+        runs = any(folder.glob("*/config.yaml")) or any(folder.glob("*/*/config.yaml"))
         raise RecipeError(
-            f"{folder} holds no run: there is no config.yaml. If a run was cut off before it had begun, the "
-            "command that started it works again"
+            f"{folder} holds no run itself, but runs below it. A comparison goes on with its compare "
+            "command, a search with its tune command and --resume"
+            if runs
+            else f"{folder} holds no run: there is no config.yaml. If a run was cut off before it had begun, "
+            "the command that started it works again"
         )
     begun, recipe = load_recipe(config), load_recipe(config, [*overrides, f"results.folder={folder}"])
     before, after = begun.model_dump(), recipe.model_dump()

@@ -110,8 +110,8 @@ def run_prepared(
     from rayfed_kd.results.folder import begin_run, continue_run, run_folder
 
     recipe, setting = prepared.recipe, prepared.setting
-    launcher.check(prepared)
-    begin_telling(prepared, launcher, tell)
+    hosts = launcher.hosts(prepared)  # which also says whether there is room
+    begin_telling(prepared, launcher.name, hosts, tell)
     with run_folder(recipe) as folder:
         if resume:
             check_resumable(folder, setting, restart=restart, tell=tell)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, nearest
 
 # The folder in which Ray unpacks the project for a job that was submitted with --working-dir.
 RAYS_COPIES = "working_dir_files"
@@ -76,3 +76,17 @@ def writing(path: Path, option: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise unwritable_folder(path, option, error) from None
+
+
+def no_folder(folder: Path) -> RecipeError:
+    """What to say of a folder that is none: a file, or nothing; the nearest beside it is the hint.
+
+    Args:
+        folder: as the user named it.
+    """
+    if folder.is_file():
+        return RecipeError(f"{folder} is a file; expected a folder")
+    beside = folder.parent
+    names = [other.name for other in beside.iterdir() if other.is_dir()] if beside.is_dir() else []
+    near = nearest(folder.name, names)
+    return RecipeError(f"{folder}: no such folder.", hint=None if near is None else str(beside / near))

@@ -108,6 +108,22 @@ def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
     return last
 
 
+def no_layers(module: nn.Module, path: str) -> RecipeError:
+    """What to say of a module without named layers, to a method that needs them.
+
+    Args:
+        module: of somebody else.
+        path: where in the recipe it stands, or its layer.
+    """
+    return RecipeError(
+        f"a {type(module).__name__} has no named layers, which this method needs. All of `rayfed-kd models` "
+        "have them, and those of torchvision that run their parts one after the other, as "
+        "torchvision:resnet18; expected one of these, or an own rayfed_kd.models.base.Classifier, which is "
+        "made of a torch.nn.Sequential and a last torch.nn.Linear",
+        path,
+    )
+
+
 def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> Shape:
     """Shape of a layer's output, where the last layer is none to cut at.
 
@@ -119,9 +135,7 @@ def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> S
     Raises: RecipeError if it has no such layer, or none at all.
     """
     if not isinstance(classifier, Classifier):
-        raise RecipeError(
-            f"a {type(classifier).__name__} has no layers; expected a rayfed_kd.models.base.Classifier", path
-        )
+        raise no_layers(classifier, path)
     names, training = list(classifier.layers)[:-1], classifier.training
     if layer not in names:
         known = ", ".join(names) or "none: the model has a single one"

@@ -14,6 +14,8 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import Classifier, Shape
 from rayfed_kd.recipe.registry import blame
 
+# Of images that are tried where a model does not take the data's: the usual ones, from small to large.
+SIDES = (16, 28, 32, 48, 64, 75, 96, 128, 160, 192, 224, 256, 299)
 # The attribute that names a module's last linear layer, whose input are its features.
 HEAD = "rayfed_kd_head"
 
@@ -131,13 +133,31 @@ def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str 
         try:
             logits = tried(torch.zeros(2, *shape))
         except Exception as error:
-            raise RecipeError(f"{name} does not take samples of {sides}: {blame(error)}") from error
+            fitting = _fitting_shape(tried, shape)
+            if fitting is None:
+                raise RecipeError(f"{name} does not take samples of {sides}: {blame(error)}") from error
+            raise RecipeError(
+                f"{name} does not take samples of {sides}, but takes {'x'.join(map(str, fitting))}, for "
+                "instance; expected a model for the data's size, as of `rayfed-kd models`, or data of "
+                "another size, as data.size makes an image_folder's"
+            ) from error
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (2, classes):
         shown = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise RecipeError(
             f"{name} makes {shown} of 2 samples of {sides}; expected logits (2, {classes}): {classes} classes"
         )
     return next((path for path, output in made.items() if output is logits), None)
+
+
+def _fitting_shape(module: nn.Module, shape: Shape) -> Shape | None:
+    """The smallest images of `SIDES` that a module takes; None if it takes none, or `shape` is no image's."""
+    for side in SIDES if len(shape) == 3 else ():
+        try:
+            module(torch.zeros(2, shape[0], side, side))
+        except Exception:  # a module of anybody's, which is tried
+            continue
+        return (shape[0], side, side)
+    return None
 
 
 def has_features(module: nn.Module) -> bool:

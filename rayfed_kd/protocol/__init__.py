@@ -50,8 +50,9 @@ from rayfed_kd.protocol.method import (
 from rayfed_kd.protocol.schedule import Progress, Schedule, ScheduleFacts, ScheduleOptions
 from rayfed_kd.protocol.shown import ClassValues, Distribution, Samples, Shown
 from rayfed_kd.protocol.staleness import Lateness, Normalisation, UpdateRule
-from rayfed_kd.recipe.local_training import LocalRecipe, OptimizerName, OptimizerRecipe
+from rayfed_kd.recipe.local_training import LocalRecipe, OptimizerRecipe
 from rayfed_kd.recipe.staleness import Staleness, StalenessRule
+from rayfed_kd.recipe.torch_optimizers import OptimizerName
 
 __all__ = [
     "KINDS",

@@ -38,6 +38,8 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
         method = _method_name(raw)
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
+        if "space" in raw and "method" not in raw:
+            raise RecipeError("this is a search space: rayfed-kd tune RECIPE --space takes it")
         before = raw
         for override in overrides:
             raw = overridden(raw, override)
@@ -89,11 +91,17 @@ def overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
     key, equals, text = override.partition("=")
     steps = key.split(".")
     if not equals or not all(steps) or len(steps) > MOST_STEPS:
-        raise RecipeError(f"override {shown(override)}: expected key.path=value, as method.gamma=0.5")
+        raise RecipeError(
+            f"override {shown(override)}: expected key.path=value, as method.gamma=0.5, without blanks"
+        )
     try:
         value = load_yaml(text)
     except RecipeError as error:
-        raise RecipeError(f"override {shown(override)}: the value is {error.message}") from None
+        quotes = ""
+        if any(text.count(opening) > text.count(closing) for opening, closing in ("{}", "[]")):
+            # A shell has split it at a blank.
+            quotes = f"; a value with blanks needs quotes around the whole, as '{key}={{name: ...}}'"
+        raise RecipeError(f"override {shown(override)}: the value is {error.message}{quotes}") from None
     return _with(raw, steps, value, override)
 
 

@@ -9,21 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from rayfed_kd.recipe.learning_rates import MOST, LearningRates, Pace
 from rayfed_kd.recipe.strict import Strict
-from rayfed_kd.recipe.torch_optimizers import CLASSES, check_options, defaults
-
-OptimizerName = Literal[
-    "sgd",
-    "adam",
-    "adadelta",
-    "adagrad",
-    "adamax",
-    "adamw",
-    "asgd",
-    "nadam",
-    "radam",
-    "rmsprop",
-    "rprop",
-]
+from rayfed_kd.recipe.torch_optimizers import OPTIMIZERS, OptimizerName, check_options, defaults
 
 
 class OptimizerRecipe(Strict):
@@ -45,7 +31,7 @@ class OptimizerRecipe(Strict):
             return raw
         name = raw.get("name", cls.model_fields["name"].default)
         # SGD and Adam have defaults of our own.
-        if not isinstance(name, str) or name not in CLASSES or name in ("sgd", "adam"):
+        if not isinstance(name, str) or name not in OPTIMIZERS or name in ("sgd", "adam"):
             return raw
         return {**defaults(name), **raw}
 

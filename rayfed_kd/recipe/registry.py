@@ -25,7 +25,11 @@ from rayfed_kd.errors import RayfedError, RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import has_role
 
 # Packages whose own functions are no builders of ours: a module makes such of them, by the same names.
-OF_PACKAGES = {"torchvision": "rayfed_kd.models.torchvision_models"}
+OF_PACKAGES = {
+    "torchvision": "rayfed_kd.models.torchvision_models",
+    "torchmetrics.functional": "rayfed_kd.setting.torchmetrics_functions",
+    "torchmetrics.functional.classification": "rayfed_kd.setting.torchmetrics_functions",
+}
 LIBRARIES, STANDARD_LIBRARY = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
 HOUSE = str(Path(__file__).parents[1])
 LOCATION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")

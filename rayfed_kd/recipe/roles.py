@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MARK = "__rayfed_kd_role__"
+_BETTER = "__rayfed_kd_better__"
 DATA_SOURCE = "data_source"
 PARTITION_SCHEME = "partition_scheme"
 MODEL_BUILDER = "model_builder"
+METRIC = "metric"
+Better = Literal["larger", "smaller"]
 
 
 def data_source(function: Function) -> Function:
@@ -39,12 +42,45 @@ def model_builder(function: Function) -> Function:
     return _marked(function, MODEL_BUILDER)
 
 
+@overload
+def metric(function: Function) -> Function: ...
+
+
+@overload
+def metric(*, better: Better = "larger") -> Callable[[Function], Function]: ...
+
+
+def metric(
+    function: Function | None = None, *, better: Better = "larger"
+) -> Function | Callable[[Function], Function]:
+    """Mark a function `(logits, labels, *, options...) -> float`, so that `evaluation.metrics` may name it.
+
+    It gets logits, [n, classes] float32, and labels, [n] int64, and returns a number or a tensor of one. It
+    stands above the function as `@metric` or as `@metric(better="smaller")`.
+
+    Args:
+        better: which of two values is the better one.
+    """
+
+    def mark(marked: Function) -> Function:
+        setattr(marked, _BETTER, better)
+        return _marked(marked, METRIC)
+
+    return mark if function is None else mark(function)
+
+
+def better_of(function: Callable[..., Any]) -> Better:
+    """Which of two values of a metric is the better one, as `metric` marked it."""
+    better: Better = getattr(function, _BETTER)
+    return better
+
+
 def has_role(candidate: object, role: str) -> bool:
     """Whether an object is a function that was marked for a role.
 
     Args:
         candidate: any object; nothing of it is called.
-        role: DATA_SOURCE, PARTITION_SCHEME or MODEL_BUILDER.
+        role: DATA_SOURCE, PARTITION_SCHEME, MODEL_BUILDER or METRIC.
     """
     # Functions alone: what any other object answers to `getattr` may be anything, as a mock's does.
     return isinstance(candidate, FunctionType) and getattr(candidate, _MARK, None) == role

@@ -49,6 +49,11 @@ def find_file(source: str | Path, *kinds: Kind) -> Path:
         return path
     if on_disk:
         return path
+    if (path / "config.yaml").is_file():
+        raise RecipeError(
+            f"this is a run's folder; expected a file, as its recipe {path / 'config.yaml'}. "
+            "`rayfed-kd resume` goes on with the run"
+        )
     files, name = shipped_files(*kinds), path.as_posix()
     if name in files:
         return files[name]

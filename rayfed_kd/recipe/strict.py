@@ -1,4 +1,4 @@
-"""The base of a recipe's sections: every key is known, and of the type that it says."""
+"""Bases of what is read from files: every key is known, and nothing changes afterwards."""
 
 from __future__ import annotations
 
@@ -9,3 +9,9 @@ class Strict(BaseModel):
     """Keys that are not declared are refused, and so are NaN and infinity; nothing changes afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Closed(BaseModel):
+    """Keys that are not declared are refused, and nothing changes afterwards; values may be converted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

@@ -11,36 +11,39 @@ import inspect
 from collections.abc import Mapping
 from functools import cache
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, get_args
 
 from rayfed_kd.errors import nearest, shown
 
-CLASSES = {
-    "adadelta": "Adadelta",
-    "adagrad": "Adagrad",
-    "adam": "Adam",
-    "adamax": "Adamax",
-    "adamw": "AdamW",
-    "asgd": "ASGD",
-    "nadam": "NAdam",
-    "radam": "RAdam",
-    "rmsprop": "RMSprop",
-    "rprop": "Rprop",
-    "sgd": "SGD",
-}
+OptimizerName = Literal[
+    "sgd",
+    "adam",
+    "adadelta",
+    "adagrad",
+    "adamax",
+    "adamw",
+    "asgd",
+    "nadam",
+    "radam",
+    "rmsprop",
+    "rprop",
+]
+OPTIMIZERS: tuple[str, ...] = get_args(OptimizerName)
 # How torch computes an update, and its sign; what it computes from are the other parameters.
 NO_OPTIONS = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
 
 
+@cache
 def torch_class(name: str) -> Any:
-    """The class of an optimiser.
+    """The class of an optimiser: the one of `torch.optim` whose name in small letters is this.
 
     Args:
-        name: one of CLASSES.
+        name: one of OPTIMIZERS.
     """
     import torch  # a recipe of SGD or Adam is checked without torch
 
-    return getattr(torch.optim, CLASSES[name])
+    classes = (kind for kind in vars(torch.optim).values() if isinstance(kind, type))
+    return next(kind for kind in classes if kind.__name__.lower() == name)
 
 
 @cache
@@ -48,7 +51,7 @@ def defaults(name: str) -> Mapping[str, Any]:
     """Option -> its default in torch; tuples are lists, as a recipe has them.
 
     Args:
-        name: one of CLASSES.
+        name: one of OPTIMIZERS.
     """
     parameters = inspect.signature(torch_class(name)).parameters.items()
     return {
@@ -70,7 +73,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Checks options against the constructor: their names, their types, and torch's own ranges.
 
     Args:
-        name: one of CLASSES.
+        name: one of OPTIMIZERS.
         options: as the recipe has them.
 
     Raises: OptionError saying what is wrong.

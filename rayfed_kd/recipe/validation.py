@@ -11,8 +11,19 @@ from pydantic import BaseModel, ValidationError
 from rayfed_kd.errors import RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.torch_optimizers import OptionError
 
-# What other simulators call by a key of its own is said here:
+# Keys that others have, or that stand elsewhere in a recipe, and what to write here:
 ELSEWHERE = {
+    **dict.fromkeys(("lr", "learning_rate", "client_lr", "local_lr"), "local.optimizer.lr"),
+    **dict.fromkeys(("epochs", "local_epochs", "num_epochs"), "local.epochs"),
+    **{key: f"local.optimizer.{key}" for key in ("momentum", "weight_decay")},
+    **dict.fromkeys(("batch_size", "batchsize"), "local.batch_size"),
+    **dict.fromkeys(("alpha", "dirichlet_alpha"), "partition.alpha"),
+    **dict.fromkeys(("clients", "num_clients", "n_clients"), "partition.clients"),
+    **dict.fromkeys(("participation", "client_fraction", "join_ratio"), "sampling.fraction"),
+    **dict.fromkeys(("num_rounds", "communication_rounds", "comm_rounds"), "rounds"),
+    **dict.fromkeys(("optimizer", "optim"), "local.optimizer"),
+    **dict.fromkeys(("dataset", "data_name"), "data.name"),
+    "seeds": "--seeds, an option of `rayfed-kd compare`, or seed",
     **dict.fromkeys(
         ("lr_decay", "learning_rate_decay", "lr_scheduler", "learning_rate_schedule"),
         "local.lr_schedule={rounds: {name: exponential, factor: 0.99}}",
@@ -69,7 +80,9 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
     meaning = f" ({description})" if description else ""
     expected = " or ".join(_expected(f) for f in faults if _steps(raw, f) == steps)
     _, name = _field_at(model, [*steps, "name"])
-    if name is not None and isinstance(fault["input"], str):
+    if fault["type"] == "list_type":
+        expected += f", as '{path}=[{shortened(str(fault['input']))}]'"
+    elif name is not None and isinstance(fault["input"], str):
         expected += f", as '{path}={{name: {shortened(fault['input'])}}}'"
     return RecipeError(f"{path} = {shown(fault['input'])}: expected {expected}{meaning}.")
 
@@ -85,7 +98,10 @@ def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) ->
     if where.owner and len(steps) == 1:  # often left over from the recipe when only a name was changed
         there += f" '{parent}={{name: {where.owner}}}' replaces name and options."
     hint = ".".join(filter(None, [parent, near])) if near else None
-    hint = ELSEWHERE.get(steps[-1], hint)
+    elsewhere = ELSEWHERE.get(steps[-1])
+    # The nearest key of this section is what was meant, where the recipe's sections are not the question.
+    if elsewhere is not None and not (where.owner and near):
+        hint, there = elsewhere, there if where.owner else ""
     return RecipeError(f"{where.path(steps)} is {whose}.{'' if near else there}", hint=hint)
 
 
@@ -93,7 +109,8 @@ def _steps(raw: Any, fault: Mapping[str, Any]) -> list[str]:
     """The fault's path as the reader wrote it: pydantic also names the alternatives that it tried."""
     steps: list[str] = []
     for step in fault["loc"]:
-        if isinstance(raw, Mapping) and step in raw:
+        in_list = isinstance(raw, list) and isinstance(step, int) and step < len(raw)
+        if in_list or (isinstance(raw, Mapping) and step in raw):
             raw = raw[step]
             steps.append(str(step))
     if fault["type"] == "missing":
@@ -124,6 +141,9 @@ def _expected(fault: Mapping[str, Any]) -> str:
         "model_type": "keys below it",
         "model_attributes_type": "keys below it",
         "dict_type": "keys below it",
+        "list_type": "a list",
+        "too_short": f"a list of at least {ctx.get('min_length')}",
+        "too_long": f"a list of at most {ctx.get('max_length')}",
     }
     return types.get(kind, str(fault["msg"]).lower())
 
@@ -133,6 +153,8 @@ def _field_at(model: type[BaseModel], steps: Sequence[str]) -> tuple[type[BaseMo
     field = None
     owner: type[BaseModel] | None = model
     for step in steps:
+        if step.isdecimal():  # a place in a list of what the field has
+            continue
         if owner is None or step not in owner.model_fields:
             return None, None
         field = owner.model_fields[step]

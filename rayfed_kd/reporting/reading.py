@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from rayfed_kd.errors import DataError, RecipeError, naming
 from rayfed_kd.experiment.result import read_summary
+from rayfed_kd.files import no_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import read_yaml_file
@@ -102,7 +103,7 @@ def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path,
         yield folder, folder.resolve().name
         return
     if not folder.is_dir():
-        raise RecipeError(f"{folder}: no such folder")
+        raise no_folder(folder)
     members = sorted(path.parent for path in folder.glob("*/config.yaml"))
     tables = sorted({path.parent.parent for path in folder.glob("*/*/config.yaml")} - {folder / "trials"})
     if not members and tables:  # a study of several tables

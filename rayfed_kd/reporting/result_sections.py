@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rayfed_kd.comparison.table_text import TITLES
+from rayfed_kd.comparison.table_text import metric_title
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
 from rayfed_kd.reporting.pictures import (
@@ -25,8 +25,10 @@ from rayfed_kd.reporting.pictures import (
 )
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table, series_looks, series_name
+from rayfed_kd.results.model_names import model_notes
 from rayfed_kd.results.partition_figures import MOST_CLIENTS
-from rayfed_kd.results.summary import HEADLINES, LAST, METRICS
+from rayfed_kd.results.schemas import is_score, with_scores
+from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
 from rayfed_kd.results.summary_table import untested_text
 
 STATISTICS = ("last", "best", f"last{LAST}")  # of a model in a run's summary
@@ -45,17 +47,20 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
         evaluated = Counter(run.tables["metrics"]["model"].to_pylist())
         averaged |= {min(LAST, count) for count in evaluated.values()}
         for model, numbers in run.summary["models"].items():
-            for metric in (m for m in METRICS if any(numbers[key][m] is not None for key in STATISTICS)):
+            for metric in (
+                m for m in numbers["last"] if any(numbers[key][m] is not None for key in STATISTICS)
+            ):
                 shown = [_metric_text(metric, numbers[key][metric]) for key in STATISTICS]
-                rows.append((run.label, model, TITLES[metric], *shown, str(numbers["best_round"])))
+                rows.append((run.label, model, metric_title(metric), *shown, str(numbers["best_round"])))
     if not rows:
         return None
     counts = " to ".join(str(count) for count in sorted({min(averaged), max(averaged)}))
     mean = f"mean of last {counts} evaluations"
     header = ("run", "model", "metric", "last", "best", mean, "best in round")
     looks = series_looks(runs)
-    pictures = [_curves(runs, looks, metric, "round") for metric in METRICS]
-    headline = next(metric for metric in HEADLINES if any(TITLES[metric] == row[2] for row in rows))
+    metrics = dict.fromkeys(metric for run in runs for metric in shown_metrics(run.summary))
+    pictures = [_curves(runs, looks, metric, "round") for metric in metrics]
+    headline = next(metric for metric in HEADLINES if any(metric_title(metric) == row[2] for row in rows))
     pictures.append(_curves(runs, looks, headline, "simulated seconds"))
     return Section(
         "Metrics by round",
@@ -64,13 +69,24 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
             "is better); WLP: the worst client's; UA: the plain mean.",
             "Best: all metrics of a model in one round, the first in which its accuracy on the official test "
             "part, else AMP, is largest.",
+            *_score_notes(metrics),
             *(["Curves: the mean over seeds, and a band of one sample deviation."] if _seeded(runs) else []),
+            *(f"{line}." for line in model_notes(row[1] for row in rows)),
             *_untested_notes(runs),
         ],
         [Table("Last, best, mean", header, rows, left=3)],
         looks,
         [picture for picture in pictures if picture is not None],
     )
+
+
+def _score_notes(metrics: Iterable[str]) -> Iterator[str]:
+    """What a reader must know of metrics that recipes name, if there are any."""
+    if any(map(is_score, metrics)):
+        yield (
+            "official_NAME and local_NAME: metrics that the recipe names, on the official test part and on "
+            "the clients' test parts together."
+        )
 
 
 def _untested_notes(runs: Sequence[Run]) -> Iterator[str]:
@@ -81,12 +97,15 @@ def _untested_notes(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _curves(runs: Sequence[Run], looks: Mapping[str, int], metric: str, across: str) -> Picture | None:
-    scale, column = 1 if metric == "fm" else 100, "round" if across == "round" else "sim_s"
+    scale, column = (
+        1 if metric == "fm" or is_score(metric) else 100,
+        "round" if across == "round" else "sim_s",
+    )
     seeds = defaultdict[str, list[dict[float, float]]](list)  # series -> x -> y of each seed
     for run in runs:
         points = defaultdict[str, dict[float, float]](dict)
-        for row in run.tables["metrics"].to_pylist():
-            if row[metric] is not None and row[column] is not None:
+        for row in with_scores({name: run.tables[name].to_pylist() for name in ("metrics", "scores")}):
+            if row.get(metric) is not None and row[column] is not None:
                 points[row["model"]][row[column]] = scale * row[metric]
         for model, values in points.items():
             seeds[series_name(runs, run, model)].append(values)
@@ -95,7 +114,7 @@ def _curves(runs: Sequence[Run], looks: Mapping[str, int], metric: str, across: 
         # Simulated seconds differ by seed, so no second has a mean: each seed has its line there.
         groups = [curves] if across == "round" else [[curve] for curve in curves]
         lines += [mean_line(looks[name], group) for group in groups]
-    title = TITLES[metric] + ("" if across == "round" else ", by simulated second")
+    title = metric_title(metric) + ("" if across == "round" else ", by simulated second")
     return lines_picture(title, lines, across, f"{title}: a line per row and model") if lines else None
 
 
@@ -243,7 +262,7 @@ def _last_drawn(run: Run) -> Iterator[Path]:
 def _metric_text(metric: str, value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.4f}" if metric == "fm" else f"{100 * value:.2f}"
+    return f"{value:.4f}" if metric == "fm" or is_score(metric) else f"{100 * value:.2f}"
 
 
 def _base64(path: Path) -> str:

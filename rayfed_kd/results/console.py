@@ -12,10 +12,9 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from rayfed_kd.results.live_line import LiveLine, Shown, fitting
-from rayfed_kd.results.summary_table import summary_notes, summary_table
+from rayfed_kd.results.live_line import Shown, Watch, fitting
+from rayfed_kd.results.summary_table import scores_table, summary_notes, summary_table
 from rayfed_kd.results.telling import Teller
-from rayfed_kd.results.ticker import Ticker
 from rayfed_kd.results.time_left import TimeLeft, clock_text, left_text
 
 
@@ -29,12 +28,12 @@ class RunConsole:
     def __init__(self, stream: IO[str] | None = None) -> None:
         # No markup: a method's names and a folder's may hold brackets.
         self._console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
-        self._line: LiveLine | None = None
-        self._ticker: Ticker | None = None
         self._left = TimeLeft()
         self._phase = ""
         self._last: Mapping[str, Any] = {}
         self._last_metrics: Mapping[str, Any] = {}
+        self._began = False
+        self._watch = Watch(self._console, self._shown, self._minute_text)
 
     @property
     def teller(self) -> Teller:
@@ -44,10 +43,7 @@ class RunConsole:
     def start(self, title: str) -> None:
         """Print the command that runs. A terminal gets a live line, a file or pipe a line a minute."""
         self._console.print(title)
-        if self._console.is_interactive:  # a dumb terminal has no live display
-            self._line = LiveLine(self._console, self._shown)
-        else:
-            self._ticker = Ticker(self._minute_passed)
+        self._watch.start()
 
     def begin(self, facts: Mapping[str, str]) -> None:
         """Print what runs.
@@ -55,6 +51,7 @@ class RunConsole:
         Args:
             facts: name -> text, in order.
         """
+        self._began = True
         width = max(map(len, facts), default=0)
         for name, text in facts.items():
             self.message(f"{name.ljust(width)}  {text}")
@@ -65,8 +62,8 @@ class RunConsole:
         Args:
             text: as `decoding mnist 40 %`; "" when the first round begins.
         """
-        # A file gets a line for each phase, but not for each percent.
-        if text and self._line is None and text.split()[:2] != self._phase.split()[:2]:
+        # A file's first lines say what runs; then it gets a line for each phase, but not for each percent.
+        if text and self._began and not self._watch.live and text.split()[:2] != self._phase.split()[:2]:
             self.message(text)
         if text != self._phase:
             self._phase = text
@@ -80,7 +77,7 @@ class RunConsole:
         self._phase = ""
         self._left.note(event)
         self._last, self._last_metrics = event, event.get("metrics") or self._last_metrics
-        if self._line is None:
+        if not self._watch.live:
             self.message(round_line(event, self._left.seconds()))
         else:
             head = _round_head(event, None)
@@ -88,18 +85,15 @@ class RunConsole:
 
     def message(self, text: str) -> None:
         """Print a line; the live line stays below it."""
-        self._console.print(text)
-        if self._ticker is not None:
-            self._ticker.put_off()
+        self._watch.message(text)
+
+    def stopping(self) -> None:
+        """Show from now on that the run is stopped."""
+        self._watch.stopping("stopping")
 
     def stop(self) -> None:
         """End the live line; the terminal is as before. May be called again."""
-        if self._line is not None:
-            self._line.stop()
-            self._line = None
-        if self._ticker is not None:
-            self._ticker.stop()
-            self._ticker = None
+        self._watch.stop()
 
     def _shown(self) -> Shown:
         event, since = self._last, clock_text(self._left.since_last)
@@ -110,13 +104,14 @@ class RunConsole:
         head = f"round {event['round']}/{event['rounds']}"
         return Shown(head, done, left_text(self._left.seconds()), metrics)
 
-    def _minute_passed(self) -> None:
+    def _minute_text(self) -> str:
         since = f"for {clock_text(self._left.since_last)} so far"
         if self._phase or not self._last:
-            self.message(f"{self._phase or 'round 1'}, {since}")
-        elif self._last["round"] < self._last["rounds"]:
-            left = left_text(self._left.seconds())
-            self.message(f"round {self._last['round'] + 1}/{self._last['rounds']}, {since}, about {left}")
+            return f"{self._phase or 'round 1'}, {since}"
+        if self._last["round"] == self._last["rounds"]:
+            return ""
+        left = left_text(self._left.seconds())
+        return f"round {self._last['round'] + 1}/{self._last['rounds']}, {since}, about {left}"
 
     def finish(
         self, summary: Mapping[str, Any], folder: Path, seconds: float, *, resumed: bool = False
@@ -132,6 +127,8 @@ class RunConsole:
         """
         self.stop()
         self._console.print(summary_table(summary))
+        if (scores := scores_table(summary)) is not None:
+            self._console.print(scores)
         for note in summary_notes(summary):
             self._console.print(note)
         sent = summary["bytes"]
@@ -146,8 +143,9 @@ class RunConsole:
             + f"up {format_bytes(sent['up'])}, down {format_bytes(sent['down'])}"
         )
         self._console.print(f"run folder   {folder}")
-        board = f"tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}"
+        board = f"tensorboard {_named_events(folder)}"
         self._console.print(f"look at it   {board} --window_title {shlex.quote(folder.name)}")
+        self._console.print(f"report       rayfed-kd report {shlex.quote(str(folder))}")
 
 
 def round_line(event: Mapping[str, Any], left_s: float | None = None) -> str:
@@ -182,6 +180,17 @@ def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"up {format_bytes(event['bytes_up'])} down {format_bytes(event['bytes_down'])}"
     if event.get("sim_s") is not None:
         yield f"simulated {event['sim_s']:,.1f} s"
+
+
+def _named_events(folder: Path) -> str:
+    """The option that makes TensorBoard show a run by its name, as NAME/tensorboard.
+
+    `--logdir` names a run by its path below the folder given: the folder itself is ".". `--logdir_spec` gives
+    it a name, but splits its value at colons and commas.
+    """
+    if any(sign in str(folder) for sign in ":,"):
+        return f"--logdir {shlex.quote(str(folder))}"
+    return f"--logdir_spec {shlex.quote(f'{folder.name}:{folder}')}"
 
 
 def format_bytes(count: int) -> str:

@@ -1,7 +1,8 @@
-"""One line of a terminal that is drawn again while work goes on; lines above it stay."""
+"""What is shown while work goes on: a live line below a terminal's lines, elsewhere a line a minute."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from rayfed_kd.results.ticker import Ticker
+from rayfed_kd.results.time_left import clock_text
 
 BAR = 20  # columns
 A_SECOND = 4  # times that the line is drawn again
@@ -29,6 +33,68 @@ class Shown(NamedTuple):
     done: float | None
     left: str
     facts: Sequence[str]
+
+
+class Watch:
+    """Shows how far work is. A terminal gets a live line, a file or pipe a line after each quiet minute.
+
+    Args:
+        console: where to write.
+        shown: gives what the live line shows; called several times a second, from a thread.
+        told: gives the line of a quiet minute; "" for none.
+    """
+
+    def __init__(self, console: Console, shown: Callable[[], Shown], told: Callable[[], str]) -> None:
+        self._console, self._shown, self._told = console, shown, told
+        self._line: LiveLine | None = None
+        self._ticker: Ticker | None = None
+        self._stopping, self._since = "", 0.0
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a live line."""
+        return self._line is not None
+
+    def start(self) -> None:
+        """Begin to show."""
+        if self._console.is_interactive:  # a dumb terminal has no live display
+            self._line = LiveLine(self._console, self._now)
+        else:
+            self._ticker = Ticker(self._minute_passed)
+
+    def message(self, text: str) -> None:
+        """Print a line; the live line stays below it."""
+        self._console.print(text)
+        if self._ticker is not None:
+            self._ticker.put_off()
+
+    def stopping(self, text: str) -> None:
+        """Show from now on that the work is stopped. A signal's handler may call this.
+
+        Args:
+            text: as `stopping`; how long it takes stands behind it.
+        """
+        self._stopping, self._since = text, time.monotonic()
+
+    def stop(self) -> None:
+        """Remove the live line; the terminal is as before. May be called again."""
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+        if self._ticker is not None:
+            self._ticker.stop()
+            self._ticker = None
+
+    def _now(self) -> Shown:
+        if not self._stopping:
+            return self._shown()
+        return Shown(self._stopping, None, clock_text(time.monotonic() - self._since), ())
+
+    def _minute_passed(self) -> None:
+        since = clock_text(time.monotonic() - self._since)
+        text = f"{self._stopping}, for {since} so far" if self._stopping else self._told()
+        if text:
+            self.message(text)
 
 
 class LiveLine:

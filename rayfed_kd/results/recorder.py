@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from rayfed_kd.files import write_json, written_aside
 from rayfed_kd.recipe.yaml_documents import yaml_text
-from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.schemas import SCHEMAS, with_scores
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import RowsByRound, TableWriter, read_table
 from rayfed_kd.results.tensorboard import RunWriter, remove_event_files
@@ -187,7 +187,7 @@ class RunRecorder:
             "bytes_up": row["bytes_up"],
             "bytes_down": row["bytes_down"],
             "cohort": row["cohort"],
-            "metrics": {m["model"]: m for m in record.tables.get("metrics", [])},
+            "metrics": {row["model"]: row for row in with_scores(record.tables)},
         }
         self._last_wall_s = wall_s
         return event
@@ -195,7 +195,7 @@ class RunRecorder:
     def _write_scalars(self, round_index: int, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         assert self._writer is not None
         row = tables["rounds"][0]
-        metrics, hosts = (tables.get(name, []) for name in ("metrics", "hosts"))
+        metrics, hosts = with_scores(tables), tables.get("hosts", [])
         self._writer.round(round_index, row, metrics, dict(row["losses"]), row["sim_s"], hosts)
         for model, accuracies in _accuracies_by_model(tables.get("clients", [])).items():
             self._writer.histogram(f"client_accuracy/{model}", accuracies, round_index)
@@ -269,9 +269,8 @@ class RunRecorder:
             self._save_picture("curves", curves_figure(metrics), last, "curves")
         clients = read_table(self._folder / "tables", "clients")
         if clients.num_rows:
-            self._save_picture(
-                "client_accuracies", accuracy_histogram_figure(clients), last, "client-accuracies"
-            )
+            figure = accuracy_histogram_figure(clients)
+            self._save_picture("client_accuracies", figure, last, "client-accuracies")
         self._writer.close()
 
 

@@ -10,8 +10,7 @@ from typing import IO
 
 from rich.console import Console
 
-from rayfed_kd.results.live_line import LiveLine, Shown
-from rayfed_kd.results.ticker import Ticker
+from rayfed_kd.results.live_line import Shown, Watch
 from rayfed_kd.results.time_left import clock_text, left_text
 
 
@@ -107,21 +106,20 @@ class StudyConsole:
         self.work, self._noun = Work(), noun
         self._began = time.monotonic()
         self._console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
-        live = self._console.is_interactive
-        self._line = LiveLine(self._console, self._shown) if live else None
-        self._ticker = None if live else Ticker(self._minute_passed)
+        self._watch = Watch(self._console, self._shown, self._minute_text)
+        self._watch.start()
 
     def message(self, text: str) -> None:
         """Print a line; a live line stays below it."""
-        self._console.print(text)
+        self._watch.message(text)
+
+    def stopping(self) -> None:
+        """Show from now on that the work is stopped."""
+        self._watch.stopping("stopping")
 
     def stop(self) -> None:
         """End the live line. May be called again."""
-        if self._line is not None:
-            self._line.stop()
-            self._line = None
-        if self._ticker is not None:
-            self._ticker.stop()
+        self._watch.stop()
 
     def _shown(self) -> Shown:
         over, total = self.work.counts()
@@ -131,7 +129,7 @@ class StudyConsole:
             return Shown(self.work.phase or "preparing", None, since, ())
         return Shown(f"{over}/{total} {self._noun}", self.work.share(), left_text(left), self.work.running())
 
-    def _minute_passed(self) -> None:
+    def _minute_text(self) -> str:
         shown = self._shown()
         left = f"about {shown.left}" if shown.left and shown.done is not None else shown.left
-        self.message("; ".join(filter(None, (shown.head, left, ", ".join(shown.facts)))))
+        return "; ".join(filter(None, (shown.head, left, ", ".join(shown.facts))))

@@ -10,6 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
+from rayfed_kd.errors import shown
+from rayfed_kd.results.schemas import is_score, with_scores
+
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)
 # What a model is judged by: the first of these metrics that it has.
@@ -23,7 +26,7 @@ def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict
     A value that is no finite number counts as none: JSON has no word for it, and no value would be better.
 
     Args:
-        tables: rounds, metrics, clients and messages, as `SCHEMAS` has them.
+        tables: rounds, metrics, scores, clients and messages, as `SCHEMAS` has them.
         status: finished, interrupted or failed.
         clients: the number of clients.
 
@@ -47,7 +50,7 @@ def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict
         },
         "clients": clients,
         "tested_clients": tested or None,
-        "models": _models(tables["metrics"].to_pylist()),
+        "models": _models(with_scores({name: tables[name].to_pylist() for name in ("metrics", "scores")})),
     }
 
 
@@ -59,16 +62,40 @@ def _by_kind(messages: pa.Table) -> dict[str, dict[str, int]]:
     return kinds
 
 
-def _models(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def known_metric(name: str) -> str:
+    """The name itself, if tables may have such a metric.
+
+    Raises: ValueError
+    """
+    if name not in METRICS and not is_score(name):
+        raise ValueError(
+            f"{shown(name)} is no metric; there are {', '.join(METRICS)}, and official_NAME and local_NAME "
+            "of metrics that recipes name"
+        )
+    return name
+
+
+def shown_metrics(summary: Mapping[str, Any]) -> list[str]:
+    """The metrics of a summary's models: those of every evaluation, then those that the recipe names.
+
+    Args:
+        summary: as `summarise` makes it.
+    """
+    names = dict.fromkeys(name for model in summary["models"].values() for name in model["last"])
+    return [*METRICS, *(name for name in names if name not in METRICS)]
+
+
+def _models(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     evaluations: dict[str, dict[int, dict[str, float | None]]] = {}  # model -> round -> metric -> value
     for row in rows:
-        values = {metric: _finite(row[metric]) for metric in METRICS}
+        values = {metric: _finite(row[metric]) for metric in (*METRICS, *filter(is_score, row))}
         evaluations.setdefault(row["model"], {})[row["round"]] = values
     return {name: _model(by_round) for name, by_round in evaluations.items()}
 
 
 def _model(by_round: Mapping[int, Mapping[str, float | None]]) -> dict[str, Any]:
     evaluations = list(by_round.values())
+    metrics = list(evaluations[-1])
     headline = next((m for m in HEADLINES if any(e[m] is not None for e in evaluations)), None)
     best_round = None
     if headline is not None:
@@ -76,10 +103,10 @@ def _model(by_round: Mapping[int, Mapping[str, float | None]]) -> dict[str, Any]
         best_round = max(values, key=values.__getitem__)  # of equal values the first
     return {
         "last": evaluations[-1],
-        "best": dict.fromkeys(METRICS) if best_round is None else by_round[best_round],
+        "best": dict.fromkeys(metrics) if best_round is None else by_round[best_round],
         "best_round": best_round,
         "best_by": headline,
-        f"last{LAST}": {metric: _mean(evaluations[-LAST:], metric) for metric in METRICS},
+        f"last{LAST}": {metric: _mean(evaluations[-LAST:], metric) for metric in metrics},
     }
 
 

@@ -8,6 +8,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from rayfed_kd.results.model_names import model_notes
+from rayfed_kd.results.schemas import is_score
+
+SCORES_HEADER = ("metric", "model", "last", "best round")
 COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))
 
 
@@ -38,6 +42,7 @@ def summary_notes(summary: Mapping[str, Any]) -> list[str]:
     judged = dict.fromkeys(model["best_by"] for model in summary["models"].values() if model["best_by"])
     titles = [dict(COLUMNS)[metric] for metric in judged]
     notes = [f"best: all of one round, that of the largest {' or '.join(titles)}"] if titles else []
+    notes += model_notes(summary["models"])
     untested = untested_text(summary)
     return notes if untested is None else [*notes, untested]
 
@@ -65,6 +70,43 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     for row in summary_rows(summary):
         table.add_row(*map(Text, row))
     return table
+
+
+def scores_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """A row for each metric that the recipe names and each model: the last value, that of the best round.
+
+    Args:
+        summary: as `summarise` makes it.
+    """
+    models = summary["models"]
+    names = sorted({name for model in models.values() for name in model["last"] if is_score(name)})
+    return [
+        [name, label, _score_text(model["last"][name]), _score_text(model["best"][name])]
+        for name in names
+        for label, model in models.items()
+        if name in model["last"]
+    ]
+
+
+def scores_table(summary: Mapping[str, Any]) -> Table | None:
+    """`scores_rows` for a terminal; None if there are none.
+
+    Args:
+        summary: as `summarise` makes it.
+    """
+    rows = scores_rows(summary)
+    if not rows:
+        return None
+    table = Table()
+    for place, title in enumerate(SCORES_HEADER):
+        table.add_column(title, justify="left" if place < 2 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _score_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
 def _row(name: str, values: Mapping[str, float | None]) -> list[str]:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet, remove_unfinished, written_aside
-from rayfed_kd.results.schemas import CONFIG, ROW_ORDER, SCHEMAS, TABLES
+from rayfed_kd.results.schemas import CONFIG, ROW_ORDER, SCHEMAS, TABLES, check_table_name
 
 MERGE_AT = 64  # parts; a folder of thousands of small files is slow to read, above all over a network
 READ_ATTEMPTS = 5  # a merge during each of them is not to be expected: merges are 64 rounds apart
@@ -68,7 +68,8 @@ class TableWriter:
             tables: table -> rows with the columns of `SCHEMAS`; a column that a row lacks is null.
 
         Raises:
-            KeyError: there is no such table or column.
+            RecipeError: there is no such table.
+            KeyError: there is no such column.
             TypeError: a value has a wrong type.
             ValueError: a row is of another round, or the round lies in a merged part already: `truncate`
                 comes first.
@@ -127,16 +128,16 @@ def read_table(folder: str | Path, name: str, columns: Sequence[str] | None = No
 
     Args:
         folder: the run's folder, as runs/NAME, or its folder of tables, as runs/NAME/tables.
-        name: rounds, metrics, clients, messages or hosts.
+        name: rounds, metrics, clients, scores, messages or hosts.
         columns: those that are wanted; None: all.
 
     Returns: rows by round, and within a round by client, model and so on; no row if the run has none yet.
 
     Raises:
-        KeyError: there is no such table.
+        RecipeError: there is no such table.
         DataError: the folder is no run's, or a part is damaged.
     """
-    _schema(name)
+    check_table_name(name)
     return _read_rows(_folder_of_tables(Path(folder).expanduser(), name), name, columns)
 
 
@@ -221,14 +222,9 @@ def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> 
     return table
 
 
-def _schema(name: str) -> pa.Schema:
-    if name not in SCHEMAS:
-        raise KeyError(f"no table {name}; there are {', '.join(SCHEMAS)}")
-    return SCHEMAS[name]
-
-
 def _arrow(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    schema = _schema(name)
+    check_table_name(name)
+    schema = SCHEMAS[name]
     unknown = {key for row in rows for key in row} - set(schema.names)
     if unknown:
         raise KeyError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import CheckpointRecipe
 from rayfed_kd.setting.setting import Setting
-from rayfed_kd.testing.rules import ContractError
+from rayfed_kd.testing.rules import CLIENT_KEEPS, ON_RAY, RULES, ContractError
 from rayfed_kd.testing.runs import (
     MEASURED,
     BackwardsEngine,
@@ -57,7 +58,8 @@ def check_method(
 
     The run of two rounds is repeated with the clients in another order and from a checkpoint; the last call
     of each step in each round is run again by hosts that know nothing of the clients. All of it happens in
-    this process, with one torch thread. The global random generators are afterwards as they were.
+    this process, with one torch thread. The global random generators are afterwards as they were. It prints a
+    line about what it checked, which pytest shows with `-rP` or `-s`.
 
     Args:
         method: a registered name, `package.module:Object`, or a class at the top level of a module.
@@ -81,6 +83,22 @@ def check_method(
         _check_in_process(setting, Path(folder))
         if ray:
             _check_on_ray(whole, Path(folder))
+    sys.stdout.write(f"{_summary(location, setting, ray=ray)}\n")
+
+
+def _summary(location: str, setting: Setting, *, ray: bool) -> str:
+    """Which rules the method was seen to keep, and on what."""
+    recipe, left = setting.recipe, dict[str, str]()
+    if not setting.method.client_keeps:
+        left[CLIENT_KEEPS] = "the method says nothing there"
+    if not ray:
+        left[ON_RAY] = "ray=True does"
+    checked = ", ".join(rule for rule in RULES if rule not in left)
+    rest = "".join(f"; not checked: {rule} ({why})" for rule, why in left.items())
+    ran = (
+        f"{recipe.partition.clients} clients, {recipe.rounds} rounds, {recipe.data.name}, {recipe.model.name}"
+    )
+    return f"{location} keeps the contract ({ran}): {checked}{rest}"
 
 
 def _check_in_process(setting: Setting, folder: Path) -> None:
@@ -100,9 +118,7 @@ def _check_in_process(setting: Setting, folder: Path) -> None:
     stateless = not any(result.facts.keeps_state for _, result in engine.calls.values())
     if method.client_keeps and (method.client_keeps == "nothing") != stateless:
         left = "no state" if stateless else "a state"
-        raise ContractError(
-            "client_keeps", "its steps", f"it says {method.client_keeps!r}, they leave {left}"
-        )
+        raise ContractError(CLIENT_KEEPS, "its steps", f"it says {method.client_keeps!r}, they leave {left}")
     backwards = run_outcome(setting, BackwardsEngine(Host(setting, keep_states=0)))
     compare_outcomes("order", "a run whose clients go last first", backwards, expected)
     try:
@@ -121,12 +137,12 @@ def _check_on_ray(recipe: Mapping[str, Any], folder: Path) -> None:
         {name: table.drop(MEASURED) if name == "rounds" else table for name, table in result.tables.items()}
         for result in (local, other)
     ]
-    for name in ("rounds", "metrics", "clients", "messages"):
+    for name in ("rounds", "metrics", "scores", "clients", "messages"):
         if not rows[0][name].equals(rows[1][name]):
-            raise ContractError("engines", "a run on two actors", f"the table {name} is another")
+            raise ContractError(ON_RAY, "a run on two actors", f"the table {name} is another")
     for name, vector in local.models.items():
         if not np.array_equal(vector, other.models[name]):
-            raise ContractError("engines", "a run on two actors", f"the model {name} is another")
+            raise ContractError(ON_RAY, "a run on two actors", f"the model {name} is another")
 
 
 def _check_replayed(watched: Setting, where: str, call: StepCall, result: StepResult) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+ON_RAY = "engines"  # the rule that only runs on Ray can show to be kept
+CLIENT_KEEPS = "client_keeps"
 RULES: Mapping[str, str] = {
     "client state": "A step must leave its client's state as it was, and return a new one.",
     "message": "A step must leave its message as it was.",
@@ -18,8 +20,8 @@ RULES: Mapping[str, str] = {
     "server state": "A round must leave the server's state before it as it was, and return a new one.",
     "frozen": "A method must hold nothing but its options; what changes belongs into a state.",
     "checkpoint": "A run that goes on from a checkpoint must give the bits of the undisturbed run.",
-    "engines": "A run on Ray must give the bits of a run in one process.",
-    "client_keeps": '`client_keeps` must say "nothing" exactly where steps leave no state.',
+    ON_RAY: "A run on Ray must give the bits of a run in one process.",
+    CLIENT_KEEPS: '`client_keeps` must say "nothing" exactly where steps leave no state.',
 }
 
 

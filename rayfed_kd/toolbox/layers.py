@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import Classifier
+from rayfed_kd.models.base import Classifier, no_layers
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.whole_modules import has_features, head_of, no_features
 from rayfed_kd.protocol import MethodOptions, ServerContext
@@ -81,10 +81,7 @@ class Layers:
     def __init__(self, model: FlatModule) -> None:
         module = model.module
         if not isinstance(module, Classifier):
-            raise RecipeError(
-                f"a {type(module).__name__} has no layers; expected a rayfed_kd.models.base.Classifier",
-                path="model.name",
-            )
+            raise no_layers(module, "model.name")
         self.names, self._stages = tuple(module.layers), _cuts(model)
         layer_of = {
             id(part): layer

@@ -212,6 +212,11 @@ class Optimizer:
         """What its pace multiplies the learning rate by in a step, counted from 0."""
         return 1.0 if self._pace is None else self._pace.factor(step)
 
+    @property
+    def paced(self) -> bool:
+        """Whether its learning rate changes from step to step."""
+        return self._pace is not None
+
     def state(self) -> dict[str, Tensor]:
         """The moments, to be kept between rounds; copied."""
         if not self._state:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.results.schemas import is_score
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,7 @@ class SearchMetric:
     """A metric of one of the evaluated models, the larger the better.
 
     Attributes:
-        name: the metric's column in the table `metrics`, as amp.
+        name: the metric's column in the table `metrics`, as amp, or its name of `score_name`.
         model: the evaluated model, as oca.
     """
 
@@ -34,13 +35,13 @@ class SearchMetric:
         """The metric's value in an evaluation.
 
         Args:
-            rows_by_model: evaluated model -> its row of the table `metrics`.
+            rows_by_model: evaluated model -> its row, as `with_scores` gives it.
 
-        Returns: an accuracy in [0, 1]; None if the evaluation has none.
+        Returns: the value, an accuracy in [0, 1]; None if the evaluation has none that is finite.
         """
         if self.model not in rows_by_model:
             return None
-        value: float | None = rows_by_model[self.model][self.name]
+        value: float | None = rows_by_model[self.model].get(self.name)
         return value
 
 
@@ -63,5 +64,7 @@ def choose_metric(text: str | None, evaluated: Mapping[str, Sequence[str]]) -> S
     name = name or evaluated[model][0]
     if name not in evaluated[model]:
         valid = ", ".join(f"{metric}/{model}" for metric in evaluated[model])
+        if is_score(name):
+            valid += ". A search looks for large values: metrics whose smaller ones are better are left out"
         raise RecipeError(f"metric {text!r}: {model} has {valid}.", hint=nearest(name, evaluated[model]))
     return SearchMetric(name, model)

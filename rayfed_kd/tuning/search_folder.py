@@ -29,7 +29,7 @@ from rayfed_kd.files import (
 )
 from rayfed_kd.recipe.schema import EXECUTION
 from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file, yaml_text
-from rayfed_kd.results.schemas import CONFIG
+from rayfed_kd.results.schemas import CONFIG, with_scores
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.space import Coefficients
@@ -246,9 +246,9 @@ class SearchFolder:
             metric: the search's metric.
         """
         return [
-            (row["round"], row[metric.name])
-            for row in self._rows(number, "metrics")
-            if row["model"] == metric.model and row[metric.name] is not None
+            (row["round"], value)
+            for row in with_scores({name: self._rows(number, name) for name in ("metrics", "scores")})
+            if (value := metric.value({row["model"]: row})) is not None
         ]
 
     def seconds(self, record: TrialRecord) -> float:

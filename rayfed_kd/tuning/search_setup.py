@@ -8,8 +8,10 @@ from pathlib import Path
 
 from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.files import file_name, path_fault
-from rayfed_kd.protocol import Personal, ServerContext
+from rayfed_kd.protocol import Completing, Evaluable, Personal, ServerContext
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.schemas import score_name
+from rayfed_kd.setting.metrics import make_metrics
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.tuning.metric import SearchMetric, choose_metric
 from rayfed_kd.tuning.proposers import ListedProposer, OptunaProposer, Proposer
@@ -141,8 +143,9 @@ def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:
     Args:
         setting: what the recipe was made into.
 
-    Returns: model -> columns of the table `metrics`, the headline first. The headline of a shared model is
-        the official test where there is one, else AMP; that of clients' own models is UA.
+    Returns: model -> columns of the table `metrics`, the headline first, and names of `score_name`. The
+        headline of a shared model is the official test where there is one, else AMP; that of clients' own
+        models is UA.
     """
     facts, seed = setting.server_facts(0), setting.recipe.seed
     context = ServerContext(setting.module_pool(), setting.device_data(), facts, seed)
@@ -150,9 +153,19 @@ def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:
     shared = ["server_accuracy"] if setting.dataset.test is not None else []
     shared += ["amp", "ua", "wlp"] if any(len(part) for part in setting.partition.test) else []
     return {
-        name: ["ua", "amp", "wlp"] if isinstance(model, Personal) else shared
+        name: [*(["ua", "amp", "wlp"] if isinstance(model, Personal) else shared), *_scores(setting, model)]
         for name, model in models.items()
     }
+
+
+def _scores(setting: Setting, model: Evaluable) -> list[str]:
+    """The recipe's metrics of a model, on what it is tested on, as far as a search may look for them."""
+    official, local = setting.dataset.test is not None, any(len(part) for part in setting.partition.test)
+    tests = [test for test, there in (("official", official), ("local", local)) if there]
+    if isinstance(model, Personal | Completing):
+        tests = [setting.recipe.partition.test]
+    metrics = [metric for metric in make_metrics(setting.recipe) if metric.better == "larger"]
+    return [score_name({"test": test, "metric": metric.title}) for metric in metrics for test in tests]
 
 
 def default_folder(recipe_name: str) -> str:

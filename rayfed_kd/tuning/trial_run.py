@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.errors import RayfedError, RecipeError
+from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.experiment.preparation import make_ready
 from rayfed_kd.experiment.result import Event, read_summary
 from rayfed_kd.experiment.running import run_prepared_on_ray
@@ -105,7 +105,11 @@ class TrialRun:
                 raise
             self._note_failure(record, error)
             return
-        report(*self.folder.values(number, self.metric)[-1])
+        values = self.folder.values(number, self.metric)
+        if not values:
+            self._note_failure(record, RunError(f"no evaluation has a finite {self.metric}"))
+            return
+        report(*values[-1])
 
     def _report_again(self, record: TrialRecord, report: Report) -> None:
         """Report what a trial that is over reached, for the scheduler and the proposer."""

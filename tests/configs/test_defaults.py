@@ -19,6 +19,7 @@ from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+from rayfed_kd.setting.metrics import METRICS
 
 FILE = Path(__file__).with_name("defaults.yaml")
 MODELS = {
@@ -26,6 +27,7 @@ MODELS = {
     "models": ({**CLASSIFIERS, **GENERATORS}, options_model),
     "data": (SOURCES, options_model),
     "partitions": (SCHEMES, options_model),
+    "metrics": (METRICS, options_model),
     "schedules": (SCHEDULES, lambda entry: entry.options_model()),
     "staleness": (STALENESS_RULES, lambda entry: entry),
     "clocks": (CLOCKS, lambda entry: entry.options_model()),

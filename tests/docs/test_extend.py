@@ -1,4 +1,4 @@
-"""What the pages on your own method, model, data, partition and codec show runs as it stands there."""
+"""What the pages on your own method, model, data, partition, codec and metric show runs as it stands."""
 
 import re
 
@@ -16,8 +16,11 @@ FILES = {
     "extend/data.md": "my_data.py",
     "extend/partition.md": "my_partitions.py",
     "extend/codec.md": "my_half.py",
+    "extend/metric.md": "my_metrics.py",
 }
-COMMAND = re.compile(r"^ {4}rayfed-kd run configs/quickstart\.yaml (\w+)='(.+?)'(?: --local)?$", re.MULTILINE)
+COMMAND = re.compile(
+    r"^ {4}rayfed-kd run configs/quickstart\.yaml ([\w.]+)='(.+?)'(?: --local)?$", re.MULTILINE
+)
 
 
 def own(page, folder):

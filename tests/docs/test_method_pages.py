@@ -22,7 +22,7 @@ from rayfed_kd.recipe.shipped import shipped_files
 
 methods = hook("methods")
 PAGES = {path.stem: path.read_text(encoding="utf8") for path in sorted(ROOT.glob("docs/methods/*.md"))}
-RESULTS = (ROOT / "docs/results.md").read_text(encoding="utf8")
+RESULTS = "\n".join((ROOT / "docs" / page).read_text(encoding="utf8") for page in methods.MEASURED)
 INLINE = re.compile(r"(?<!\$)\$([^$\n]+)\$(?!\$)")
 MATH_BLOCK = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHORT = [
@@ -176,7 +176,8 @@ def test_a_curve_is_shown_where_there_is_a_picture(tmp_path, monkeypatch):
     assert "![" not in part("fedprox", "measured")
     (tmp_path / "docs/images/methods").mkdir(parents=True)
     (tmp_path / "docs/images/methods/fedprox.png").touch()
-    (tmp_path / "docs/results.md").write_text(RESULTS)
+    for page in methods.MEASURED:
+        (tmp_path / "docs" / page).write_text("# No table\n")
     monkeypatch.setattr(methods, "ROOT", tmp_path)
     assert part("fedprox", "measured").startswith(
         "![Accuracy of fedprox by round](../images/methods/fedprox.png)"
@@ -224,7 +225,7 @@ def test_headings_of_the_results_are_told_apart():
 
 @pages
 def test_every_measured_number_stands_in_the_results(name):
-    """Nothing is measured here alone: what a page shows was copied from docs/results.md."""
+    """Nothing is measured here alone: what a page shows was copied from a page with its command."""
     shown = re.findall(r"\d+\.\d\d", section(name, "Measured against published"))
     assert [number for number in shown if number not in RESULTS] == []
 

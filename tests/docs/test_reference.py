@@ -20,6 +20,7 @@ from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.setting.blueprint import make_method, read_names
+from rayfed_kd.setting.metrics import METRICS
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 QUICKSTART = ROOT / "configs/quickstart.yaml"
@@ -66,6 +67,7 @@ def test_every_row_says_what_the_key_means(name):
         ("models", {**CLASSIFIERS, **GENERATORS}, lambda entry: options_model(load_object(entry, ""))),
         ("data", SOURCES, lambda entry: options_model(load_object(entry, ""))),
         ("partitions", SCHEMES, lambda entry: options_model(load_object(entry, ""))),
+        ("metrics", METRICS, lambda entry: options_model(load_object(entry, ""))),
         ("schedules", SCHEDULES, lambda entry: load_object(entry, "").options_model()),
         ("staleness", STALENESS_RULES, lambda entry: load_object(entry, "")),
         ("clocks", CLOCKS, lambda entry: load_object(entry, "").options_model()),
@@ -90,6 +92,7 @@ def test_examples_are_of_things_that_exist():
     known = {"model": CLASSIFIERS, "generator": GENERATORS, "data": SOURCES, "partition": SCHEMES}
     for kind, registered in {
         **known,
+        "metric": METRICS,
         "schedule": SCHEDULES,
         "staleness": STALENESS_RULES,
         "clock": CLOCKS,
@@ -127,6 +130,11 @@ def test_example_of_a_key_is_taken_and_changes_the_recipe(key):
 def test_examples_of_things_are_taken(kind):
     for name, word in EXAMPLES[kind].items():
         assert getattr(taken(word), kind).name == name
+
+
+def test_examples_of_metrics_are_taken():
+    for name, word in EXAMPLES["metric"].items():
+        assert [metric.name for metric in taken(word).evaluation.metrics] == [name]
 
 
 def test_examples_of_schedules_and_clocks_are_taken():

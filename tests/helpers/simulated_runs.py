@@ -34,7 +34,7 @@ RECIPE = {
     "rounds": 6,
     "sampling": {"fraction": 0.5},
     "clock": {"name": "lognormal"},
-    "evaluation": {"samples": False, "every": 2},
+    "evaluation": {"samples": False, "every": 2, "metrics": ["negative_log_likelihood"]},
     "checkpoint": {"every": 2, "keep": 2},
 }
 SCHEDULES = {

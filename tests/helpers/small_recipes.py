@@ -62,7 +62,7 @@ MAPS = {
 ALONE = {"partition": {"name": "iid", "clients": 1}, "sampling": {"count": 1}}
 CHANGES = {"kdia": MAPS, "datafree": ALONE, "centralized": ALONE}
 
-DECIDED = ("rounds", "metrics", "clients", "messages")
+DECIDED = ("rounds", "metrics", "scores", "clients", "messages")
 TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
 
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.table_text import TITLES, row_name
+from rayfed_kd.comparison.table_text import metric_title, row_name
 from rayfed_kd.comparison.writers.bands import bands_by_name
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.figures import band_figure, save_figure, times_figure
 
 
 def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write curves-METRIC.png for every metric and, if a clock ran, times-METRIC.png for the headline.
+    """Write curves-METRIC.png for every metric, and times-METRIC.png for the headline over seconds.
+
+    The latter is drawn if a clock ran or the study asks for totals.
 
     Args:
         comparison: what is drawn.
@@ -27,10 +29,10 @@ def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
     for metric in comparison.metrics():
         paths.append(folder / f"curves-{metric}.png")
         save_figure(curves_picture(comparison, metric), paths[-1])
-    if comparison.has_clock():
+    if comparison.has_clock() or comparison.study.totals:
         headline = comparison.headline()
         paths.append(folder / f"times-{headline}.png")
-        save_figure(times_figure(_curves_over_time(comparison), TITLES[headline]), paths[-1])
+        save_figure(times_figure(_curves_over_time(comparison), metric_title(headline)), paths[-1])
     return paths
 
 
@@ -47,7 +49,7 @@ def curves_picture(comparison: Comparison, metric: str) -> Figure:
     if metric not in comparison.metrics():
         raise RecipeError(f"no row has {metric}; there are {', '.join(comparison.metrics())}")
     bands = bands_by_name(comparison, metric)
-    return band_figure(bands, TITLES[metric], len(comparison.study.seeds))
+    return band_figure(bands, metric_title(metric), len(comparison.study.seeds))
 
 
 def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[float]]]]:
@@ -55,12 +57,11 @@ def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[f
     curves_by_name: dict[str, list[dict[str, list[float]]]] = {}
     for row in comparison.rows():
         for curve in comparison.seed_curves(row, comparison.headline()).values():
-            axes = {
-                "round": [float(index) for index in curve.rounds],
+            axes = {"round": [float(index) for index in curve.rounds]}
+            if comparison.has_clock():
                 # NaN leaves a gap, where a row without a clock would have no point.
-                "simulated s": [math.nan if second is None else second for second in curve.sim_s],
-                "real s": curve.wall_s,
-            }
+                axes["simulated s"] = [math.nan if second is None else second for second in curve.sim_s]
+            axes["real s"] = curve.wall_s
             name = row_name(comparison, row)
             curves_by_name.setdefault(name, []).append({**axes, "value": curve.values})
     return curves_by_name

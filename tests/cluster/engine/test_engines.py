@@ -22,6 +22,8 @@ RECIPE = {
     **FOUR_CLIENTS,
     "rounds": 3,
     "sampling": {"fraction": 0.75},
+    # A float64 sum: its bits tell in which order the samples were.
+    "evaluation": {"metrics": ["negative_log_likelihood"]},
 }
 # One of each kind: one exchange or several, questions in the server's loop, layers that stay at home.
 EVERYWHERE = {
@@ -58,6 +60,7 @@ def test_any_placement_gives_the_local_engines_bits(method, hosts):
     recipe = recipe_of(method, **EVERYWHERE[method])
     expected = run_in_process(recipe)
     assert set(expected.models) == MODELS.get(method, {"global"})
+    assert len(expected.tables["scores"]) == len(expected.tables["metrics"]) > 0
     for clients_per_actor in (4, 2, 1):
         result = hosts.run(recipe, f"placement.clients_per_actor={clients_per_actor}")
         assert_same_run(result, expected)

@@ -427,6 +427,10 @@ def test_finished_run_says_so_and_is_extended(tmp_path):
     assert rayfed_kd.resume(tmp_path / "a", ["rounds=3"], local=True).summary["rounds"] == 3
     with pytest.raises(RecipeError, match=r"rounds = 1: .* has 3 rounds already"):
         rayfed_kd.resume(tmp_path / "a", ["rounds=1"], local=True)
+    with pytest.raises(
+        RecipeError, match=r"also with --restart.*config.yaml rounds=1 results.folder=ANOTHER"
+    ):
+        rayfed_kd.resume(tmp_path / "a", ["rounds=1"], local=True, restart=True)
 
 
 def test_another_recipe_is_refused_with_the_differences(tmp_path):
@@ -459,6 +463,16 @@ def test_partition_that_is_another_now_is_refused(tmp_path):
 def test_folder_without_a_run_is_told(tmp_path):
     with pytest.raises(RecipeError, match="holds no run"):
         rayfed_kd.resume(tmp_path, local=True)
+    with pytest.raises(RecipeError, match=r"holds no run: there is no config.yaml"):
+        rayfed_kd.export(tmp_path, "aca", tmp_path / "x")
+    (tmp_path / "runs" / "A-seed1").mkdir(parents=True)
+    with pytest.raises(RecipeError, match=r"rums: no such folder. Did you mean .*/runs\?"):
+        rayfed_kd.resume(tmp_path / "rums", local=True)
+    (tmp_path / "runs" / "A-seed1" / "config.yaml").touch()
+    with pytest.raises(RecipeError, match="holds no run itself, but runs below it"):
+        rayfed_kd.resume(tmp_path / "runs", local=True)
+    with pytest.raises(RecipeError, match=r"config.yaml is a file; expected a folder"):
+        rayfed_kd.resume(tmp_path / "runs" / "A-seed1" / "config.yaml", local=True)
 
 
 def test_exported_model_loads_into_the_model_class(tmp_path):
@@ -477,7 +491,7 @@ def test_exported_model_loads_into_the_model_class(tmp_path):
 
 def test_export_of_a_model_that_is_not_there_is_told(tmp_path):
     run(tmp_path / "a", "rounds=1")
-    with pytest.raises(RecipeError, match="--model best: this run evaluates aca, oca"):
+    with pytest.raises(RecipeError, match="no model is called 'best'; this run evaluates aca, oca"):
         rayfed_kd.export(tmp_path / "a", "best", tmp_path / "x")
 
 

@@ -7,6 +7,7 @@ import threading
 import click
 import pytest
 from click.testing import CliRunner
+from command_line import run_command
 
 from cluster.ray_backend.session import LEFT_STARTING
 from rayfed_kd.cli.interruption import Interruptions
@@ -49,6 +50,13 @@ def test_commands_are_those_of_all_modules():
     assert set(commands.commands) == names
 
 
+def test_recipe_key_written_as_an_option_is_answered_with_its_form():
+    done = run_command("run", "quickstart", "--rounds", "3")
+    assert done.returncode == 2
+    assert "No such option '--rounds'.\nKeys of a recipe are written as rounds=VALUE." in done.stderr
+    assert "VALUE" not in run_command("report", "--rounds", "3").stderr
+
+
 @pytest.mark.parametrize(
     ("details", "terminated", "message", "code"),
     [
@@ -87,7 +95,7 @@ def pressed(monkeypatch, capfd):
                 signal.raise_signal(signal.SIGINT)
             return raised.type, capfd.readouterr().err
 
-        press.resumed_by = interruptions.resumed_by
+        press.resumed_by, press.calling = interruptions.resumed_by, interruptions.calling
         yield press
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGINT, before)
@@ -121,6 +129,13 @@ def test_second_ctrl_c_before_any_checkpoint_says_that_the_run_begins_again(pres
 def test_ctrl_c_before_a_run_writes_no_checkpoint(pressed):
     assert pressed() == (KeyboardInterrupt, "stopping; press Ctrl-C again to leave at once\n")
     assert pressed() == (SystemExit, "left at once: nothing was begun\n")
+
+
+def test_first_ctrl_c_lets_the_live_line_say_so(pressed):
+    calls = []
+    with pressed.calling(lambda: calls.append("stopping")):
+        pressed()
+    assert calls == ["stopping"]
 
 
 def test_second_ctrl_c_in_a_comparison_names_the_comparison(pressed, tmp_path):

@@ -37,6 +37,7 @@ def test_result_is_the_table_its_files_and_its_curves(compared):
     text = (folder / "comparison.md").read_text()
     assert str(result) == text.rstrip("\n") == result._repr_markdown_()
     assert "| A (aca) |" in text and "| B (global) |" in text
+    assert "\n\naca: the average of the round's clients, which other methods call global." in text
     assert result.table().equals(pq.read_table(folder / "comparison.parquet"))
     assert folder / "curves-amp.png" in result.files
     assert [line.get_label() for line in result.plot("amp").axes[0].get_lines()] == ["A (aca)", "B (global)"]

@@ -2,6 +2,7 @@
 
 import pytest
 from known_comparison import KDIA, compared
+from pydantic import ValidationError
 
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
@@ -48,6 +49,38 @@ def test_cost_to_a_number_by_hand():
     assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
     assert [line[5] for line in cells(comparison)] == ["3.0", "6.0 (1 of 2 seeds)"]
     assert header(comparison)[-1] == "simulated s to target"
+
+
+def test_totals_of_a_run_by_hand():
+    """30 MiB in all and 1.5 s in both seeds of A, 15 MiB of B."""
+    comparison = compared(totals=True)
+    for curve in comparison.curves.values():
+        curve.bytes[:] = [size * 2**20 for size in curve.bytes]
+    assert header(comparison)[-2:] == ["MiB in all", "real s in all"]
+    assert [line[-2:] for line in cells(comparison)] == [["30.0", "1.5"], ["15.0", "1.5"]]
+
+
+def test_metric_that_recipes_name_may_be_better_the_smaller_it_is():
+    """Its least values are best, .1 in round 2 and .2 in round 4; .2 or less is reached in rounds 2 and 4."""
+    error = "local_calibration_error"
+    comparison = compared(headline=error, target=0.2)
+    for seed, values in ((1, [0.1, 0.3, 0.5]), (2, [0.3, 0.2, 0.4])):
+        comparison.curves["A", "aca", seed, error] = Curve(
+            [2, 4, 6], values, [1, 2, 3], [None] * 3, better=min
+        )
+    assert comparison.metrics() == ["server_accuracy", error]
+    assert comparison.values(("A", "aca"), error, "best") == [0.1, 0.2]
+    assert comparison.values(("A", "aca"), "server_accuracy", "best") == [0.5, 0.6]
+    assert comparison.costs(("A", "aca"))["rounds"] == [2, 4]
+    assert header(comparison)[2:4] == [error, f"{error}, best"]
+    assert cells(comparison)[0][2] == "0.4500 ± 0.0707"
+    assert f"Smaller is better: {error}." in remarks(comparison)
+
+
+def test_study_names_only_metrics_that_there_may_be():
+    compared(headline="official_macro_f1")
+    with pytest.raises(ValidationError, match=r"'macro_f1' is no metric; there are amp, .* local_NAME"):
+        compared(headline="macro_f1")
 
 
 def test_target_is_a_runs_own_best_seed_by_seed():

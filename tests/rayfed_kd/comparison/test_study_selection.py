@@ -226,3 +226,15 @@ def _seeds(path, **selection):
 def test_seeds_and_further_seeds_are_refused_together(tables):
     with pytest.raises(RecipeError, match="--seeds and --add-seeds: expected one of them"):
         select_studies([str(tables)], seeds=2, add_seeds=1)
+
+
+def test_recipe_that_is_named_twice_is_refused(tmp_path):
+    recipe = str(write_yaml(tmp_path / "a.yaml", {"method": {"name": "fedavg"}}))
+    with pytest.raises(RecipeError, match=r"a.yaml is named twice; expected each recipe once"):
+        select_studies([recipe, recipe])
+
+
+def test_empty_list_of_seeds_is_answered(study, tmp_path):
+    path = write_yaml(tmp_path / "study.yaml", {**study.model_dump(exclude_none=True), "seeds": []})
+    with pytest.raises(RecipeError, match=r"seeds = \[\]: expected a list of at least 1"):
+        select_studies([str(path)])

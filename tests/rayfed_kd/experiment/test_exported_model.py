@@ -201,7 +201,9 @@ def test_description_that_does_not_hold_is_told(exported, tmp_path, change, erro
 def test_result_loads_its_models(result, exported):
     images = torch.rand(4, 1, 8, 8)
     assert torch.equal(result.load("aca")(images), rayfed_kd.load(exported)(images))
-    with pytest.raises(RecipeError, match="--model oca: this run evaluates aca"):
+    with pytest.raises(
+        RecipeError, match=r"no model is called 'oca'; this run evaluates aca. Did you mean aca"
+    ):
         result.load("oca")
 
 
@@ -209,7 +211,7 @@ def test_onnx_without_its_packages_is_told_before_anything_is_written(result, tm
     monkeypatch.setattr("rayfed_kd.experiment.exporting.NEEDED_BY_ONNX", ("no_such_package", "json"))
     done = run_command("export", result.folder, "--model", "aca", "--to", tmp_path / "a", "--onnx")
     assert done.returncode == 2
-    assert "--onnx: no_such_package cannot be imported; pip install -e '.[onnx]'" in done.stderr
+    assert "ONNX: no_such_package cannot be imported; pip install -e '.[onnx]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,13 +22,14 @@ RECIPE = {
 
 def test_header_says_what_runs_and_why_so_many_images():
     facts = describe_run(prepare(RECIPE), "ray", 2)
-    test_images = 100 - sum(map(len, prepare(RECIPE).setting.partition.train))
+    tested = 100 - sum(map(len, prepare(RECIPE).setting.partition.train))
     assert facts == {
         "method": "fedavg (sample-weighted average of locally trained models)",
         "model": f"mlp, {64 * 5 + 5 + 5 * 4 + 4:,} parameters",
-        "data": "synthetic, 100 of 400 training images (data.fraction 0.25)",
+        "data": "synthetic, 100 of 400 samples of its training set (data.fraction 0.25): "
+        f"{100 - tested} for training, {tested} for testing",
         "clients": "8, 4 a round; dirichlet (alpha 1.0, min_size 2)",
-        "test": f"{test_images} images, parts of the clients' own",
+        "test": f"{tested} samples, parts of the clients' own; 60 samples of the official test set",
         "engine": "ray, 2 hosts with 1 thread each; 7 rounds, seed 3",
     }
 
@@ -36,9 +37,30 @@ def test_header_says_what_runs_and_why_so_many_images():
 def test_header_of_whole_data_with_an_official_test_and_public_images():
     changes = ["data.fraction=1", "partition.test=official", "partition.public={count: 40}", "rounds=1"]
     facts = describe_run(prepare(RECIPE, changes), "local", 1)
-    assert facts["data"] == "synthetic, 400 training images, 40 of them public"
-    assert facts["test"] == "60 images of the official test set"
+    expected = "synthetic, 400 samples of its training set: 360 for training, 40 public"
+    assert facts["data"] == expected
+    assert facts["test"] == "60 samples of the official test set"
     assert facts["engine"] == "local, 1 host with 1 thread; 1 round, seed 3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "shares"),
+    [
+        (
+            ["partition.public={count: 40, keep: 30}"],
+            "324 for training, 81 for testing, 30 public, 10 not used",
+        ),
+        (
+            ["partition.public={count: 40, apart: false}"],
+            "355 for training, 40 of them public, 90 for testing",
+        ),
+    ],
+)
+def test_header_says_what_samples_are_used_for(changes, shares):
+    digits = ["data={name: digits, fraction: 0.25}", "partition={name: iid, clients: 3}"]
+    facts = describe_run(prepare(RECIPE, [*digits, *changes]), "local", 1)
+    assert facts["data"] == f"digits, 445 of 1,797 samples (data.fraction 0.25): {shares}"
+    assert facts["test"].endswith(" samples, parts of the clients' own")
 
 
 def test_header_names_every_architecture_of_the_clients():

@@ -91,8 +91,8 @@ def test_tables_are_arrow_and_pandas(result):
     assert result.table("clients").equals(read_table(result.folder, "clients"))
     frame = result.to_pandas()
     assert frame["amp"].tolist() == result.table()["amp"].to_pylist()
-    with pytest.raises(KeyError, match="no table losses; there are rounds, metrics"):
-        result.to_pandas("losses")
+    with pytest.raises(RecipeError, match=r"no table 'cleints'; there are rounds, .* Did you mean clients"):
+        result.to_pandas("cleints")
 
 
 def test_where_pandas_is_not_it_is_told(result, monkeypatch):

@@ -34,6 +34,7 @@ SMALL = {
     "local": {"epochs": 1},
     "rounds": 2,
     "sampling": {"fraction": 0.5},
+    "evaluation": {"metrics": ["negative_log_likelihood"]},
 }
 
 
@@ -89,6 +90,11 @@ def test_summary_says_what_the_tables_say(finished):
     assert summary["bytes"]["up"] == sum(rounds["bytes_up"].to_pylist())
     last = next(row for row in metrics if row["round"] == 2 and row["model"] == "oca")
     assert summary["models"]["oca"]["last"]["amp"] == last["amp"]
+    scores = finished.tables["scores"].to_pylist()
+    score = next(row for row in scores if (row["round"], row["model"]) == (2, "oca"))
+    assert summary["models"]["oca"]["last"]["local_negative_log_likelihood"] == score["value"]
+    assert "local_negative_log_likelihood" in str(finished)
+    assert "local_negative_log_likelihood" in finished._repr_html_()
     assert summary["status"] == "finished"
 
 
@@ -113,6 +119,7 @@ def test_tensorboard_reads_the_run(finished):
     events.Reload()
     tags = events.Tags()
     assert {"amp/aca", "amp/oca", "loss/ce", "bytes/up", "time/client_s"} <= set(tags["scalars"])
+    assert "local_negative_log_likelihood/oca" in tags["scalars"]
     assert {"samples", "class_means", "partition"} <= set(tags["images"])
     assert "client_accuracy/oca" in tags["histograms"]
     amp = [event.value for event in events.Scalars("amp/oca")]
@@ -172,7 +179,8 @@ def test_command_ends_with_table_folder_and_tensorboard(tmp_path):
     assert done.returncode == 0, done.stderr
     assert re.search(r"round 1/1  \d+\.\d s  aca amp", done.stdout)
     assert re.search(r"│ oca +│ +\d+\.\d\d %", done.stdout)
-    assert f"tensorboard --logdir {tmp_path / 'run' / 'tensorboard'}" in done.stdout
+    assert f"tensorboard --logdir_spec run:{tmp_path / 'run'} " in done.stdout
+    assert done.stdout.endswith(f"rayfed-kd report {tmp_path / 'run'}\n")
     assert "\x1b" not in done.stdout
 
 

@@ -77,6 +77,13 @@ def test_a_module_that_does_not_fit_is_told(make, shape, message):
         tried_head(make((1, 8, 8), 10), shape, 10, "net")
 
 
+def test_a_model_for_larger_images_says_which_it_takes():
+    net = nn.Sequential(nn.Conv2d(1, 1, 15), nn.AvgPool2d(16), nn.Flatten(), nn.Linear(1, 10))
+    message = "net does not take samples of 1x8x8, but takes 1x32x32, for instance; expected a model"
+    with pytest.raises(RecipeError, match=message):
+        tried_head(net, (1, 8, 8), 10, "net")
+
+
 def test_a_trial_changes_neither_the_module_nor_the_random_stream():
     module = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))
     before, state = [b.clone() for b in module.buffers()], torch.get_rng_state()

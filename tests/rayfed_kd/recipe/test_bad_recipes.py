@@ -123,7 +123,13 @@ BAD = [
     ("placement.clients_per_actor=many", "expected 'auto' or a whole number"),
     ("placement.client.num_gpus=1.5", "num_gpus above 1 must be a whole number"),
     ("seed=-1", "seed = -1: expected a number of at least 0"),
-    ("rounds", "override 'rounds': expected key.path=value"),
+    ("rounds", "override 'rounds': expected key.path=value, as method.gamma=0.5, without blanks"),
+    ("lr=0.1", "lr is no key of a recipe. Did you mean local.optimizer.lr?"),
+    ("local.momentum=0.9", "momentum is no key of local. Did you mean local.optimizer.momentum?"),
+    ("clients=5", "clients is no key of a recipe. Did you mean partition.clients?"),
+    ("alpha=0.1", "alpha is no key of a recipe. Did you mean partition.alpha?"),
+    ("seeds=[1]", "Did you mean --seeds, an option of `rayfed-kd compare`, or seed?"),
+    ("method={name:", "a value with blanks needs quotes around the whole, as 'method={name: ...}'"),
     ("seed.x=1", "override 'seed.x=1': seed is"),
 ]
 
@@ -185,6 +191,18 @@ def test_missing_recipe_names_a_near_one(tmp_path):
     (tmp_path / "quickstart.yaml").write_text("")
     with pytest.raises(RayfedError, match=r"no such recipe file. Did you mean .*quickstart.yaml\?"):
         prepare(tmp_path / "quikstart.yaml")
+
+
+def test_runs_folder_in_place_of_a_recipe_is_told(tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    with pytest.raises(RayfedError, match=r"this is a run's folder; .* `rayfed-kd resume` goes on"):
+        prepare(tmp_path)
+
+
+def test_search_space_in_place_of_a_recipe_is_told(tmp_path):
+    (tmp_path / "space.yaml").write_text("space: {method.gamma: {uniform: [0, 1]}}")
+    with pytest.raises(RayfedError, match="this is a search space: rayfed-kd tune RECIPE --space takes it"):
+        prepare(tmp_path / "space.yaml")
 
 
 def test_recipe_that_is_no_yaml_is_told(tmp_path):

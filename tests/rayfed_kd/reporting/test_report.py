@@ -110,6 +110,11 @@ def made(folder, rounds=3, header=HEADER, status="finished", paper="McMahan et a
                 one | {"client": c, "model": "aca", "samples": 4, "correct": c, "accuracy": c / 4}
                 for c in range(5)
             ],
+            "scores": [
+                one
+                | {"model": "aca", "metric": "macro_f1", "test": "local", "samples": 20}
+                | {"value": index / 8, "better": "larger"}
+            ],
             "messages": [
                 one | message,
                 one | message | {"client": 1},
@@ -141,10 +146,14 @@ def page(tmp_path_factory):
 
 
 def test_metrics_are_the_last_the_best_and_the_mean(page):
-    """(.5 + .8 + .6) / 3 = .6333; of FM the least is the best, (.04 + .01 + .03) / 3 = .02667."""
+    """(.5 + .8 + .6) / 3 = .6333; of FM the least is the best, (.04 + .01 + .03) / 3 = .02667.
+
+    Macro-F1 is 1/8, 2/8, 3/8; the best round is that of AMP.
+    """
     assert page.table("run", "model", "metric") == [
         ["one", "aca", "AMP %", "60.00", "80.00", "63.33", "2"],
         ["one", "aca", "FM", "0.0300", "0.0100", "0.0267", "2"],
+        ["one", "aca", "local_macro_f1", "0.3750", "0.2500", "0.2500", "2"],
     ]
 
 
@@ -325,6 +334,7 @@ def test_what_runs_share_is_told_once_and_seeds_of_a_row_share_a_look(tmp_path):
         ["B-seed1.running", "1"],
     ]
     assert found.pairs()["method"] == "fedavg"
+    assert "Seeds, all that are in the folders: 2 of A (1 and 2); 1 of B (1)." in found.text
     assert "The comparison was not ended" in found.text
     used = {style for _, a in found.tags for style in re.findall(r"var\(--s\d\)", a.get("style", ""))}
     legend = [a["stroke"] for tag, a in found.tags if tag == "line"][:2]
@@ -518,7 +528,7 @@ def test_command_writes_both_files_and_refuses_with_exit_code_2(tmp_path):
     done = run_command("report", "one", "--to", "out.html", folder=tmp_path)
     assert (done.returncode, done.stdout.split()) == (0, ["out.html", "out.md"]), done.stderr
     done = run_command("report", "nothing", "--to", "out.html", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "error: nothing: no such folder\n")
+    assert (done.returncode, done.stderr) == (2, "error: nothing: no such folder.\n")
 
 
 def test_help_loads_neither_templates_nor_pictures():

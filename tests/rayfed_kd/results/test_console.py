@@ -121,27 +121,45 @@ def test_before_the_first_round_it_says_what_it_waits_for(terminal):
     console.start("quickstart.yaml")
     for phase in ("decoding mnist 40 %", "starting Ray"):
         console.phase(phase)
-        console._line._live.refresh()
+        console._watch._line._live.refresh()
     console.stop()
     assert re.search(
         r"decoding mnist 40 % 0:00:00.*starting Ray 0:00:00", plain(terminal.getvalue()), re.DOTALL
     )
 
 
-def test_file_gets_a_line_for_each_phase_and_what_runs():
+def test_file_says_first_what_runs_and_then_gets_a_line_for_each_phase():
     stream = io.StringIO()
     console = RunConsole(stream)
-    for phase in ("decoding mnist", "decoding mnist 40 %", "decoding mnist 80 %", "starting Ray"):
+    console.phase("decoding mnist")
+    console.begin({"method": "fedkf", "data": "mnist, 60,000 samples"})
+    for phase in ("sending data", "sending data 40 %", "sending data 80 %", "starting the actors", ""):
         console.phase(phase)
-    console.begin({"method": "fedkf", "data": "mnist, 6,000 of 60,000 training images (data.fraction 0.1)"})
-    console.phase("")
     console.round(EVENT)
     assert stream.getvalue().splitlines()[:-1] == [
-        "decoding mnist",
-        "starting Ray",
         "method  fedkf",
-        "data    mnist, 6,000 of 60,000 training images (data.fraction 0.1)",
+        "data    mnist, 60,000 samples",
+        "sending data",
+        "starting the actors",
     ]
+
+
+def test_after_ctrl_c_a_terminal_and_a_file_show_that_the_run_stops(terminal, monkeypatch):
+    monkeypatch.setattr(Ticker.__init__, "__defaults__", (0.02,))
+    console = RunConsole(terminal)
+    console.start("quickstart.yaml")
+    console.round(EVENT)
+    console.stopping()
+    console._watch._line._live.refresh()
+    console.stop()
+    assert re.search(r"\rstopping 0:00:00\s*$", plain(terminal.getvalue()))
+    monkeypatch.delenv("FORCE_COLOR")
+    stream = io.StringIO()
+    console = RunConsole(stream)
+    console.start("quickstart.yaml")
+    console.stopping()
+    wait_for(lambda: "stopping, for 0:00:00 so far\n" in stream.getvalue())
+    console.stop()
 
 
 def test_file_gets_a_line_a_minute_in_long_rounds(monkeypatch):
@@ -221,7 +239,14 @@ def test_end_names_the_folder_and_the_command():
     assert "50.00 %" in text
     assert "0.0100" in text
     assert "run folder   /runs/a b\n" in text
-    assert "tensorboard --logdir '/runs/a b/tensorboard'" in text
+    assert "tensorboard --logdir_spec 'a b:/runs/a b' --window_title 'a b'\n" in text
+    assert "report       rayfed-kd report '/runs/a b'\n" in text
+
+
+def test_folder_that_tensorboard_would_split_is_not_named():
+    stream = io.StringIO()
+    RunConsole(stream).finish(SUMMARY, Path("/runs/a:b"), 12.0)
+    assert "tensorboard --logdir /runs/a:b --" in stream.getvalue()
 
 
 def test_end_names_the_best_round_and_the_clients_that_are_tested():
@@ -231,6 +256,7 @@ def test_end_names_the_best_round_and_the_clients_that_are_tested():
     assert "oca, best: round 7 " in text
     assert "best: all of one round, that of the largest official test\n" in text
     assert "9 of 10 clients have test samples\n" in text
+    assert "oca: the average of all clients' latest models\n" in text
     stream = io.StringIO()
     RunConsole(stream).finish({**SUMMARY, "tested_clients": 10}, Path("/runs/a"), 12.0)
     assert "test samples" not in stream.getvalue()

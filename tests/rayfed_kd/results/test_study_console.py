@@ -57,7 +57,7 @@ def test_terminal_of_80_columns_gets_one_live_line(monkeypatch):
         console.work.round(f"trial {number}", 1)
     console.work.round("trial 3", 2)
     console.message("trial 7: starts")
-    console._line._live.refresh()
+    console._watch._line._live.refresh()
     console.stop()
     lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()))
     assert max(map(len, lines)) <= 80

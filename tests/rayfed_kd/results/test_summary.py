@@ -8,6 +8,7 @@ import pyarrow as pa
 from rayfed_kd.files import write_json
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
+from rayfed_kd.results.summary_table import scores_rows, scores_table
 
 
 def table(name, rows):
@@ -15,7 +16,7 @@ def table(name, rows):
     return pa.table(columns, schema=SCHEMAS[name])
 
 
-def found(metrics, clients=()):
+def found(metrics, clients=(), scores=()):
     rounds = [{"round": r, "wall_s": 2.0 * r, "bytes_up": 10, "bytes_down": 30} for r in (1, 2)]
     messages = [
         {"round": 1, "client": 0, "direction": "up", "kind": "weights", "bytes": 10, "parts": 1},
@@ -24,6 +25,7 @@ def found(metrics, clients=()):
     ]
     tables = {"rounds": table("rounds", rounds), "messages": table("messages", messages)}
     tables |= {"metrics": table("metrics", metrics), "clients": table("clients", clients)}
+    tables["scores"] = table("scores", scores)
     return summarise(tables, "finished", 3)
 
 
@@ -55,6 +57,23 @@ def test_clients_without_test_samples_are_counted():
     summary = found([], rows)
     assert (summary["clients"], summary["tested_clients"]) == (3, 2)
     assert found([])["tested_clients"] is None
+
+
+def test_metrics_that_the_recipe_names_have_rows_of_their_own():
+    """Round 1 is best by AMP; the mean of .5 and .25 is .375; NaN counts as none."""
+    rows = [{"round": r, "model": "aca", "amp": amp} for r, amp in ((1, 0.6), (2, 0.5))]
+    score = {"model": "aca", "metric": "f1", "test": "local", "samples": 4, "better": "larger"}
+    other = {**score, "metric": "auroc", "test": "official", "value": math.nan}
+    scores = [{**score, "round": 1, "value": 0.5}, {**score, "round": 2, "value": 0.25}]
+    summary = found(rows, scores=[*scores, {**other, "round": 1}, {**other, "round": 2}])
+    model = summary["models"]["aca"]
+    assert [model[key]["local_f1"] for key in ("last", "best", "last10")] == [0.25, 0.5, 0.375]
+    assert [model[key]["official_auroc"] for key in ("last", "best", "last10")] == [None] * 3
+    assert scores_rows(summary) == [
+        ["local_f1", "aca", "0.2500", "0.5000"],
+        ["official_auroc", "aca", "-", "-"],
+    ]
+    assert scores_table(found(rows)) is None
 
 
 def test_value_that_is_no_number_is_never_the_best():

@@ -9,7 +9,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_kd.errors import DataError
+from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables import MERGE_AT, TableWriter, read_table
 
@@ -36,6 +36,14 @@ COLUMNS = {
         "samples": INT,
         "correct": INT,
         "accuracy": FLOAT,
+    },
+    "scores": {
+        "round": INT,
+        "sim_s": FLOAT,
+        **dict.fromkeys(["model", "metric", "test"], TEXT),
+        "samples": INT,
+        "value": FLOAT,
+        "better": TEXT,
     },
     "messages": {
         "round": INT,
@@ -236,9 +244,11 @@ def test_row_of_another_round_is_refused(tmp_path):
 
 
 def test_unknown_table_is_refused_by_name(tmp_path):
-    with pytest.raises(KeyError, match="no table metric; there are rounds, metrics"):
+    with pytest.raises(
+        RecipeError, match=r"no table 'metric'; there are rounds, metrics.* Did you mean metrics"
+    ):
         TableWriter(tmp_path).write(1, {"metric": [metric(1)]})
-    with pytest.raises(KeyError, match="no table metric"):
+    with pytest.raises(RecipeError, match="no table 'metric'"):
         read_table(tmp_path, "metric")
 
 
@@ -281,5 +291,5 @@ def test_a_folder_that_is_no_runs_is_told(tmp_path):
         read_table(tmp_path / "nothing", "rounds")
     with pytest.raises(DataError, match="holds no table rounds: expected a run's folder"):
         read_table(tmp_path, "rounds")
-    with pytest.raises(KeyError, match="no table losses; there are rounds, metrics"):
+    with pytest.raises(RecipeError, match="no table 'losses'; there are rounds, metrics"):
         read_table(tmp_path, "losses")

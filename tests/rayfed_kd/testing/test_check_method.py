@@ -1,6 +1,7 @@
 """`check_method`: a method that keeps the contract passes; of another it says which rule it breaks, where."""
 
 import random
+import re
 import subprocess
 import sys
 
@@ -32,9 +33,17 @@ BROKEN = {
 }
 
 
-def test_a_method_that_keeps_the_contract_passes_as_a_class_and_by_its_location():
+def test_a_method_that_keeps_the_contract_passes_as_a_class_and_by_its_location(capsys):
     check_method(broken_methods.Keeping, TINY)
     check_method("broken_methods:Keeping", TINY)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == lines[1]
+    begin, *rules = re.split(r": |, |; ", lines[1].partition(", mlp)")[2])
+    assert lines[1].startswith("broken_methods:Keeping keeps the contract (4 clients, 2 rounds, digits, mlp)")
+    seen = set(RULES) - {"engines"}
+    assert begin == ""
+    assert rules[: len(seen)] == [rule for rule in RULES if rule in seen]
+    assert rules[len(seen) :] == ["not checked", "engines (ray=True does)"]
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -1,6 +1,7 @@
 """Searches without Ray: the metric, the folder, what is refused, what is written, what Optuna proposes."""
 
 import json
+import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.tables import TableWriter
 from rayfed_kd.tuning.metric import SearchMetric, choose_metric
 from rayfed_kd.tuning.proposers import OptunaProposer
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
@@ -23,6 +25,7 @@ from rayfed_kd.tuning.search_result import SearchResult, result_of_search, write
 from rayfed_kd.tuning.search_setup import SearchRequest, evaluated_metrics, prepare_search
 from rayfed_kd.tuning.space import read_space
 from rayfed_kd.tuning.trial_results import TrialResult
+from rayfed_kd.tuning.trial_run import TrialRun
 from rayfed_kd.tuning.tune import accept_coefficients
 
 RECIPE = {**THREE_CLIENTS, "method": {"name": "fedavg", "track_oca": True}}
@@ -61,6 +64,23 @@ def test_evaluated_models_have_their_headline_first(overrides, expected):
     assert found == (expected or {"global": ["server_accuracy"]})
 
 
+NAMED = ["evaluation.metrics=[negative_log_likelihood, {name: macro_f1, label: f1}]"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (NAMED, {"aca": ["amp", "ua", "wlp", "local_f1"], "oca": ["amp", "ua", "wlp", "local_f1"]}),
+        (
+            [*NAMED, f"data={json.dumps(SYNTHETIC)}", "partition.test=official", "method={name: standalone}"],
+            {"personal": ["ua", "amp", "wlp", "official_f1"]},
+        ),
+    ],
+)
+def test_recipes_own_metrics_may_be_searched_for_if_large_values_are_good(overrides, expected):
+    assert evaluated_metrics(prepare(RECIPE, overrides).setting) == expected
+
+
 EVALUATED = {"student": ["server_accuracy", "amp"], "teacher": ["server_accuracy", "amp"], "personal": ["ua"]}
 
 
@@ -84,12 +104,36 @@ def test_metric_is_the_headline_of_the_last_model_unless_said(asked, expected):
         ("amp", "metric 'amp': personal has ua/personal"),
         ("apm/teacher", "teacher has server_accuracy/teacher, amp/teacher. Did you mean amp?"),
         ("fm/teacher", "teacher has server_accuracy/teacher, amp/teacher"),
+        ("local_ece", "ua/personal. A search looks for large values: metrics whose smaller ones are better"),
     ],
 )
 def test_metric_that_is_not_there_is_refused_with_those_that_are(asked, message):
     with pytest.raises(RecipeError) as caught:
         choose_metric(asked, EVALUATED)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "reported"),
+    [([0.25, math.nan], "running", [(1, 0.25)] * 2), ([math.nan] * 2, "failed", [])],
+)
+def test_trial_reports_a_recipes_metric_where_it_is_finite(tmp_path, monkeypatch, values, status, reported):
+    """The last finite value is reported at the end, also if it was reported before."""
+    folder, told = SearchFolder(tmp_path / "search"), []
+    folder.write_record(TrialRecord(0, {}))
+    (folder.trial(0) / "config.yaml").write_text("")
+    writer = TableWriter(folder.trial(0) / "tables")
+    for index, value in enumerate(values, start=1):
+        score = {"metric": "f1", "test": "local", "samples": 9, "value": value, "better": "larger"}
+        one = {"round": index, "model": "oca"}
+        writer.write(index, {"metrics": [one], "scores": [one | score]})
+    monkeypatch.setattr(TrialRun, "_simulate", lambda *_: None)
+    trial = TrialRun({"rounds": 2}, folder, SearchMetric("local_f1", "oca"), (), str(tmp_path), ())
+    trial.run(0, {}, lambda *point: told.append(point))
+    assert told == reported
+    record = folder.record(0)
+    assert record.status == status
+    assert record.error == (None if status == "running" else "no evaluation has a finite local_f1/oca")
 
 
 def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
