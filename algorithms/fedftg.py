@@ -45,10 +45,15 @@ from rayfed_kd.protocol import (
     Shown,
 )
 from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.by_class.label_counts import (
+    ClassWeights,
+    class_shares,
+    proportional_labels,
+    weighted_by_class,
+)
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import GeneratorOptions, class_samples, generate, noise
-from rayfed_kd.toolbox.label_counts import ClassWeights, class_shares, proportional_labels, weighted_by_class
 from rayfed_kd.toolbox.local_training import train_local_epochs, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, pairwise_diversity_loss, target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer, faded

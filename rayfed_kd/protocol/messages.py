@@ -16,7 +16,16 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.staleness import Lateness, UpdateRule
 
 Kind = Literal[
-    "weights", "generator", "discriminator", "logits", "features", "labels", "ids", "counts", "scalars"
+    "weights",
+    "generator",
+    "discriminator",
+    "logits",
+    "features",
+    "prototypes",
+    "labels",
+    "ids",
+    "counts",
+    "scalars",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 Number = int | float

@@ -194,8 +194,8 @@ def check_attack(recipe: Recipe, method: Method[Any, Any]) -> None:
         return
     if not method.aligned:
         raise RecipeError(
-            f"attack: clients of {recipe.method.name} send logits of their own samples, which have "
-            "no mean over clients to start from; expected no attack"
+            f"attack: clients of {recipe.method.name} send what is of their own samples or classes, which "
+            "has no mean over clients to start from; expected no attack"
         )
     attacked_parts(attack, method.up, recipe.method.name)
     count = attack.count(clients)

@@ -91,6 +91,10 @@ def cohort_mean(replies: Replies, weighting: Weighting, into: Tensor, part: str 
     Args:
         into: [P], the server's vector now, which went down as `part`.
     """
+    return replies.aggregated(part, cohort_weights(replies, weighting), into)
+
+
+def cohort_weights(replies: Replies, weighting: Weighting) -> list[float]:
+    """Each reply's weight: its number `samples`, or 1."""
     samples = replies.numbers("samples")
-    counts = samples if weighting == "samples" else [1.0] * len(samples)
-    return replies.aggregated(part, counts, into)
+    return samples if weighting == "samples" else [1.0] * len(samples)

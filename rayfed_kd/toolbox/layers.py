@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import Classifier, no_layers
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.whole_modules import has_features, no_features
+from rayfed_kd.models.whole_modules import has_features, head_of, no_features
 from rayfed_kd.protocol import MethodOptions, ServerContext
 
 
@@ -24,6 +24,47 @@ def check_features(ctx: ServerContext) -> None:
         module = ctx.model(ctx.initial_vector(name), name).module
         if not has_features(module):
             raise no_features(module)
+
+
+def check_equal_features(ctx: ServerContext) -> None:
+    """For a method's `check`: refuse models whose features are not known, or not of one length.
+
+    Raises: RecipeError naming the model's class, or the lengths.
+    """
+    check_features(ctx)
+    lengths = {feature_length(ctx.frozen_model(ctx.initial_vector()), ctx)}
+    for name in ctx.client_architectures:
+        lengths.add(feature_length(ctx.frozen_model(ctx.initial_vector(name), name), ctx))
+    if len(lengths) > 1:
+        raise RecipeError(
+            f"the models' features have lengths {', '.join(map(str, sorted(lengths)))}; this method compares "
+            "them, so it expects models (the recipe's `model` and all of client_models) of one length",
+            path="client_models",
+        )
+
+
+def head_place(model: FlatModule) -> slice:
+    """Where in a classifier's vector its last linear layer lies: [C, K_f] weights, then [C] biases.
+
+    Args:
+        model: of the architecture; its values are not looked at.
+    Raises: RecipeError if it does not end in a linear layer with biases.
+    """
+    module = model.module
+    head = module.stages[-1] if isinstance(module, Classifier) else head_of(module)
+    if not isinstance(head, nn.Linear) or head.bias is None:
+        raise RecipeError(
+            f"a {type(module).__name__} ends in no torch.nn.Linear with biases, which this method exchanges",
+            path="model.name",
+        )
+    places = [(start, stop) for owner, start, stop in model.spans() if owner is head]
+    return slice(places[0][0], places[-1][1])
+
+
+def feature_length(model: FlatModule, ctx: ServerContext) -> int:
+    """K_f, of a model in eval mode."""
+    with torch.no_grad():
+        return int(model.features(torch.zeros(1, *ctx.shape, device=ctx.device)).shape[1])
 
 
 class Layers:

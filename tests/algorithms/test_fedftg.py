@@ -11,7 +11,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import Samples
-from rayfed_kd.toolbox.label_counts import class_shares
+from rayfed_kd.toolbox.by_class.label_counts import class_shares
 from rayfed_kd.toolbox.losses import target_divergence
 
 METHOD = {

@@ -420,7 +420,7 @@ CHANGED = "client_models={models: [{name: m1}, {name: %s}]}"
         ),
         (
             "attack={name: paf}",
-            r"attack: clients of fedgkt send logits of their own samples, which have no mean",
+            r"attack: clients of fedgkt send what is of their own samples or classes, which has no mean",
         ),
         ("method.servr=1", r"method\.servr is no option of fedgkt. Did you mean method.server\?"),
         (

@@ -44,6 +44,8 @@ OPTIONS = {
     "fedper_plus": {"z0": 1},
     "fedrep": {"head_epochs": 1},
     "fedrep_plus": {"head_epochs": 1, "z0": 1},
+    "fedtgp": {"server_epochs": 2},
+    "fd": {"means": "after"},  # in groups; `training` counts what a loop of its own sees
     "fedmd": {"public_samples": 50},
     "cronus": {"public_samples": 50},
     "dsfl": {"public_samples": 50},

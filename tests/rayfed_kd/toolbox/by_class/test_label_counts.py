@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from rayfed_kd.toolbox.label_counts import class_shares, drawn_labels, proportional_labels, weighted_by_class
+from rayfed_kd.toolbox.by_class.label_counts import (
+    class_shares,
+    drawn_labels,
+    proportional_labels,
+    weighted_by_class,
+)
 
 
 class Streams:

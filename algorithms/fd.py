@@ -1,0 +1,149 @@
+"""FD, or FedDistill: clients of any architecture exchange the mean output of each label.
+
+Jeong, Oh, Kim, Park, Bennis, Kim 2018, Communication-Efficient On-Device Machine Learning: Federated
+Distillation and Augmentation under Non-IID Private Data, arXiv 1811.11479, section 2, Algorithm 1.
+
+    F           softmax of the model's logits, called a logit vector there
+    Fbar_{k,c}  mean of F over the samples of label c that client k trained on
+    Fhat_{k,c}  mean of Fbar_{j,c} over the other clients j that have label c
+    L           CE + gamma H(Fhat_{k,y}, F),  H(q, p) = -sum q log p
+    up          Fbar_{k,c}, c and n_{k,c} of each of its C_k labels    4 C_k (C + 2) bytes a client
+    down        Fhat_{k,c} and c of each label that others have        4 C (C + 1) bytes a client, or less
+
+A client keeps its model. Readings: a label that no other client has gives no term; the mean is over as many
+as have it (the paper divides by all others); Fbar is over all that the client saw as its weights changed
+(`means`), and its latest counts. HtFLlib has raw logits for F. gamma = 0, or one client: Stand-Alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.protocol import (
+    PERSONAL,
+    ClientContext,
+    Cohort,
+    Evaluable,
+    FlatModule,
+    Message,
+    Method,
+    MethodOptions,
+    RecipeError,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.by_class.means import ClassMeans, PerClass, mean_rows, spread
+from rayfed_kd.toolbox.by_class.outputs import label_distillation, means_of_others, probabilities
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_local_epochs
+from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.optimizers import Optimizer
+
+
+class Options(MethodOptions):
+    """FD's options; the paper gives no gamma."""
+
+    gamma: float = Field(1.0, ge=0, description="weight of the distillation term")
+    exclude_self: bool = Field(True, description="a client's targets are of the others alone")
+    means: Literal["training", "last_epoch", "after"] = Field(
+        "training",
+        description="whose outputs: of all training, of its last epoch, or of the trained model in eval mode",
+    )
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """latest: client -> its Fbar_{k,c} of the last round in which it took part."""
+
+    latest: Mapping[int, PerClass]
+
+
+class FD(Method[ServerState, Tensor]):
+    """Federated distillation of mean outputs by label."""
+
+    options: Options
+    summary = "clients of any architecture distil from the others' mean output of each label"
+    paper = "Jeong et al. 2018, arXiv 1811.11479"
+    group_training = "all local training with means: after"
+    server_keeps = "all clients' latest mean outputs by label"
+    client_keeps = "its model"
+    down = {"targets": "logits", "classes": "labels"}
+    up = {"outputs": "logits", "classes": "labels", "counts": "counts"}
+    heterogeneous = True
+    aligned = False
+
+    def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if clients do not train, so that there are no outputs to average."""
+        if self.options.means != "after" and not ctx.local.epochs:
+            how = (
+                f"local.epochs = 0: fd averages the outputs of training (method.means = {self.options.means})"
+            )
+            raise RecipeError(f"{how}; expected at least 1, or method.means = after")
+
+    def init_server(self, ctx: ServerContext) -> ServerState:
+        """No outputs: the first round has no term."""
+        return ServerState({})
+
+    def init_client(self, ctx: ClientContext) -> Tensor:
+        """The initial model, [P_k], equal for all clients of one architecture."""
+        return ctx.initial_vector()
+
+    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """Every client its own targets down, and its mean outputs up."""
+        exclude = self.options.exclude_self
+        targets = means_of_others(server.latest, cohort.clients, ctx.classes, exclude_self=exclude)
+        parts = {k: {"targets": t.values, "classes": t.classes} for k, t in targets.items() if len(t.classes)}
+        replies = cohort.scatter(self.update, {k: Message(**parts.get(k, {})) for k in cohort.clients})
+        arrived = {r.client: PerClass(r["classes"], r["outputs"], r["counts"]) for r in replies}
+        return ServerState({**server.latest, **arrived})
+
+    def update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+        """Train the client's own model on L, without the term where there are no targets; send Fbar."""
+        student, given = ctx.model(client), {}
+        if self.options.gamma and "targets" in message:
+            rows, present = spread(message["classes"], message["targets"], ctx.classes)
+            given = {"rows": rows, "present": present}
+        if self.options.means == "after":
+            train_batches({"student": student}, self.loss, ctx, given=given)
+            means = mean_rows(ctx.frozen_model(student.vector()), probabilities, ctx)
+        else:
+            means = self._trained(student, given, ctx)
+        return student.vector(), Reply(outputs=means.values, classes=means.classes, counts=means.counts)
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """L; hands on F."""
+        labels, logits = batch["labels"], models["student"](batch["images"])
+        hard, handed_on = cross_entropy(logits, labels), {"outputs": logits.detach().softmax(1)}
+        if "rows" not in given:
+            return Loss(hard, {"ce": hard}, handed_on)
+        soft = label_distillation(logits, labels, given["rows"], given["present"])
+        return Loss(hard + self.options.gamma * soft, {"ce": hard, "kd": soft}, handed_on)
+
+    def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        """Every client's own model; the server has none."""
+        return {"personal": PERSONAL}
+
+    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        """The client's model, [P_k], after its last update."""
+        return client
+
+    def _trained(self, student: FlatModule, given: Tensors, ctx: ClientContext) -> PerClass:
+        """Train, and average by label what the model says of the samples as it sees them."""
+        seen, optimizer = ClassMeans(ctx.classes), Optimizer(ctx.local.optimizer, student)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            step = self.loss({"student": student}, {"images": images, "labels": labels}, given)
+            ctx.log(**step.logged)
+            seen.add(step.handed_on["outputs"], labels)
+            return step.value
+
+        *earlier, last = range(ctx.local.epochs)
+        train_local_epochs(student, loss, ctx, earlier, optimizer)
+        if self.options.means == "last_epoch":
+            seen.clear()
+        train_local_epochs(student, loss, ctx, [last], optimizer)
+        return seen.result()

@@ -1,0 +1,132 @@
+"""FML: a private model and a shared small one, the meme, teach one another at each client.
+
+Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu 2020, Federated Mutual Learning, arXiv 2006.16765.
+
+    z_p, z_m  logits of the private model and of the meme, which are trained on the same batches
+    L_priv    alpha CE(z_p) + (1 - alpha) KL(softmax(z_m), softmax(z_p))
+    L_meme    beta CE(z_m) + (1 - beta) KL(softmax(z_p), softmax(z_m))
+    server    the memes' average
+    down      the meme                               4 P_g bytes a client
+    up        the trained meme and the count n_k     4 P_g bytes a client
+
+The recipe's `model` is the meme, and `client_models`, if there are any, are the private models. A client
+keeps its private model. Readings: each loss reaches its own model, from one forward pass; sample-weighted
+(the released code is `weighting: uniform`, and as it is stored never federates); optimisers start afresh in
+each round, as everywhere. With beta = 1 the meme is FedAvg's model, with alpha = 1 a client trains alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.protocol import (
+    PERSONAL,
+    RECIPE_MODEL,
+    Architecture,
+    ClientContext,
+    Evaluable,
+    Evaluated,
+    Message,
+    MethodOptions,
+    OneExchange,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
+from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, own_batches, train_phases
+from rayfed_kd.toolbox.losses import cross_entropy, distillation
+from rayfed_kd.toolbox.optimizers import Optimizer
+
+MEME = "meme"
+PRIVATE = "private"
+
+
+class Options(MethodOptions):
+    """FML's options; the defaults are those of the released code."""
+
+    alpha: float = Field(0.5, ge=0, le=1, description="share of the labels in the private model's loss")
+    beta: float = Field(0.5, ge=0, le=1, description="share of the labels in the meme's loss")
+    weighting: Weighting = Field("samples", description="a client's weight in the mean")
+
+
+class FML(OneExchange[Tensor, Tensor]):
+    """Federated mutual learning: the server's state is the meme, a client's its private model."""
+
+    options: Options
+    summary = "a private model of any architecture and a shared one distil from one another"
+    paper = "Shen et al. 2020, arXiv 2006.16765"
+    group_training = "all local training"
+    server_keeps = "the meme"
+    client_keeps = "its private model"
+    down = {"meme": "weights"}
+    up = {"meme": "weights"}
+    heterogeneous = True
+
+    def architectures(self) -> Mapping[str, Architecture]:
+        """The meme: the recipe's model, whatever the client's own is."""
+        return {MEME: Architecture("classifier", RECIPE_MODEL, {})}
+
+    def init_server(self, ctx: ServerContext) -> Tensor:
+        """The initial meme, [P_g]."""
+        return ctx.initial_vector()
+
+    def init_client(self, ctx: ClientContext) -> Tensor:
+        """An initial model that no other client has, [P_k]: equal to the meme it would teach it nothing."""
+        return ctx.own_initial_vector()
+
+    def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
+        """Send the meme."""
+        return Message(meme=server)
+
+    def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
+        """Train both models for E epochs; the private one stays, the meme is sent."""
+        models = {PRIVATE: ctx.model(client), MEME: ctx.model(message["meme"], MEME)}
+        optimizers = [Optimizer(ctx.local.optimizer, model) for model in models.values()]
+        batches = partial(own_batches, ctx, range(ctx.local.epochs))
+        train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
+        return models[PRIVATE].vector(), Reply(meme=models[MEME].vector(), samples=ctx.num_samples)
+
+    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+        """L_priv + L_meme, of which each reaches its own model only."""
+        labels, names = batch["labels"], (PRIVATE, MEME)
+        private, meme = (models[name](batch["images"]) for name in names)
+        own, own_parts = mutual_loss(private, meme, labels, self.options.alpha)
+        shared, shared_parts = mutual_loss(meme, private, labels, self.options.beta)
+        logged = {**own_parts, **{f"{MEME}_{name}": value for name, value in shared_parts.items()}}
+        return Loss(own + shared, logged)
+
+    def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
+        """Average the memes."""
+        return cohort_mean(replies, self.options.weighting, server, MEME)
+
+    def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
+        """The meme, and every client's private model."""
+        return {MEME: Evaluated(server, MEME), "personal": PERSONAL}
+
+    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        """The client's private model, [P_k], after its last update."""
+        return client
+
+
+def mutual_loss(logits: Tensor, other: Tensor, labels: Tensor, share: float) -> tuple[Tensor, Tensors]:
+    """share CE + (1 - share) KL(softmax(other), softmax(logits)), and its parts by name.
+
+    Args:
+        logits: [batch, C]; gradient reaches them only.
+        other: the same shape, the other model's.
+        labels: [batch] int64.
+        share: in [0, 1]; a part whose weight is 0 is left out, for a result without it to the bit.
+    """
+    parts = {}
+    if share:
+        parts["ce"] = cross_entropy(logits, labels)
+    if share < 1:
+        parts["kd"] = distillation(other, logits)
+    weights = {"ce": share, "kd": 1 - share}
+    return torch.stack([weights[name] * value for name, value in parts.items()]).sum(), parts
