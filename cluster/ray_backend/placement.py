@@ -16,7 +16,6 @@ from cluster.ray_backend.resources import (
     selects,
     shown_machines,
     shown_request,
-    total,
 )
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe, ResourceRecipe
@@ -100,15 +99,6 @@ def bundles(plan: Plan) -> Bundles:
             group.requests.append(request)
             group.selectors.append(actor_selector(plan, place))
     return group
-
-
-def rooms(recipe: Recipe, nodes: Sequence[Node]) -> int:
-    """How many runs of a server and one client actor fit; one per machine if these request nothing."""
-    needs = total(amounts(actor) for actor in (recipe.placement.client, recipe.placement.server))
-    has = total({"CPU": node.cpus, "GPU": node.gpus, **node.resources} for node in nodes)
-    # 1e-9 here and below: requests such as 0.1 CPU are inexact in floats.
-    fits = [int(has.get(name, 0.0) / need + 1e-9) for name, need in needs.items()]
-    return max(1, min(fits, default=len(nodes)))
 
 
 def actor_selector(plan: Plan, place: int) -> dict[str, str]:

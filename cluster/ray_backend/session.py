@@ -15,8 +15,8 @@ import psutil
 import ray
 
 from cluster.ray_backend.machines import ray_nodes
-from cluster.ray_backend.placement import rooms
 from cluster.ray_backend.private_ray import end_needless_processes, private_environment
+from cluster.ray_backend.simultaneous_runs import check_room, rooms
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
@@ -179,9 +179,13 @@ def run_together(
             stops it. It blocks until it is over.
         recipe: says what a client actor and a server request.
         jobs: runs at a time; None: as many as have room for a server and one client actor each.
-    Raises: what a run raised, once the others are over; KeyboardInterrupt after all were ended.
+    Raises: RecipeError if `jobs` runs have no room; what a run raised, once the others are over;
+        KeyboardInterrupt after all were ended.
     """
-    together = min(len(runs), jobs or rooms(recipe, ray_nodes()))
+    nodes = ray_nodes()
+    if jobs is not None:
+        check_room("--jobs", min(len(runs), jobs), recipe, nodes)
+    together = min(len(runs), jobs) if jobs else rooms(recipe, nodes, len(runs))
     stop = threading.Event()
     with ThreadPoolExecutor(together, "run") as pool:
         waiting = [pool.submit(run, together, stop) for run in runs]

@@ -147,7 +147,19 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
         return [claim.says, f"{number}: {rows}", "", "no verdict: fewer than two seeds have both numbers"]
     margin = f" (above {-_scale(metric) * claim.margin:g})" if claim.margin else ""
     difference = _difference_text(judged.difference, metric)
-    return [claim.says, f"{number}: {rows}", difference, f"{judged.verdict}{margin}"]
+    # A margin moves the line that the interval must leave out, of which the advice knows nothing.
+    advice = (
+        ""
+        if judged.difference.decided or margin
+        else f"; {_more_seeds(judged.difference)} more seeds would decide"
+    )
+    return [claim.says, f"{number}: {rows}", difference, f"{judged.verdict}{margin}{advice}"]
+
+
+def _more_seeds(difference: Difference) -> str:
+    """How many seeds more would decide, if mean and deviation stay as they are."""
+    needed = difference.seeds_to_decide()
+    return f"more than {MOST_SEEDS}" if needed is None else str(needed - len(difference.by_seed))
 
 
 def _has_differences(comparison: Comparison) -> bool:
@@ -190,9 +202,7 @@ def _difference_notes(comparison: Comparison) -> list[str]:
     for row in comparison.rows():
         difference = comparison.difference(row)
         if difference is not None and not difference.decided:
-            needed = difference.seeds_to_decide()
-            more = f"more than {MOST_SEEDS}" if needed is None else str(needed - len(difference.by_seed))
-            advice.append(f"{row_name(comparison, row)} {more}")
+            advice.append(f"{row_name(comparison, row)} {_more_seeds(difference)}")
     if advice:
         notes.append(
             "more seeds that would decide, if means and deviations stay (`--add-seeds N` runs them): "

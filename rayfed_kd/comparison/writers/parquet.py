@@ -19,8 +19,9 @@ def comparison_table(comparison: Comparison) -> pa.Table:
 
     Returns: columns run, model, metric, statistic, mean, deviation, seeds, low, high. `seeds` holds every
         seed's value. Mean and deviation are null where there is no value, and the deviation for one seed. A
-        cost counts only if every seed reached the target. A row with statistic `difference to LABEL` has the
-        ends of its 95 % interval in `low` and `high`, which are null elsewhere.
+        cost counts only if every seed reached the target. A row with statistic `difference to LABEL`, or
+        `claim: SAYS` of the claim's higher row, has the ends of its 95 % interval in `low` and `high`, which
+        are null elsewhere; a claim about bytes is in MiB.
     """
     records: list[dict[str, Any]] = []
     for row in comparison.rows():
@@ -41,6 +42,11 @@ def comparison_table(comparison: Comparison) -> pa.Table:
                 reached = [cost for cost in costs if cost is not None]
                 complete = reached if len(reached) == len(costs) else []
                 records.append(_record(row, name, "to target", complete))
+    for judged in comparison.judged_claims():
+        if judged.difference is not None:
+            values = list(judged.difference.by_seed.values())
+            record = _record(judged.higher, judged.metric, f"claim: {judged.claim.says}", values)
+            records.append(record | {"low": judged.difference.low, "high": judged.difference.high})
     return pa.Table.from_pylist(records)
 
 

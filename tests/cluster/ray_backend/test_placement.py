@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from cluster.ray_backend.placement import bundles, plan_hosts, rooms
+from cluster.ray_backend.placement import bundles, plan_hosts
 from cluster.ray_backend.remote_run import actor_options
 from cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
@@ -224,20 +224,3 @@ def test_share_of_a_machine_is_a_part_of_everything():
 def test_selector_that_ray_would_not_take_is_refused(selector):
     with pytest.raises(RecipeError, match=r"label_selector.kind = .*: expected a value, !value, in\(a, b\)"):
         plan([Node(4, 0, 64 * GIB)], f"placement.client.label_selector={{kind: '{selector}'}}")
-
-
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ([], 8),
-        (["placement.client.num_gpus=0.5"], 4),
-        (["placement.client.resources={licence: 2}", "placement.server.resources={licence: 1}"], 3),
-        (["placement.client.resources={gate: 1}"], 1),
-        (["placement.client.num_cpus=0", "placement.server.num_cpus=0"], 2),
-    ],
-    ids=["cores", "GPUs", "own resources", "what is not there", "nothing"],
-)
-def test_as_many_runs_at_a_time_as_have_room_for_a_server_and_a_client_actor(asked, expected):
-    """Two machines: 16 CPU, 2 GPU and 10 licences in all."""
-    nodes = [Node(8, 1, 64 * GIB, {"licence": 5})] * 2
-    assert rooms(load_recipe({"method": {"name": "fedavg"}}, asked), nodes) == expected

@@ -96,7 +96,11 @@ def test_without_a_second_seed_there_is_no_column():
 
 
 def test_claims_get_a_verdict_everywhere(tmp_path):
-    """B's bytes are half of A's in each seed, so the interval is that one number."""
+    """B's bytes are half of A's in each seed, so the interval is that one number.
+
+    The other's deviation is 317.66 . sqrt 2 / 12.706 = 35.36: 20 is above t . 35.36 / sqrt n from n = 15 on
+    (2.145 . 35.36 / 3.873 = 19.58; 14: 2.160 . 35.36 / 3.742 = 20.41).
+    """
     fewer = {"says": "B sends less", "higher": "A", "lower": "B", "metric": "bytes"}
     comparison = compared(claims=[B_ABOVE_A, fewer])
     first, second = claim_cells(comparison)
@@ -104,14 +108,14 @@ def test_claims_get_a_verdict_everywhere(tmp_path):
         "B above A",
         "official test %, mean of last: B (aca) less A (aca)",
         "-20.00 [-337.66, +297.66]",
-        "not shown",
+        "not shown; 13 more seeds would decide",
     ]
     assert second[1] == "MiB sent: A (aca) less B (aca)"
     assert second[3] == "shown"
     assert "| B sends less | MiB sent: " in render_markdown(comparison)
     assert r"B sends less & \multicolumn{4}{l}{MiB sent: " in render_latex(comparison)
     tables = comparison_section("x", render_markdown(comparison)).tables
-    assert [row[-1] for row in tables[1].rows] == ["not shown", "shown"]
+    assert [row[-1] for row in tables[1].rows] == ["not shown; 13 more seeds would decide", "shown"]
     write_comparison(comparison, tmp_path)
     rows = pq.read_table(tmp_path / "comparison.parquet").to_pylist()
     (row,) = (row for row in rows if row["statistic"] == "difference to A")

@@ -1,0 +1,37 @@
+"""How many runs have room at a time, by hand."""
+
+import pytest
+
+from cluster.ray_backend.resources import Node
+from cluster.ray_backend.simultaneous_runs import check_room, rooms
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.loading import load_recipe
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([], 8),
+        (["placement.client.num_gpus=0.5"], 2),
+        (["placement.client.resources={licence: 2}", "placement.server.resources={licence: 1}"], 2),
+        (["placement.client.resources={gate: 1}"], 1),
+        (["placement.client.num_cpus=0", "placement.server.num_cpus=0"], 2),
+    ],
+    ids=["cores", "GPUs", "own resources", "what is not there", "nothing"],
+)
+def test_as_many_runs_at_a_time_as_have_room_for_a_server_and_a_client_actor(asked, expected):
+    """Two machines of 8 CPU, 1 GPU and 5 licences: halves have .5 GPU and 2.5 licences on each, thirds less."""
+    nodes = [Node(8, 1, 64 * GIB, {"licence": 5})] * 2
+    assert rooms(load_recipe({"method": {"name": "fedavg"}}, asked), nodes, 100) == expected
+
+
+def test_runs_at_a_time_have_room_on_their_part_of_every_machine():
+    """Three machines of 2 CPU have 6 in all, three runs of 2; but a third of 2 CPU holds no actor of 1."""
+    recipe, nodes = load_recipe({"method": {"name": "fedavg"}}), [Node(2, 0, 4 * GIB)] * 3
+    assert rooms(recipe, nodes, 100) == 2
+    assert rooms(recipe, nodes, 1) == 1
+    check_room("--jobs", 2, recipe, nodes)
+    with pytest.raises(RecipeError, match=r"^--jobs 3: .* on 3 machine\(s\) \(2 CPU.*; expected at most 2$"):
+        check_room("--jobs", 3, recipe, nodes)
