@@ -122,11 +122,6 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
             # Another Ray or Python version, RAY_AUTH_MODE=token without a token.
             hint = "" if os.environ.get("RAY_AUTH_MODE") else f"; {TOKEN_HINT}"
             raise RecipeError(f"--address {address}: {error}{hint}") from None
-        except ImportError as error:  # of ray:// and of job addresses
-            raise RecipeError(
-                f"--address {address}: Ray lacks a package for such addresses ({error}): "
-                "pip install 'rayfed-kd[cluster]'"
-            ) from None
         return
     # The server sleeps while clients train: its share comes on top of the machine's cores.
     cores = psutil.cpu_count() or 1
@@ -146,11 +141,13 @@ def check_address(address: str) -> None:
     """Check that a Ray answers at an address, as `ray.init` would hang, or wait for minutes, if none does.
 
     Args:
-        address: HOST:PORT; "auto" and addresses with a scheme are left to Ray.
+        address: HOST:PORT; "auto" is left to Ray.
     Raises: RecipeError if nothing answers there, a web server does, or it is not HOST:PORT.
     """
-    if address == "auto" or "://" in address:
+    if address == "auto":
         return
+    if "://" in address:  # of the Ray Client, whose process has no object store of its own
+        raise RecipeError(f"--address {shortened(address)}: expected HOST:PORT of Ray's head, without ://")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise RecipeError(f"--address {shortened(address)}: expected HOST:PORT")

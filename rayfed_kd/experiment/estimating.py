@@ -68,11 +68,11 @@ def estimate(
 ) -> Estimate:
     """Estimate how long a recipe takes on this machine, in this process.
 
-    Two runs of two rounds measure the second round with about two and four batches for an average client.
-    What grows with the clients' samples is continued along the line through both; what does not, such as a
-    server that trains a generator for a given number of batches, is measured as it is. So an estimate takes
-    at most about four rounds of the server's own work, and is wrong for methods whose rounds change much
-    after the second, as FedCOG's do when it begins to generate images.
+    Two runs of two rounds measure the second round with one local epoch of about two and four batches for an
+    average client. What grows with the clients' samples is continued along the line through both, to all
+    samples and epochs; what does not, such as a server that trains a generator for a given number of batches,
+    is measured as it is. So an estimate takes four rounds of the server's own work, and is wrong for methods
+    whose rounds change much after the second, as FedCOG's do when it begins to generate images.
 
     Args:
         recipe, overrides, keys: as in `run`.
@@ -87,12 +87,17 @@ def estimate(
         resolved = load_recipe(recipe, lines)
         mean_size = float(make_ready(resolved).setting.partition.sizes.mean())
         fractions = _fractions(resolved, mean_size)
-        measured = [_measure(recipe, lines, fraction, tell) for fraction in fractions]
+        measured = [
+            _measure(recipe, lines, fraction, min(1, resolved.local.epochs), tell) for fraction in fractions
+        ]
     whole = measured[-1].clients * mean_size
-    clients_s, server_s, evaluation_s = (
-        _continued([(one.samples, getattr(one, name)) for one in measured], whole)
-        for name in ("clients_s", "server_s", "evaluation_s")
-    )
+    epochs = max(1, resolved.local.epochs)  # those of the clients; one was measured
+
+    def continued(name: str, epochs: int = 1) -> float:
+        return _continued([(one.samples, getattr(one, name)) for one in measured], whole, epochs)
+
+    clients_s = continued("clients_s", epochs)
+    server_s, evaluation_s = continued("server_s"), continued("evaluation_s")
     evaluations = ceil(resolved.rounds / resolved.evaluation.every)
     return Estimate(clients_s, server_s, evaluation_s, resolved.rounds, evaluations, tuple(fractions))
 
@@ -115,12 +120,15 @@ def _fractions(recipe: Recipe, mean_size: float) -> list[float]:
     return [whole] if shares[0] == 1.0 else [share * whole for share in shares]
 
 
-def _measure(recipe: RecipeSource, lines: Sequence[str], fraction: float, tell: Tell) -> _Measured:
-    """Run two rounds on a share of the data, and read off the second."""
+def _measure(
+    recipe: RecipeSource, lines: Sequence[str], fraction: float, epochs: int, tell: Tell
+) -> _Measured:
+    """Run two rounds of so many local epochs on a share of the data, and read off the second."""
     tell(f"measuring {MEASURED_ROUND} rounds with data.fraction {fraction:.2g}")
     with tempfile.TemporaryDirectory() as folder:
         short = (
             f"rounds={MEASURED_ROUND}",
+            f"local.epochs={epochs}",
             f"data.fraction={fraction}",
             "evaluation.every=1",
             f"results.folder={folder}/run",
@@ -140,8 +148,14 @@ def _last_round(prepared: Prepared, result: Result) -> _Measured:
     return _Measured(number, samples, last["client_s"], last["server_s"], last["evaluate_s"])
 
 
-def _continued(points: Sequence[tuple[float, float]], x: float) -> float:
-    """The line through one or two points at `x`; it never falls, as more data takes no less time."""
+def _continued(points: Sequence[tuple[float, float]], x: float, epochs: int = 1) -> float:
+    """The line through two points of one epoch, at `x` samples and so many epochs; see the tests.
+
+    It never falls, as more data takes no less time. One point alone is all samples' own, and each epoch of
+    them takes as long.
+    """
     (x1, y1), (x2, y2) = points[0], points[-1]
-    slope = max(0.0, (y2 - y1) / (x2 - x1)) if x2 > x1 else 0.0
-    return y2 + slope * (x - x2)
+    if x2 <= x1:
+        return y2 * epochs
+    slope = max(0.0, (y2 - y1) / (x2 - x1))
+    return y2 + slope * (x * epochs - x2)

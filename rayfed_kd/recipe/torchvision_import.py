@@ -17,7 +17,8 @@ _DEFINED: list[Any] = []  # a library's schemas vanish when it is collected
 UNUSABLE = (ImportError, RuntimeError, OSError, AttributeError)
 REINSTALL = (
     "install torch and torchvision again, both in one command and from one index "
-    "(pip install --force-reinstall torch torchvision): each torchvision fits one torch and one CUDA, or none"
+    "(pip install -c constraints.txt --force-reinstall torch torchvision): each torchvision fits one torch "
+    "and one CUDA, or none"
 )
 
 

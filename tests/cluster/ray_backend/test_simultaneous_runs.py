@@ -22,7 +22,7 @@ GIB = 2**30
     ids=["cores", "GPUs", "own resources", "what is not there", "nothing"],
 )
 def test_as_many_runs_at_a_time_as_have_room_for_a_server_and_a_client_actor(asked, expected):
-    """Two machines of 8 CPU, 1 GPU and 5 licences: halves have .5 GPU and 2.5 licences on each, thirds less."""
+    """Two machines of 8 CPU, 1 GPU and 5 licences: halves have .5 GPU and 2.5 licences each, thirds less."""
     nodes = [Node(8, 1, 64 * GIB, {"licence": 5})] * 2
     assert rooms(load_recipe({"method": {"name": "fedavg"}}, asked), nodes, 100) == expected
 

@@ -19,12 +19,18 @@ def test_seconds_go_on_along_the_line_through_both_points():
     assert _continued([(10, 3.0), (20, 5.0)], 100) == pytest.approx(21.0)
 
 
+def test_epochs_are_further_samples():
+    """.2 a sample: 100 samples in 3 epochs are 300, 280 more than the 20 measured: 5 + 280 . .2 = 61."""
+    assert _continued([(10, 3.0), (20, 5.0)], 100, epochs=3) == pytest.approx(61.0)
+
+
 def test_noise_in_what_does_not_grow_is_not_continued_below_what_was_measured():
     assert _continued([(10, 3.0), (20, 2.0)], 100) == 2.0
 
 
-def test_one_point_stands_for_itself():
+def test_one_point_stands_for_itself_in_each_epoch():
     assert _continued([(10, 3.0)], 100) == 3.0
+    assert _continued([(10, 3.0)], 100, epochs=5) == 15.0
 
 
 def test_clients_of_few_batches_are_measured_with_all_their_samples(tmp_path, monkeypatch):
@@ -49,7 +55,7 @@ def test_clients_of_many_batches_are_measured_with_two_and_four(tmp_path):
 def test_clients_seconds_grow_with_their_samples_and_the_servers_stay(monkeypatch):
     """Of 4 clients of a mean of 100: seconds .1 + .01 a sample, the server 3 whatever they hold."""
 
-    def measured(recipe, lines, fraction, tell):
+    def measured(recipe, lines, fraction, epochs, tell):
         samples = round(400 * fraction)
         return estimating._Measured(4, samples, 0.1 + 0.01 * samples, 3.0, 0.5)
 

@@ -32,7 +32,7 @@ def test_import_without_compiled_operators_is_mended(tmp_path):
         print(torchvision_state())"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("9.9, built for another torch than ")
-    assert "pip install --force-reinstall torch torchvision" in done.stdout
+    assert "pip install -c constraints.txt --force-reinstall torch torchvision" in done.stdout
 
 
 def test_import_that_works_is_left_alone(tmp_path, monkeypatch):
@@ -59,7 +59,7 @@ def test_a_build_that_does_not_load_is_told_with_what_to_do(fault, tmp_path, mon
     monkeypatch.syspath_prepend(tmp_path)
     told = torchvision_state()
     assert told.startswith(f"does not load beside torch {torch.__version__} (")
-    assert "pip install --force-reinstall torch torchvision" in told
+    assert "pip install -c constraints.txt --force-reinstall torch torchvision" in told
 
 
 def test_missing_torchvision_is_a_state(monkeypatch):
