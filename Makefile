@@ -4,7 +4,7 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install lint fast test slow test-all docs leaderboard benchmark clean
+.PHONY: quickstart install lint fast test slow test-all docs benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -46,12 +46,6 @@ docs: $(VENV)/installed-docs
 $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[docs]'
 	touch $@
-
-# Every method in one setting, with MNIST below RAYFED_KD_DATA, and the page that shows it.
-leaderboard: $(VENV)/installed
-	$(BIN)/rayfed-kd compare configs/compare/leaderboard.yaml
-	$(BIN)/python docs/hooks/measured.py runs
-	cp runs/leaderboard/times-amp.png docs/images/leaderboard.png
 
 benchmark: $(VENV)/installed
 	$(BIN)/python tests/benchmarks/round.py

@@ -1,8 +1,8 @@
-"""Writes the tables of finished studies into docs/results.md and docs/leaderboard.md: nobody types them.
+"""Writes the tables of finished studies into docs/results.md, so that nobody types them.
 
     python docs/hooks/measured.py RUNS
 
-RUNS is the folder with the studies' folders, as `runs`. Each block of a page between
+RUNS is the folder with the studies' folders, as `runs`. Each block of the page between
 `<!-- measured: STUDY/TABLE -->` and `<!-- end -->` becomes what `compare` wrote to
 RUNS/STUDY/TABLE/comparison.md; a block whose study is not there stays as it is. Sentences between the blocks
 are written by hand.
@@ -15,7 +15,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-PAGES = tuple(Path(__file__).parents[1] / name for name in ("results.md", "leaderboard.md"))
+PAGE = Path(__file__).parents[1] / "results.md"
 BLOCK = re.compile(r"(<!-- measured: (?P<study>\S+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
 CLAIMS = "Claims:"  # the paragraph before the table of verdicts
 WIDTH = 100  # a line of Markdown outside tables
@@ -51,5 +51,4 @@ def wrapped(markdown: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(with_tables(page.read_text(encoding="utf8"), Path(sys.argv[1])), encoding="utf8")
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf8"), Path(sys.argv[1])), encoding="utf8")

@@ -31,7 +31,7 @@ from rayfed_kd.recipe.shipped import last_part, purpose, shipped_files
 
 FOLDER = "methods/"
 PUBLISHED = ROOT / "rayfed_kd/comparison/published"
-MEASURED = ("results.md", "leaderboard.md", "tables.md")  # pages of docs/ with tables of real runs
+MEASURED = ("results.md", "tables.md")  # pages of docs/ with tables of real runs
 # The tables in which a paper compares methods by their accuracy.
 MAIN_TABLES = {
     "fedkf": ("V", "VI", "VII"),

@@ -46,7 +46,7 @@ def test_verdicts_stand_before_the_rows():
 
 @pytest.mark.parametrize("path", CLAIM_STUDIES, ids=lambda path: path.stem)
 def test_every_claim_has_a_verdict_on_the_page(path):
-    page = measured.PAGES[0].read_text(encoding="utf8")
+    page = measured.PAGE.read_text(encoding="utf8")
     blocks = {found["study"]: found["table"] for found in measured.BLOCK.finditer(page)}
     for table in split_into_tables(read_study(path)):
         block = blocks[Path(table.folder).relative_to("runs").as_posix()]
