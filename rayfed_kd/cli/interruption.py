@@ -143,4 +143,4 @@ def _answer(text: str) -> None:
 
 def _folders_under_way() -> Sequence[os.PathLike[str]]:
     running = sys.modules.get(RESUMABILITY)
-    return [] if running is None else running.RUNS_UNDER_WAY
+    return [] if running is None else list(running.RUNS_UNDER_WAY)

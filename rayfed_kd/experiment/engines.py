@@ -68,6 +68,11 @@ class Launcher(ABC):
         """
         return 1
 
+    @property
+    def resume_options(self) -> tuple[str, ...]:
+        """Options that the command needs with which an interrupted run goes on where it ran."""
+        return ()
+
     @abstractmethod
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
@@ -143,6 +148,11 @@ class OnRay(Launcher):
 
         with RaySession(recipe, self.address) as session:
             yield session.ready
+
+    @property
+    def resume_options(self) -> tuple[str, ...]:
+        """The cluster's address, if one was given."""
+        return () if self.address is None else ("--address", self.address)
 
     def hosts(self, prepared: Prepared) -> int:
         """The number of client actors.

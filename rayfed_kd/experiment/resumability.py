@@ -16,17 +16,23 @@ if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
 
 UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
-RUNS_UNDER_WAY: list[Path] = []  # the folders of the runs that this process has begun and not ended
+# Folder -> options of the resuming command, for each run that this process has begun and not ended.
+RUNS_UNDER_WAY: dict[Path, tuple[str, ...]] = {}
 
 
 @contextmanager
-def under_way(folder: Path) -> Iterator[None]:
-    """List a run among `RUNS_UNDER_WAY` while the block runs."""
-    RUNS_UNDER_WAY.append(folder)
+def under_way(folder: Path, options: tuple[str, ...] = ()) -> Iterator[None]:
+    """List a run among `RUNS_UNDER_WAY` while the block runs.
+
+    Args:
+        folder: the run's.
+        options: what the command that goes on with it needs, as --address.
+    """
+    RUNS_UNDER_WAY[folder] = options
     try:
         yield
     finally:
-        RUNS_UNDER_WAY.remove(folder)
+        del RUNS_UNDER_WAY[folder]
 
 
 def way_on(folder: Path) -> str:
@@ -50,7 +56,7 @@ def resuming_command(folder: Path) -> str:
     # `compare` renames such a folder when its run is finished, which `resume` would not do.
     if folder.suffix == UNFINISHED:
         return "the same compare command again"
-    return f"`rayfed-kd resume {shlex.quote(str(folder))}`"
+    return f"`{shlex.join(('rayfed-kd', 'resume', str(folder), *RUNS_UNDER_WAY.get(folder, ())))}`"
 
 
 def last_checkpoint(folder: Path) -> int | None:

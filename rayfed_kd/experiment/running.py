@@ -69,20 +69,20 @@ def run(
 
 
 @contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
+def _resumable(folder: Path, options: tuple[str, ...]) -> Iterator[None]:
     """A failed run's message says how to go on, if it can; an interrupted run's always does."""
     from rayfed_kd.experiment.resumability import last_checkpoint, resuming_command, under_way, way_on
 
-    try:
-        with under_way(folder):
+    with under_way(folder, options):
+        try:
             yield
-    except KeyboardInterrupt as interruption:
-        interruption.args = (way_on(folder),)
-        raise
-    except RunError as error:
-        if last_checkpoint(folder) is not None:
-            error.args = (f"{error}\nTo go on from the last checkpoint: {resuming_command(folder)}",)
-        raise
+        except KeyboardInterrupt as interruption:
+            interruption.args = (way_on(folder),)
+            raise
+        except RunError as error:
+            if last_checkpoint(folder) is not None:
+                error.args = (f"{error}\nTo go on from the last checkpoint: {resuming_command(folder)}",)
+            raise
 
 
 def run_prepared(
@@ -118,7 +118,7 @@ def run_prepared(
             continue_run(folder, recipe, setting, launcher.name)
         else:
             begin_run(folder, recipe, setting, launcher.name)
-        with _resumable(folder):
+        with _resumable(folder, launcher.resume_options):
             summary, models = launcher.launch(prepared, folder, on_event, tell, resume=resume)
     return Result(folder, summary, _tables(folder), models)
 

@@ -12,7 +12,8 @@ from command_line import run_command
 from cluster.ray_backend.session import LEFT_STARTING
 from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.cli.main import commands
-from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, under_way
+from rayfed_kd.experiment.engines import OnRay
+from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, resuming_command, under_way
 
 
 @pytest.mark.parametrize("name", sorted(commands.commands))
@@ -114,7 +115,13 @@ def test_ctrl_c_is_answered_at_once_and_the_second_one_names_the_last_checkpoint
         assert pressed() == (KeyboardInterrupt, asked)
         told = f"left at once: `rayfed-kd resume {tmp_path}` goes on after round 20\n"
         assert pressed() == (SystemExit, told)
-    assert RUNS_UNDER_WAY == []
+    assert RUNS_UNDER_WAY == {}
+
+
+def test_command_that_goes_on_with_a_clusters_run_names_its_address(tmp_path):
+    with under_way(tmp_path, OnRay(address="head:6379").resume_options):
+        assert resuming_command(tmp_path) == f"`rayfed-kd resume {tmp_path} --address head:6379`"
+    assert resuming_command(tmp_path) == f"`rayfed-kd resume {tmp_path}`"
 
 
 def test_second_ctrl_c_before_any_checkpoint_says_that_the_run_begins_again(pressed, tmp_path):
