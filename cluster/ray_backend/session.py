@@ -27,6 +27,11 @@ TOKEN_HINT = (
     "RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
 )
 
+OTHER_TOKEN = (
+    "RAY_AUTH_MODE is token, so perhaps the token in RAY_AUTH_TOKEN, in the file named by "
+    "RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token is not the cluster's, or the cluster has none"
+)
+
 
 class RaySession:
     """Ray for one run: the cluster at `address` or RAY_ADDRESS, else a private one here that ends with it.
@@ -116,8 +121,9 @@ def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
         check_address(address)
         try:
             ray.init(address=address, **quiet)
-        except ConnectionError as error:  # a cluster that just ends, or asks for a token: Ray does not say
-            raise RecipeError(f"--address {address}: {error}; {TOKEN_HINT}") from None
+        except ConnectionError as error:  # a cluster that just ends, or asks for another token
+            hint = OTHER_TOKEN if os.environ.get("RAY_AUTH_MODE") == "token" else TOKEN_HINT
+            raise RecipeError(f"--address {address}: {error}; {hint}") from None
         except (RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             # Another Ray or Python version, RAY_AUTH_MODE=token without a token.
             hint = "" if os.environ.get("RAY_AUTH_MODE") else f"; {TOKEN_HINT}"

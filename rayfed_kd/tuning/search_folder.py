@@ -174,7 +174,13 @@ class SearchFolder:
                         self.write_record(replace(record, status="running", error=None))
             except OSError as error:
                 raise unwritable_folder(self.path, "--folder", error) from None
-            yield
+            try:
+                yield
+            except RecipeError:
+                # Before the first trial, as for lack of room: the corrected command is to find no search.
+                if not resume and not self.records():
+                    file.unlink(missing_ok=True)
+                raise
 
     def settings(self) -> SearchSettings:
         """The settings of the search in the folder.

@@ -143,12 +143,17 @@ def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, refusing):
         session.ready()
 
 
-def test_refused_driver_is_told_of_tokens(refusing):
+@pytest.mark.parametrize(
+    ("mode", "hint"),
+    [("disabled", "wants RAY_AUTH_MODE=token and its token"), ("token", "is not the cluster's")],
+)
+def test_refused_driver_is_told_of_tokens(mode, hint, refusing, monkeypatch):
     """Ray's own message for a token that is missing or another's is that it cannot connect."""
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
     refusing(ConnectionError("Failed to connect to Ray cluster"))
     with RaySession(load_recipe(RECIPE), "far:6379") as session, pytest.raises(RecipeError) as caught:
         session.ready()
-    assert all(name in str(caught.value) for name in ("RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN_PATH"))
+    assert all(text in str(caught.value) for text in (hint, "RAY_AUTH_TOKEN_PATH"))
 
 
 @pytest.mark.parametrize(("given", "asked"), [(None, "far:6379"), ("near:6379", "near:6379")])

@@ -220,6 +220,18 @@ def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked
     )
 
 
+def test_search_that_was_refused_before_its_first_trial_blocks_no_other(asked, tmp_path):
+    folder = SearchFolder(tmp_path / "search")
+    with pytest.raises(RecipeError, match="no room"), folder.claimed(asked, resume=False):
+        raise RecipeError("no room")
+    with pytest.raises(RecipeError, match="no room"), folder.claimed(asked, resume=False):
+        folder.trial(0).mkdir(parents=True)
+        folder.write_record(TrialRecord(0, {}, "running"))
+        raise RecipeError("no room")
+    with pytest.raises(RecipeError, match="holds a search already"):
+        folder.claimed(asked, resume=False).__enter__()
+
+
 def test_search_goes_on_with_other_placement_and_checkpoints(asked, tmp_path):
     folder = SearchFolder(tmp_path / "search")
     with folder.claimed(asked, resume=False):
