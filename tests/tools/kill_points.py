@@ -281,11 +281,11 @@ def content(root: Path) -> dict[str, Any]:
 def run_content(folder: Path) -> dict[str, Any]:
     import pyarrow.parquet as pq
     from safetensors import safe_open
-    from small_recipes import decided
+    from small_recipes import DECIDED, decided
 
     from rayfed_kd.results.tables import read_table
 
-    tables = decided({name: read_table(folder / "tables", name) for name in TABLES})
+    tables = decided({name: read_table(folder / "tables", name) for name in DECIDED})
     summary = json.loads((folder / "summary.json").read_text())
     checkpoint = max((folder / "checkpoints").glob("*.safetensors"))
     with safe_open(checkpoint, framework="numpy") as file:
@@ -302,9 +302,6 @@ def run_content(folder: Path) -> dict[str, Any]:
         "config": (folder / "config.yaml").read_text(),
         "tensorboard": points_in_tensorboard(folder / "tensorboard"),
     }
-
-
-TABLES = ("rounds", "metrics", "clients", "messages")
 
 
 def parquet_rows(path: Path, without: Sequence[str]) -> str:
