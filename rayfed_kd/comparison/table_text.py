@@ -148,11 +148,10 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
     margin = f" (above {-_scale(metric) * claim.margin:g})" if claim.margin else ""
     difference = _difference_text(judged.difference, metric)
     # A margin moves the line that the interval must leave out, of which the advice knows nothing.
-    advice = (
-        ""
-        if judged.difference.decided or margin
-        else f"; {_more_seeds(judged.difference)} more seeds would decide"
-    )
+    advice = ""
+    if not (judged.difference.decided or margin):
+        more = _more_seeds(judged.difference)
+        advice = f"; {more} more seed{'' if more == '1' else 's'} would decide"
     return [claim.says, f"{number}: {rows}", difference, f"{judged.verdict}{margin}{advice}"]
 
 
