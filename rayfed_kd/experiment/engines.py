@@ -17,6 +17,7 @@ or `rayfed-kd run RECIPE --engine my_engine:Reversed`.
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -67,6 +68,11 @@ class Launcher(ABC):
         Raises: RecipeError if the engine has no room for the recipe.
         """
         return 1
+
+    @property
+    def awaited(self) -> str:
+        """What a run waits for until the engine is ready, in words; empty: nothing."""
+        return ""
 
     @property
     def resume_options(self) -> tuple[str, ...]:
@@ -148,6 +154,12 @@ class OnRay(Launcher):
 
         with RaySession(recipe, self.address) as session:
             yield session.ready
+
+    @property
+    def awaited(self) -> str:
+        """The Ray that is joined or started."""
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        return f"connecting to the Ray at {address}" if address else "starting Ray"
 
     @property
     def resume_options(self) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ def make_ready_telling(recipe: Recipe, tell: Tell) -> Prepared:
 
 def wait_for_engine(launcher: Launcher, ready: Callable[[], None], tell: Tell) -> None:
     """Wait until an engine is ready, telling so."""
-    if launcher.name == "ray":
-        as_teller(tell).phase("starting Ray")
+    if launcher.awaited:
+        as_teller(tell).phase(launcher.awaited)
     ready()
 
 

@@ -124,6 +124,21 @@ def test_command_that_goes_on_with_a_clusters_run_names_its_address(tmp_path):
     assert resuming_command(tmp_path) == f"`rayfed-kd resume {tmp_path}`"
 
 
+@pytest.mark.parametrize(
+    ("given", "environment", "told"),
+    [
+        (None, None, "starting Ray"),
+        ("head:6379", None, "connecting to the Ray at head:6379"),
+        (None, "far:6379", "connecting to the Ray at far:6379"),
+    ],
+)
+def test_a_run_says_which_ray_it_waits_for(given, environment, told, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if environment:
+        monkeypatch.setenv("RAY_ADDRESS", environment)
+    assert OnRay(address=given).awaited == told
+
+
 def test_second_ctrl_c_before_any_checkpoint_says_that_the_run_begins_again(pressed, tmp_path):
     with under_way(tmp_path):
         pressed()
