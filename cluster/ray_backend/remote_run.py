@@ -16,7 +16,7 @@ from cluster.ray_backend.actors import ClientActor, ServerActor
 from cluster.ray_backend.host_calls import LOST
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
 from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
-from cluster.ray_backend.resources import total
+from cluster.ray_backend.resources import divided, total
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.recipe.schema import ResourceRecipe
 from rayfed_kd.results.telling import as_teller
@@ -44,7 +44,7 @@ def planned_hosts(setting: Setting, share: int = 1) -> int:
 
     Raises: RecipeError, naming request and machines, if they cannot hold it.
     """
-    nodes = [node.divided(share) for node in ray_nodes()]
+    nodes = divided(ray_nodes(), share)
     return plan_hosts(setting.recipe, setting.schedule.concurrency, nodes).num_hosts
 
 
@@ -78,7 +78,7 @@ def run_on_ray(
     recipe = setting.recipe
     blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
     if plan is None:
-        plan = plan_hosts(recipe, setting.schedule.concurrency, [node.divided(share) for node in nodes])
+        plan = plan_hosts(recipe, setting.schedule.concurrency, divided(nodes, share))
         placed: AbstractContextManager[Any] = _placed(plan, stop, tell)
     else:
         own = ray.util.get_current_placement_group()

@@ -57,6 +57,11 @@ class Node:
         )
 
 
+def divided(nodes: Iterable[Node], runs: int) -> tuple[Node, ...]:
+    """The part of every machine that each of so many simultaneous runs may use."""
+    return tuple(node.divided(runs) for node in nodes)
+
+
 def amounts(actor: ResourceRecipe) -> dict[str, float]:
     """Ray's name of a resource -> the requested amount; resources with a request of 0 are left out."""
     amount_by_name = {"CPU": actor.num_cpus, "GPU": actor.num_gpus, **actor.resources}

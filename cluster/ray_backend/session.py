@@ -16,7 +16,7 @@ import ray
 
 from cluster.ray_backend.machines import ray_nodes
 from cluster.ray_backend.private_ray import end_needless_processes, private_environment
-from cluster.ray_backend.simultaneous_runs import check_room, rooms
+from cluster.ray_backend.simultaneous_runs import runs_at_a_time
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
@@ -185,10 +185,7 @@ def run_together(
     Raises: RecipeError if `jobs` runs have no room; what a run raised, once the others are over;
         KeyboardInterrupt after all were ended.
     """
-    nodes = ray_nodes()
-    if jobs is not None:
-        check_room("--jobs", min(len(runs), jobs), recipe, nodes)
-    together = min(len(runs), jobs) if jobs else rooms(recipe, nodes, len(runs))
+    together = runs_at_a_time("--jobs", jobs, len(runs), recipe, ray_nodes())
     stop = threading.Event()
     with ThreadPoolExecutor(together, "run") as pool:
         waiting = [pool.submit(run, together, stop) for run in runs]

@@ -5,9 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cluster.ray_backend.placement import plan_hosts
-from cluster.ray_backend.resources import Node, amounts, shown_machines, shown_request, total
+from cluster.ray_backend.resources import Node, amounts, divided, shown_machines, shown_request, total
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe
+
+
+def runs_at_a_time(option: str, asked: int | None, runs: int, recipe: Recipe, nodes: Sequence[Node]) -> int:
+    """How many of so many runs go on at a time.
+
+    Args:
+        option: what the user asks by, as --jobs.
+        asked: the user's number; None: as many as have room.
+        runs: how many there are.
+        recipe: of the runs.
+        nodes: the machines.
+    Raises: RecipeError, naming the option, if as many as were asked for have no room.
+    """
+    if asked is None:
+        return rooms(recipe, nodes, runs)
+    check_room(option, min(runs, asked), recipe, nodes)
+    return min(runs, asked)
 
 
 def rooms(recipe: Recipe, nodes: Sequence[Node], most: int) -> int:
@@ -40,11 +57,6 @@ def check_room(option: str, wanted: int, recipe: Recipe, nodes: Sequence[Node]) 
             f"{shown_request(recipe.placement.client)}, on {shown_machines(nodes)}; "
             f"expected at most {rooms(recipe, nodes, wanted)}"
         )
-
-
-def divided(nodes: Sequence[Node], runs: int) -> tuple[Node, ...]:
-    """The part of every machine that each of so many simultaneous runs may use."""
-    return tuple(node.divided(runs) for node in nodes)
 
 
 def _has_room(recipe: Recipe, nodes: Sequence[Node]) -> bool:

@@ -145,7 +145,7 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
     number = "MiB sent" if metric == "bytes" else f"{metric_title(metric)}, {claim.statistic}"
     if judged.difference is None:
         return [claim.says, f"{number}: {rows}", "", "no verdict: fewer than two seeds have both numbers"]
-    margin = f" (above {-_scale(metric) * claim.margin:g})" if claim.margin else ""
+    margin = f" (above {-metric_scale(metric) * claim.margin:g})" if claim.margin else ""
     difference = _difference_text(judged.difference, metric)
     # A margin moves the line that the interval must leave out, of which the advice knows nothing.
     advice = ""
@@ -178,7 +178,7 @@ def _row_difference_text(comparison: Comparison, row: Row) -> str:
 
 
 def _difference_text(difference: Difference, metric: str) -> str:
-    scale, digits = _scale(metric), _digits(metric)
+    scale, digits = metric_scale(metric), metric_digits(metric)
     mean, low, high = (
         f"{scale * value:+.{digits}f}" for value in (difference.mean, difference.low, difference.high)
     )
@@ -260,18 +260,19 @@ def _mean_text(values: Sequence[float], metric: str) -> str:
     """Mean and sample deviation over seeds: accuracies in percent with two digits, others with four."""
     if not values:
         return ""
-    scale, digits = _scale(metric), _digits(metric)
+    scale, digits = metric_scale(metric), metric_digits(metric)
     sign = "+" if metric == "change" else ""
     mean = f"{statistics.fmean(values) * scale:{sign}.{digits}f}"
     return mean + (f" ± {statistics.stdev(values) * scale:.{digits}f}" if len(values) > 1 else "")
 
 
-def _scale(metric: str) -> float:
+def metric_scale(metric: str) -> float:
     """What a metric's values are multiplied by to be shown: accuracies are in percent."""
     return 1.0 if metric in ("fm", "bytes") or is_score(metric) else 100.0
 
 
-def _digits(metric: str) -> int:
+def metric_digits(metric: str) -> int:
+    """How many digits after the point its values are shown with."""
     return 4 if metric == "fm" or is_score(metric) else 2
 
 

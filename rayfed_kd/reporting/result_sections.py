@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_kd.comparison.table_text import metric_title
+from rayfed_kd.comparison.table_text import metric_digits, metric_scale, metric_title
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
 from rayfed_kd.reporting.pictures import (
@@ -97,10 +97,7 @@ def _untested_notes(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _curves(runs: Sequence[Run], looks: Mapping[str, int], metric: str, across: str) -> Picture | None:
-    scale, column = (
-        1 if metric == "fm" or is_score(metric) else 100,
-        "round" if across == "round" else "sim_s",
-    )
+    scale, column = metric_scale(metric), "round" if across == "round" else "sim_s"
     seeds = defaultdict[str, list[dict[float, float]]](list)  # series -> x -> y of each seed
     for run in runs:
         points = defaultdict[str, dict[float, float]](dict)
@@ -260,9 +257,7 @@ def _last_drawn(run: Run) -> Iterator[Path]:
 
 
 def _metric_text(metric: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4f}" if metric == "fm" or is_score(metric) else f"{100 * value:.2f}"
+    return "" if value is None else f"{metric_scale(metric) * value:.{metric_digits(metric)}f}"
 
 
 def _base64(path: Path) -> str:

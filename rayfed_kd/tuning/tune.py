@@ -119,8 +119,9 @@ def _search_on_ray(
 ) -> None:
     from cluster.ray_backend.machines import ray_nodes
     from cluster.ray_backend.placement import plan_hosts
+    from cluster.ray_backend.resources import divided
     from cluster.ray_backend.session import RaySession
-    from cluster.ray_backend.simultaneous_runs import check_room, divided, rooms
+    from cluster.ray_backend.simultaneous_runs import runs_at_a_time
     from rayfed_kd.setting.timing import read_timing
     from rayfed_kd.tuning.ray_tune import TrialLimits, run_trials
     from rayfed_kd.tuning.trial_run import TrialRun
@@ -131,9 +132,7 @@ def _search_on_ray(
     with RaySession(recipe, address, concurrent or search.trials) as session:
         session.ready()
         nodes = ray_nodes()
-        if concurrent is not None:
-            check_room("--concurrent", min(search.trials, concurrent), recipe, nodes)
-        at_a_time = min(search.trials, concurrent) if concurrent else rooms(recipe, nodes, search.trials)
+        at_a_time = runs_at_a_time("--concurrent", concurrent, search.trials, recipe, nodes)
         nodes_per_trial = divided(nodes, at_a_time)
         # Raises if not even one trial has room.
         plan_hosts(recipe, read_timing(recipe).schedule.concurrency, nodes_per_trial)
