@@ -63,10 +63,16 @@ class Host:
         host: this host's number, from 0, for the tables; no result depends on it.
         device: where it computes.
         keep_states: number of clients whose latest states it keeps, so that these need not travel.
+        node: the machine's name for the tables; None: as the machine calls itself.
     """
 
     def __init__(
-        self, setting: Setting, host: int = 0, device: torch.device | str = "cpu", keep_states: int = 1
+        self,
+        setting: Setting,
+        host: int = 0,
+        device: torch.device | str = "cpu",
+        keep_states: int = 1,
+        node: str | None = None,
     ) -> None:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._module_pool = setting.module_pool(device)
@@ -80,7 +86,7 @@ class Host:
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
         self._pools: dict[str, Tensor] = {}
         self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
-        self._process, self._node = psutil.Process(), platform.node()
+        self._process, self._node = psutil.Process(), node or platform.node()
 
     def step(self, call: StepCall, ctx: ClientContext | None = None) -> HostResult:
         """Run a client's step: from the message's wire form to that of the reply.

@@ -29,6 +29,9 @@ MOST_SEEDS = 10_000  # each is a run of every row
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Run the seeds 1 to N. Default: the study's, else 1."
 )
 @click.option(
+    "--seed", "own_seeds", type=int, multiple=True, metavar="N", help="Run this seed; repeatable."
+)
+@click.option(
     "--add-seeds",
     type=click.IntRange(0, MOST_SEEDS),
     help="Run N seeds more than the study's and those added before; 0 shows all that are there.",
@@ -48,6 +51,8 @@ def compare(
     interruptions: Interruptions,
     /,
     configs: tuple[str, ...],
+    seeds: int | None,
+    own_seeds: tuple[int, ...],
     jobs: int | None,
     local: bool,
     only_estimated: bool,
@@ -80,12 +85,17 @@ def compare(
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
         raise RecipeError(f"{wrong}: expected {QUICK}, or nothing")
     sources = [word for word in configs if "=" not in word]
-    studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
+    if seeds is not None and own_seeds:
+        raise RecipeError("--seeds and --seed: expected one of them")
+    studies = select_studies(
+        sources, overrides, seeds=own_seeds or seeds, quick=QUICK in configs, **selection
+    )
+    if only_estimated:
+        check_studies(studies)
+        _show_estimates(studies)
+        return
     with interruptions.resumed_by("the same compare command again"):
         check_studies(studies)
-        if only_estimated:
-            _show_estimates(studies)
-            return
         folders = []
         for study in studies:
             with shown_work("runs") as console, interruptions.calling(console.stopping):

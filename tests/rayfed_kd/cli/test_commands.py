@@ -111,7 +111,7 @@ def test_ctrl_c_is_answered_at_once_and_the_second_one_names_the_last_checkpoint
     ):  # the last is not whole
         (tmp_path / "checkpoints" / name).touch()
     with under_way(tmp_path):
-        asked = "stopping, and writing a checkpoint; press Ctrl-C again to leave without it\n"
+        asked = "stopping, and writing a checkpoint of the complete rounds; press Ctrl-C again to leave without it\n"
         assert pressed() == (KeyboardInterrupt, asked)
         told = f"left at once: `rayfed-kd resume {tmp_path}` goes on after round 20\n"
         assert pressed() == (SystemExit, told)
