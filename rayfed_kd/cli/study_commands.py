@@ -28,9 +28,7 @@ MOST_SEEDS = 10_000  # each is a run of every row
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Run the seeds 1 to N. Default: the study's, else 1."
 )
-@click.option(
-    "--seed", "own_seeds", type=int, multiple=True, metavar="N", help="Run this seed; repeatable."
-)
+@click.option("--seed", "own_seeds", type=int, multiple=True, metavar="N", help="Run this seed; repeatable.")
 @click.option(
     "--add-seeds",
     type=click.IntRange(0, MOST_SEEDS),

@@ -66,7 +66,9 @@ def select_studies(
             raise RecipeError(
                 f"compare: {twice[0]} is named twice; expected each recipe once. --seeds repeats all"
             )
-        study = _study_of_recipes({_label(source, sources): source for source in sources}, [1] if numbers is None else numbers)
+        study = _study_of_recipes(
+            {_label(source, sources): source for source in sources}, [1] if numbers is None else numbers
+        )
     with naming(study.source or None):
         if quick:
             split_into_tables(study)  # a name that is wrong in a table which is left out is wrong, too

@@ -250,7 +250,10 @@ def test_ctrl_c_leaves_readable_tables_and_no_actor(words, start, tmp_path):
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130
     answer, end = filter(None, errors.splitlines())
-    assert answer == "stopping, and writing a checkpoint of the complete rounds; press Ctrl-C again to leave without it"
+    assert (
+        answer
+        == "stopping, and writing a checkpoint of the complete rounds; press Ctrl-C again to leave without it"
+    )
     last = max(int(note.stem[-6:]) for note in (tmp_path / "run" / "checkpoints").glob("round-*.json"))
     assert end == f"interrupted: `rayfed-kd resume {tmp_path / 'run'}` goes on after round {last}"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
