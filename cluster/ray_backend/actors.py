@@ -72,7 +72,7 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
 
 def machine_name() -> str:
     """This machine's name and Ray's address of it: containers and cloned machines may share a name."""
-    return f"{platform.node()} ({ray.util.get_node_ip_address()})"
+    return f"{platform.node()} ({ray.util.get_node_ip_address()})"  # type: ignore[no-untyped-call]
 
 
 class ClientActor:

@@ -49,8 +49,6 @@ def compare(
     interruptions: Interruptions,
     /,
     configs: tuple[str, ...],
-    seeds: int | None,
-    own_seeds: tuple[int, ...],
     jobs: int | None,
     local: bool,
     only_estimated: bool,
@@ -83,11 +81,11 @@ def compare(
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
         raise RecipeError(f"{wrong}: expected {QUICK}, or nothing")
     sources = [word for word in configs if "=" not in word]
-    if seeds is not None and own_seeds:
-        raise RecipeError("--seeds and --seed: expected one of them")
-    studies = select_studies(
-        sources, overrides, seeds=own_seeds or seeds, quick=QUICK in configs, **selection
-    )
+    if own_seeds := selection.pop("own_seeds"):
+        if selection["seeds"] is not None:
+            raise RecipeError("--seeds and --seed: expected one of them")
+        selection["seeds"] = own_seeds
+    studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
     if only_estimated:
         check_studies(studies)
         _show_estimates(studies)

@@ -69,10 +69,11 @@ def estimate(
     """Estimate how long a recipe takes on this machine, in this process.
 
     Two runs of two rounds measure the second round with one local epoch of about two and four batches for an
-    average client (all epochs, if the method needs more than one). What grows with the clients' samples is continued along the line through both, to all
-    samples and epochs; what does not, such as a server that trains a generator for a given number of batches,
-    is measured as it is. So an estimate takes four rounds of the server's own work, and is wrong for methods
-    whose rounds change much after the second, as FedCOG's do when it begins to generate images.
+    average client, or with all epochs if the method needs more than one. What grows with the clients' samples
+    is continued along the line through both, to all samples and epochs; what does not, such as a server that
+    trains a generator for a given number of batches, is measured as it is. So an estimate takes four rounds
+    of the server's own work, and is wrong for methods whose rounds change much after the second, as FedCOG's
+    do when it begins to generate images.
 
     Args:
         recipe, overrides, keys: as in `run`.

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayfed_kd.errors import DataError, RecipeError, shown
+from rayfed_kd.errors import DataError, shown
 from rayfed_kd.files import (
     atomic_write,
     locked_folder,

@@ -87,7 +87,7 @@ def test_clients_that_send_nothing_count_as_average_ones(monkeypatch):
 
 
 def test_method_that_needs_several_epochs_is_measured_with_all_of_them(monkeypatch):
-    """FedRep trains its head for 2 of 3 epochs, so that one epoch is no recipe; FedAvg is measured with one."""
+    """FedRep trains its head for 2 of 3 epochs, so one epoch is no recipe; FedAvg is measured with one."""
     epochs_of, measure = [], estimating._measure
 
     def watched(recipe, lines, fraction, epochs, tell):
