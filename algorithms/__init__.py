@@ -34,6 +34,7 @@ METHODS = {
     "fedgh": "algorithms.fedgh:FedGH",
     "fd": "algorithms.fd:FD",
     "fml": "algorithms.fml:FML",
+    "fedkd": "algorithms.fedkd:FedKD",
     "fedmd": "algorithms.fedmd:FedMD",
     "cronus": "algorithms.cronus:Cronus",
     "dsfl": "algorithms.dsfl:DSFL",
