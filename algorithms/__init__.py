@@ -16,6 +16,7 @@ METHODS = {
     "fedgen": "algorithms.fedgen:FedGen",
     "fedftg": "algorithms.fedftg:FedFTG",
     "feddf": "algorithms.feddf:FedDF",
+    "ccvr": "algorithms.ccvr:CCVR",
     "datafree": "algorithms.datafree:DataFree",
     "fedkf": "algorithms.fedkf:FedKF",
     "dafkd": "algorithms.dafkd:DaFKD",
