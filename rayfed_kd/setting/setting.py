@@ -133,7 +133,11 @@ class Setting:
     @cached_property
     def client_architectures(self) -> tuple[str, ...]:
         """The clients' architectures by name, each once."""
-        return tuple(dict.fromkeys(self.model_of(client) for client in range(len(self.partition.train))))
+        return tuple(dict.fromkeys(self._models_by_client))
+
+    @cached_property
+    def _models_by_client(self) -> tuple[str, ...]:
+        return tuple(self.model_of(client) for client in range(len(self.partition.train)))
 
     @property
     def schedule(self) -> Schedule:
@@ -173,8 +177,8 @@ class Setting:
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
-        sizes = self.partition.sizes.tolist()
-        return ServerFacts(round_index, sizes, self.local_in(round_index), self.client_architectures)
+        rounds, sizes, local = self.recipe.rounds, self.partition.sizes.tolist(), self.local_in(round_index)
+        return ServerFacts(round_index, rounds, sizes, local, self._models_by_client)
 
     def local_in(self, round_index: int) -> LocalRecipe:
         """What the recipe says of local training in a round: its learning rate may change over the rounds."""
