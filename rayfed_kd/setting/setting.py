@@ -32,7 +32,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     ServerFacts,
 )
-from rayfed_kd.protocol.message_codec import Codec, Direction, Wire
+from rayfed_kd.protocol.wire import Wire
 from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
@@ -40,6 +40,7 @@ from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import check_attack
+from rayfed_kd.setting.message_codecs import Codecs, check_codecs, make_wires
 from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule
@@ -60,7 +61,7 @@ class Setting:
         recipe: the validated recipe.
         method: the method with its options.
         timing: the schedule and the clock, their options parsed.
-        codec: how parts travel; None: as they are.
+        codecs: how parts travel, by direction and kind; those of other kinds as they are.
         dataset: the decoded, memory-mapped data.
         partition: each client's samples.
         devices: the clients' devices in simulated time; None without it.
@@ -69,7 +70,7 @@ class Setting:
     recipe: Recipe
     method: Method[Any, Any]
     timing: Timing
-    codec: Codec | None
+    codecs: Codecs
     dataset: Dataset
     partition: Partition
     devices: Devices | None = None
@@ -170,10 +171,10 @@ class Setting:
         share = None if public is None else PublicShare(self.partition.public, public.labels)
         return DeviceData(self.dataset, device, share)
 
-    def wire(self, direction: Direction) -> Wire:
-        """How the method's parts travel in that direction."""
-        declared = self.method.down if direction == "down" else self.method.up
-        return Wire(declared, direction, self.codec)
+    @cached_property
+    def wires(self) -> Mapping[str, Wire]:
+        """How the method's parts travel."""
+        return make_wires(self.method, self.recipe, self.codecs, self.module_pool(), self.builders)
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
@@ -211,6 +212,7 @@ class Setting:
         for name, architecture in self.method.architectures().items():
             if architecture.kind == "generator":
                 self._try_generator(name, architecture, module_pool)
+        check_codecs(self.method, self.recipe.method.name, self.wires.values())
         data = self.device_data()
         self.method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
 

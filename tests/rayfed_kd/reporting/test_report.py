@@ -491,9 +491,11 @@ def test_page_needs_the_name_of_one(tmp_path):
 
 
 OWN = {
-    section: {"name": "own_by_folder:Object"}
-    for section in ("method", "model", "data", "partition", "clock", "codec")
-} | {"schedule": {"name": "own_by_folder:Object", "staleness": {"name": "own_by_folder:Object"}}}
+    section: {"name": "own_by_folder:Object"} for section in ("method", "model", "data", "partition", "clock")
+} | {
+    "codec": {"up": {"weights": "own_by_folder:Object"}},
+    "schedule": {"name": "own_by_folder:Object", "staleness": {"name": "own_by_folder:Object"}},
+}
 
 
 @pytest.fixture
