@@ -64,10 +64,16 @@ class Host:
         host: this host's number, from 0, for the tables; no result depends on it.
         device: where it computes.
         keep_states: number of clients whose latest states it keeps, so that these need not travel.
+        node: the machine's name for the tables; None: as the machine calls itself.
     """
 
     def __init__(
-        self, setting: Setting, host: int = 0, device: torch.device | str = "cpu", keep_states: int = 1
+        self,
+        setting: Setting,
+        host: int = 0,
+        device: torch.device | str = "cpu",
+        keep_states: int = 1,
+        node: str | None = None,
     ) -> None:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._module_pool = setting.module_pool(device)
@@ -81,7 +87,7 @@ class Host:
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
         self._pools: dict[str, Tensor] = {}
         self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
-        self._process, self._node = psutil.Process(), platform.node()
+        self._process, self._node = psutil.Process(), node or platform.node()
 
     def step(self, call: StepCall, ctx: ClientContext | None = None) -> HostResult:
         """Run a client's step: from the message's wire form to that of the reply.
@@ -118,7 +124,8 @@ class Host:
         seconds, (rss_mb, gpu_mb) = time.perf_counter() - started, self._memory()
         # An observation is no traffic of the deployment, so no codec changes its reply.
         wire = self._uncoded if call.observing else self._up
-        sent = wire.encoded(arrays, Sending(("client", *call.facts.scope), self._received(message), memory))
+        received = partial(self._received, message)
+        sent = wire.encoded(arrays, Sending(("client", *call.facts.scope), received, memory))
         kept = KeptState(state, sent.memory) if self._up.remembers else state
         facts = StepFacts(
             metadata=reply.metadata,
@@ -158,13 +165,10 @@ class Host:
         shared = [replace(one, seconds=seconds, alone=why) for one, why in zip(facts, reasons, strict=True)]
         return shared, list(parts), list(states)
 
-    def _received(self, message: Message) -> Callable[[str], Array | None]:
-        """The message's parts as codecs see them: on the CPU, as the server decodes them."""
-
-        def received(name: str) -> Array | None:
-            return to_array(message.parts[name]) if name in message.parts else None
-
-        return received
+    @staticmethod
+    def _received(message: Message, name: str) -> Array | None:
+        """A part of the message as codecs see it: on the CPU, as the server decodes it."""
+        return to_array(message.parts[name]) if name in message.parts else None
 
     def _packed(self, call: StepCall, state: Any) -> Mapping[str, Any]:
         """A client's new state as it travels; this host keeps it, too, unless the step was an observation."""
@@ -229,7 +233,7 @@ class Host:
         # Participations count from 1, so participation 0 shares no random stream with a client's steps. A
         # client without a state gets the one that its first step, of participation 1, will start from.
         ctx, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
-        return self._state(call.state, call.state_version, first), ctx
+        return self._kept_state(call.state, call.state_version, first).state, ctx
 
     def _completed(self, call: PersonalCall, part: SharedPart) -> Callable[[Tensor], Tensor]:
         """A client's first layers followed by the server's part."""
@@ -268,10 +272,6 @@ class Host:
         model = setting.model_of(facts.client)
         share = ClientData(indices, setting.recipe.data.augment, setting.local_in(facts.round), model)
         return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
-
-    def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:
-        """The client's state of version `wanted`, without its codecs' memory."""
-        return self._kept_state(handle, wanted, ctx).state
 
     def _kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
         """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""

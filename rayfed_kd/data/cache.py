@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,10 @@ def open_entry(entry: Path) -> Dataset:
         mean=tuple(meta["mean"]),
         std=tuple(meta["std"]),
         writers=mapped("writers.npy"),
+        columns={
+            name: np.load(entry / file, mmap_mode="c") for name, file in meta.get("columns", {}).items()
+        },
+        held_out=mapped("held_out.npy"),
         whole=meta.get("whole"),
     )
 
@@ -156,15 +161,20 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
     arrays = {"train-images.npy": raw.train.images, "train-labels.npy": raw.train.labels}
     if raw.test is not None:
         arrays |= {"test-images.npy": raw.test.images, "test-labels.npy": raw.test.labels}
+    # A column's name is a user's, and may be no file's.
+    columns = {name: f"column-{place}.npy" for place, name in enumerate(raw.columns)}
+    arrays |= {columns[name]: values for name, values in raw.columns.items()}
     if raw.writers is not None:
         arrays["writers.npy"] = raw.writers
+    if raw.held_out is not None:
+        arrays["held_out.npy"] = raw.held_out
     with _new_entry(entry) as aside:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
         shown = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
         # `whole`: training samples before `fraction`; entries of 0.1 lack it.
-        meta = {**shown, "files": sizes, "whole": whole}
+        meta = {**shown, "files": sizes, "whole": whole, "columns": columns}
         atomic_write(aside / "meta.json", json.dumps(meta))
 
 
@@ -186,9 +196,13 @@ def _reduced(raw: RawDataset, fraction: float) -> RawDataset:
     if fraction >= 1:
         return raw
     chosen = class_fraction(raw.train.labels, fraction)
-    writers = None if raw.writers is None else raw.writers[chosen]
-    train = Split(raw.train.images[chosen], raw.train.labels[chosen])
-    return RawDataset(train, raw.test, raw.class_names, raw.mean, raw.std, writers)
+    return replace(
+        raw,
+        train=Split(raw.train.images[chosen], raw.train.labels[chosen]),
+        writers=None if raw.writers is None else raw.writers[chosen],
+        columns={name: values[chosen] for name, values in raw.columns.items()},
+        held_out=None if raw.held_out is None else raw.held_out[chosen],
+    )
 
 
 def _check(name: str, raw: RawDataset) -> None:
@@ -211,8 +225,11 @@ def _check(name: str, raw: RawDataset) -> None:
             raise DataError(
                 f"data {name}: {len(values)} values of {what}, expected one for each of {shape[0]}"
             )
-    if raw.writers is not None and len(raw.writers) != len(raw.train):
-        raise DataError(f"data {name}: {len(raw.writers)} writers of {len(raw.train)} training samples")
+    for what, known in raw.of_samples().items():
+        if len(known) != len(raw.train):
+            raise DataError(f"data {name}: {len(known)} {what} of {len(raw.train)} training samples")
+    if raw.held_out is not None and raw.writers is None:
+        raise DataError(f"data {name}: held_out is of writers' samples; expected writers as well")
 
 
 def _check_types(name: str, raw: object) -> None:

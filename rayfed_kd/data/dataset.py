@@ -45,6 +45,10 @@ class RawDataset:
         class_names: one per class.
         mean, std: per channel, of pixels / 255; None: computed from the training pixels.
         writers: [n] int64, the natural client of each training sample, or None.
+        columns: name -> [n] int64, what else is known of each training sample, as its site or its year: a
+            number for each distinct value. The partition `by_column` uses it.
+        held_out: [n] bool, which training samples their writer keeps for its own test, for data that come
+            divided; None for all other data. The partition `from_source` uses it.
     """
 
     train: Split
@@ -53,6 +57,16 @@ class RawDataset:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     writers: Array | None = None
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    held_out: Array | None = None
+
+    def of_samples(self) -> dict[str, Array]:
+        """What is known of each training sample, by the words that a message has for it."""
+        known = {f"values of the column {name}": values for name, values in self.columns.items()}
+        for name, values in (("writers", self.writers), ("values of held_out", self.held_out)):
+            if values is not None:
+                known[name] = values
+        return known
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,8 @@ class Dataset:
 
     Attributes:
         name, folder: of the source, and of the cache entry.
-        train, test, class_names, mean, std, writers: as in RawDataset; mean and std are never None.
+        train, test, class_names, mean, std, writers, columns, held_out: as in RawDataset; mean and std are
+            never None.
         whole: number of training samples before `data.fraction`; None if the cache entry does not say it.
     """
 
@@ -87,7 +102,9 @@ class Dataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    writers: Array | None = field(default=None)
+    writers: Array | None = None
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    held_out: Array | None = None
     whole: int | None = None
 
     @property

@@ -277,17 +277,16 @@ def _lying(shape: torch.Size) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, client: int | None = None) -> Tensor:
+def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, *owner: str | int) -> Tensor:
     """The vector of a freshly initialised module, on the CPU, the same wherever it is made.
 
     Args:
         build: makes the module, drawing from torch's global generator as torch's layers do.
         seed: the run's seed.
         name: the architecture's name, so that no two share a stream.
-        client: whose own vector; None: the one that all have in common.
+        owner: whose own vector, as a client's number; nothing: the one that all have in common.
     """
-    stream = ("initial", name) if client is None else ("initial", name, client)
     # Layers draw from torch's global generator; it is put back, so that no other draw depends on this one.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, *stream))
+        torch.manual_seed(derive(seed, "initial", name, *owner))
         return FlatModule(build()).vector()

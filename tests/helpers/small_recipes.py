@@ -32,6 +32,7 @@ OPTIONS = {
         "batch_size": 8,
     },
     "feddf": {"epochs": 1},
+    "ccvr": {"every": 1, "samples_per_class": 10},
     "datafree": {
         "teacher_rounds": 1,
         "steps": 1,

@@ -13,7 +13,7 @@ from pyarrow import csv as arrow_csv
 from pydantic import Field
 
 from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Source, Split
-from rayfed_kd.data.own_images import (
+from rayfed_kd.data.sources.own_images import (
     Colour,
     Fit,
     Size,

@@ -12,7 +12,7 @@ from PIL import Image
 from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, check_size
-from rayfed_kd.data.parquet import decode_image
+from rayfed_kd.data.sources.parquet import decode_image
 from rayfed_kd.errors import DataError, RecipeError, nearest, shown
 from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.roles import data_source
