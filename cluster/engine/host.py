@@ -124,7 +124,8 @@ class Host:
         seconds, (rss_mb, gpu_mb) = time.perf_counter() - started, self._memory()
         # An observation is no traffic of the deployment, so no codec changes its reply.
         wire = self._uncoded if call.observing else self._up
-        sent = wire.encoded(arrays, Sending(("client", *call.facts.scope), self._received(message), memory))
+        received = partial(self._received, message)
+        sent = wire.encoded(arrays, Sending(("client", *call.facts.scope), received, memory))
         kept = KeptState(state, sent.memory) if self._up.remembers else state
         facts = StepFacts(
             metadata=reply.metadata,
@@ -164,13 +165,10 @@ class Host:
         shared = [replace(one, seconds=seconds, alone=why) for one, why in zip(facts, reasons, strict=True)]
         return shared, list(parts), list(states)
 
-    def _received(self, message: Message) -> Callable[[str], Array | None]:
-        """The message's parts as codecs see them: on the CPU, as the server decodes them."""
-
-        def received(name: str) -> Array | None:
-            return to_array(message.parts[name]) if name in message.parts else None
-
-        return received
+    @staticmethod
+    def _received(message: Message, name: str) -> Array | None:
+        """A part of the message as codecs see it: on the CPU, as the server decodes it."""
+        return to_array(message.parts[name]) if name in message.parts else None
 
     def _packed(self, call: StepCall, state: Any) -> Mapping[str, Any]:
         """A client's new state as it travels; this host keeps it, too, unless the step was an observation."""
@@ -235,7 +233,7 @@ class Host:
         # Participations count from 1, so participation 0 shares no random stream with a client's steps. A
         # client without a state gets the one that its first step, of participation 1, will start from.
         ctx, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
-        return self._state(call.state, call.state_version, first), ctx
+        return self._kept_state(call.state, call.state_version, first).state, ctx
 
     def _completed(self, call: PersonalCall, part: SharedPart) -> Callable[[Tensor], Tensor]:
         """A client's first layers followed by the server's part."""
@@ -274,10 +272,6 @@ class Host:
         model = setting.model_of(facts.client)
         share = ClientData(indices, setting.recipe.data.augment, setting.local_in(facts.round), model)
         return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
-
-    def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:
-        """The client's state of version `wanted`, without its codecs' memory."""
-        return self._kept_state(handle, wanted, ctx).state
 
     def _kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
         """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""

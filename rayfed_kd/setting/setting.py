@@ -42,6 +42,7 @@ from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.message_codecs import Codecs, check_codecs, make_wires
 from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
+from rayfed_kd.setting.public_data import check_public
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
@@ -195,7 +196,7 @@ class Setting:
                 f"client_models: {self.recipe.method.name} combines its clients' weights and needs one "
                 "architecture for all; expected no client_models, only `model`"
             )
-        self._check_public()
+        check_public(self.recipe, self.method)
         check_attack(self.recipe, self.method)
         sizes = self.partition.sizes.tolist()
         if not all(sizes):
@@ -215,17 +216,6 @@ class Setting:
         check_codecs(self.method, self.recipe.method.name, self.wires.values())
         data = self.device_data()
         self.method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
-
-    def _check_public(self) -> None:
-        needs, public, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
-        if needs != "none" and public is None:
-            kind = "labelled public" if needs == "labels" else "public"
-            raise RecipeError(
-                f"partition.public is missing: {name} needs {kind} samples, "
-                "as partition.public={fraction: 0.5}"
-            )
-        if needs == "labels" and public is not None and not public.labels:
-            raise RecipeError(f"partition.public.labels = false: {name} needs the labels of public samples")
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]

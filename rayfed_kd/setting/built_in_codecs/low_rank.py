@@ -7,7 +7,7 @@ one [rest, rank], or all of its numbers where those are not fewer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rayfed_kd.protocol import Array, Codec, CodecError, Coded, Kind, TravellingPart, to_array, to_tensor
 from rayfed_kd.protocol.message_codec import VECTORS, floats
+from rayfed_kd.toolbox.low_rank import needed_rank
 
 
 class _LowRank(Codec):
@@ -134,29 +135,23 @@ class Svd(_LowRank):
     def encode(self, array: Array, part: TravellingPart) -> Coded:
         numbers, pieces, ranks = floats(array).ravel(), list[Array](), list[int]()
         for place, rows, columns in self._matrices(part):
-            if rows + columns >= rows * columns:
-                ranks.append(-1)
-                pieces.append(numbers[place])
-                continue
-            left, values, right = torch.linalg.svd(
-                _matrix(numbers[place], rows, columns), full_matrices=False
-            )
-            rank = self._rank(to_array(values))
-            if rank * (rows + columns) >= rows * columns:
-                ranks.append(-1)
-                pieces.append(numbers[place])
-                continue
+            rank, factors = self._factors(numbers[place], rows, columns)
             ranks.append(rank)
-            # The singular values are in the right matrix, so that they take no bytes of their own.
-            pieces += [to_array(left[:, :rank]), to_array(right[:rank].T * values[:rank])]
+            pieces += factors
         return Coded(self._joined(pieces), {"ranks": np.array(ranks, np.int32)})
+
+    def _factors(self, numbers: Array, rows: int, columns: int) -> tuple[int, list[Array]]:
+        """A matrix's rank and what is sent of it; -1 and all of it if that is not more."""
+        if rows + columns < rows * columns:
+            # In float64: the rank should not depend on rounding.
+            matrix = _matrix(numbers, rows, columns).to(torch.float64)
+            left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+            rank = needed_rank(values, self.energy)
+            if rank * (rows + columns) < rows * columns:
+                # The singular values are in the right matrix, so that they take no bytes of their own.
+                factors = left[:, :rank], right[:rank].T * values[:rank]
+                return rank, [to_array(factor.to(torch.float32)) for factor in factors]
+        return -1, [numbers]
 
     def decode(self, coded: Coded, part: TravellingPart) -> Array:
         return self._expanded(coded.array, part, coded.side["ranks"].tolist())
-
-    def _rank(self, values: np.ndarray[Any, np.dtype[np.float32]]) -> int:
-        """How many of the singular values, [n] descending, are sent."""
-        if self.energy == 1:
-            return len(values)
-        energies = np.cumsum(np.square(values, dtype=np.float64))
-        return int(np.searchsorted(energies, self.energy * energies[-1]) + 1) if energies[-1] > 0 else 0
