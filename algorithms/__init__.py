@@ -17,6 +17,8 @@ METHODS = {
     "fedftg": "algorithms.fedftg:FedFTG",
     "feddf": "algorithms.feddf:FedDF",
     "ccvr": "algorithms.ccvr:CCVR",
+    "dense": "algorithms.dense:DENSE",
+    "coboosting": "algorithms.coboosting:CoBoosting",
     "datafree": "algorithms.datafree:DataFree",
     "fedkf": "algorithms.fedkf:FedKF",
     "dafkd": "algorithms.dafkd:DaFKD",

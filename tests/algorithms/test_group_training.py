@@ -18,6 +18,7 @@ from rayfed_kd.recipe.registry import load_object
 
 ONE_CLIENT = ("centralized", "datafree")
 CLOSE = 2e-4
+# They go over samples, and train at most at first.
 INFERENCE = {"predict", "extract", "class_features", "class_moments"}
 RECIPE = {
     "model": {"name": "lenet5"},
