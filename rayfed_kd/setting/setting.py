@@ -36,6 +36,7 @@ from rayfed_kd.protocol.message_codec import Codec, Direction, Wire
 from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
+from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
@@ -189,6 +190,12 @@ class Setting:
             raise RecipeError(
                 f"client_models: {self.recipe.method.name} combines its clients' weights and needs one "
                 "architecture for all; expected no client_models, only `model`"
+            )
+        if self.method.generates and not is_image(self.dataset.shape):
+            raise RecipeError(
+                f"{self.recipe.method.name} generates {self.method.generates}; this data set has "
+                f"{samples_called(self.dataset.shape)}",
+                path="method.name",
             )
         self._check_public()
         check_attack(self.recipe, self.method)

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import Classifier, no_layers
+from rayfed_kd.models.base import Classifier, blank, no_layers
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.whole_modules import has_features, head_of, no_features
 from rayfed_kd.protocol import MethodOptions, ServerContext
@@ -64,7 +64,7 @@ def head_place(model: FlatModule) -> slice:
 def feature_length(model: FlatModule, ctx: ServerContext) -> int:
     """K_f, of a model in eval mode."""
     with torch.no_grad():
-        return int(model.features(torch.zeros(1, *ctx.shape, device=ctx.device)).shape[1])
+        return int(model.features(blank(ctx.shape, 1, ctx.device)).shape[1])
 
 
 class Layers:

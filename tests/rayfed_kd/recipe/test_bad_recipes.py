@@ -45,7 +45,7 @@ BAD = [
     ("data.augment=flipp", "data.augment = 'flipp': expected one of"),
     (
         "data={name: synthetic, shape: [6], augment: crop_flip}",
-        "crop_flip moves pixels, but samples are (6,)",
+        "crop_flip moves pixels, but this data set has numbers",
     ),
     ("data.fraction=1.5", "data.fraction = 1.5: expected a number of at most 1"),
     ("partition.alpha=-0.5", "partition.alpha = -0.5: expected a number above 0"),
