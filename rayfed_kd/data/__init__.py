@@ -6,10 +6,14 @@ OWN_FILES = (
     "csv",
     "npz",
     "pfllib",
+    "text",
+    "tabular",
 )  # they read whatever a user has, and nowhere of their own
 SOURCES = {
     "digits": "rayfed_kd.data.sources.embedded:digits",
     "synthetic": "rayfed_kd.data.sources.embedded:synthetic",
+    "synthetic_text": "rayfed_kd.data.sources.made_up:synthetic_text",
+    "synthetic_table": "rayfed_kd.data.sources.made_up:synthetic_table",
     "mnist": "rayfed_kd.data.sources.image_sets:mnist",
     "fashion_mnist": "rayfed_kd.data.sources.image_sets:fashion_mnist",
     "emnist_letters": "rayfed_kd.data.sources.image_sets:emnist_letters",
@@ -22,5 +26,7 @@ SOURCES = {
     "csv": "rayfed_kd.data.sources.own_csv:csv",
     "npz": "rayfed_kd.data.sources.own_npz:npz",
     "pfllib": "rayfed_kd.data.sources.pfllib:pfllib",
+    "text": "rayfed_kd.data.sources.own_text:text",
+    "tabular": "rayfed_kd.data.sources.own_table:tabular",
     "femnist": "rayfed_kd.data.sources.leaf:femnist",
 }

@@ -23,6 +23,7 @@ from rayfed_kd.data.decoding import begin_decoding
 from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.files import atomic_write, folder_written_aside, remove_unfinished
 from rayfed_kd.recipe.registry import blaming
+from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape, shape_details, shape_of
 
 ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 
@@ -129,11 +130,10 @@ def open_entry(entry: Path) -> Dataset:
         mean=tuple(meta["mean"]),
         std=tuple(meta["std"]),
         writers=mapped("writers.npy"),
-        columns={
-            name: np.load(entry / file, mmap_mode="c") for name, file in meta.get("columns", {}).items()
-        },
+        columns={name: np.load(entry / file, mmap_mode="c") for name, file in meta["columns"].items()},
         held_out=mapped("held_out.npy"),
-        whole=meta.get("whole"),
+        sample=shape_of(train.images.shape[1:], meta["sample"]) if meta["sample"] else None,
+        whole=meta["whole"],
     )
 
 
@@ -173,8 +173,9 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
         shown = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
-        # `whole`: training samples before `fraction`; entries of 0.1 lack it.
-        meta = {**shown, "files": sizes, "whole": whole, "columns": columns}
+        # `whole`: training samples before `fraction`.
+        sample = {} if raw.sample is None else shape_details(raw.sample)
+        meta = {**shown, "files": sizes, "whole": whole, "columns": columns, "sample": sample}
         atomic_write(aside / "meta.json", json.dumps(meta))
 
 
@@ -211,10 +212,10 @@ def _check(name: str, raw: RawDataset) -> None:
     Raises: DataError
     """
     _check_types(name, raw)
-    _check_split(f"data {name}, train", raw.train, len(raw.class_names))
+    _check_split(f"data {name}, train", raw.train, len(raw.class_names), raw.sample)
     shape = raw.train.images.shape[1:]
     if raw.test is not None:
-        _check_split(f"data {name}, test", raw.test, len(raw.class_names))
+        _check_split(f"data {name}, test", raw.test, len(raw.class_names), raw.sample)
         if raw.test.images.shape[1:] != shape or raw.test.images.dtype != raw.train.images.dtype:
             raise DataError(
                 f"data {name}: test samples are {raw.test.images.shape[1:]} {raw.test.images.dtype}, "
@@ -258,21 +259,46 @@ def _check_types(name: str, raw: object) -> None:
         raise DataError(f"data {name}: class_names is {shown(names)}, expected a text for each class")
 
 
-def _check_split(where: str, split: Split, classes: int) -> None:
+def _check_split(where: str, split: Split, classes: int, sample: Shape | None) -> None:
     images, labels = split.images, split.labels
     if len(images) != len(labels) or len(labels) == 0:
         raise DataError(f"{where}: {len(images)} images and {len(labels)} labels")
-    if images.dtype not in (np.uint8, np.float32) or labels.dtype != np.int64:
+    if labels.dtype != np.int64:
+        raise DataError(f"{where}: labels are {labels.dtype}, expected int64")
+    if isinstance(sample, TextShape):
+        _check_codes(f"{where}: tokens", images, sample, np.int64, [sample.vocabulary] * sample[0])
+    elif isinstance(sample, RowShape):
+        codes = [0] * sample.numbers + list(sample.categories)
+        _check_codes(f"{where}: rows", images, sample, np.float32, codes)
+    elif images.dtype not in (np.uint8, np.float32):
         raise DataError(
-            f"{where}: images are {images.dtype}, labels {labels.dtype}; expected uint8 or float32 images "
-            f"and int64 labels"
+            f"{where}: images are {images.dtype}; expected uint8 or float32, or int64 tokens beside "
+            "sample=TextShape(...)"
         )
-    if images.ndim < 2 or (images.dtype == np.uint8 and images.ndim != 4):
+    elif images.ndim < 2 or (images.dtype == np.uint8 and images.ndim != 4):
         raise DataError(
             f"{where}: images are {images.shape}, expected [n, c, h, w] pixels or [n, ...] floats"
         )
     if labels.min() < 0 or labels.max() >= classes:
         raise DataError(f"{where}: labels from {labels.min()} to {labels.max()}, expected 0 to {classes - 1}")
+
+
+def _check_codes(
+    what: str, values: Array, sample: Shape, dtype: type[np.generic], codes: Sequence[int]
+) -> None:
+    """Tokens and categories are whole numbers below their number of codes; 0 codes: any number."""
+    if values.dtype != dtype or values.shape[1:] != tuple(sample):
+        raise DataError(
+            f"{what} are {values.dtype} of {values.shape[1:]}, expected {np.dtype(dtype)} of {tuple(sample)}"
+        )
+    coded = np.array(codes)[np.newaxis]
+    beyond = (coded > 0) & ((values < 0) | (values >= coded) | (values != np.round(values)))
+    if beyond.any():
+        row, place = (int(index) for index in np.argwhere(beyond)[0])
+        raise DataError(
+            f"{what}: {values[row, place]:g} in sample {row}, place {place}; expected whole numbers from 0 "
+            f"to {codes[place] - 1}"
+        )
 
 
 def _statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:

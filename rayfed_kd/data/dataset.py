@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 
 from rayfed_kd.errors import DataError
+from rayfed_kd.recipe.sample_shapes import Shape
 from rayfed_kd.seeds import numpy_stream
 
 Array = np.ndarray[Any, Any]
@@ -25,7 +26,8 @@ class Split:
     """Samples and labels.
 
     Attributes:
-        images: [n, c, h, w] uint8 pixels, or [n, ...] float32 features that are used as they are.
+        images: [n, c, h, w] uint8 pixels, [n, ...] float32 numbers that are used as they are, or [n, length]
+            int64 tokens.
         labels: [n] int64.
     """
 
@@ -49,6 +51,8 @@ class RawDataset:
             number for each distinct value. The partition `by_column` uses it.
         held_out: [n] bool, which training samples their writer keeps for its own test, for data that come
             divided; None for all other data. The partition `from_source` uses it.
+        sample: what one sample is, where its array does not say it: a `TextShape` or a `RowShape`. None:
+            images or numbers.
     """
 
     train: Split
@@ -59,6 +63,7 @@ class RawDataset:
     writers: Array | None = None
     columns: Mapping[str, Array] = field(default_factory=dict)
     held_out: Array | None = None
+    sample: Shape | None = None
 
     def of_samples(self) -> dict[str, Array]:
         """What is known of each training sample, by the words that a message has for it."""
@@ -90,8 +95,8 @@ class Dataset:
 
     Attributes:
         name, folder: of the source, and of the cache entry.
-        train, test, class_names, mean, std, writers, columns, held_out: as in RawDataset; mean and std are
-            never None.
+        train, test, class_names, mean, std, writers, columns, held_out, sample: as in RawDataset; mean and
+            std are never None.
         whole: number of training samples before `data.fraction`; None if the cache entry does not say it.
     """
 
@@ -105,6 +110,7 @@ class Dataset:
     writers: Array | None = None
     columns: Mapping[str, Array] = field(default_factory=dict)
     held_out: Array | None = None
+    sample: Shape | None = None
     whole: int | None = None
 
     @property
@@ -113,9 +119,9 @@ class Dataset:
         return len(self.class_names)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (channels, height, width) of images."""
-        return tuple(self.train.images.shape[1:])
+    def shape(self) -> Shape:
+        """Shape of one sample: (channels, height, width) of images; a `TextShape` of texts."""
+        return tuple(self.train.images.shape[1:]) if self.sample is None else self.sample
 
 
 def check_size(what: str, shape: Sequence[int], itemsize: int) -> None:

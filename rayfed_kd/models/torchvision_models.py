@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.files import path_fault
-from rayfed_kd.models.base import Shape
 from rayfed_kd.models.whole_modules import as_chain, tried_head
 from rayfed_kd.recipe.roles import model_builder
+from rayfed_kd.recipe.sample_shapes import Shape
 from rayfed_kd.recipe.torchvision_import import UNUSABLE, import_torchvision, unusable
 
 WITH_AUXILIARY = ("googlenet", "inception_v3")

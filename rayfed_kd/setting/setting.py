@@ -36,6 +36,7 @@ from rayfed_kd.protocol.wire import Wire
 from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
+from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Named, Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
@@ -197,6 +198,12 @@ class Setting:
                 "architecture for all; expected no client_models, only `model`"
             )
         check_public(self.recipe, self.method)
+        if self.method.generates and not is_image(self.dataset.shape):
+            raise RecipeError(
+                f"{self.recipe.method.name} generates {self.method.generates}; this data set has "
+                f"{samples_called(self.dataset.shape)}",
+                path="method.name",
+            )
         check_attack(self.recipe, self.method)
         sizes = self.partition.sizes.tolist()
         if not all(sizes):

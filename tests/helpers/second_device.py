@@ -6,12 +6,13 @@ tensor, on which every operation is done, so results have the CPU's bits. As on 
 - an operation on tensors of both devices is an error, unless one of them is a single number;
 - a tensor reaches the other device by a copy only; `COPIES` has each with its direction and size.
 
-It is no test of kernels, of memory or of streams. `torch.func.vmap` does not know it, so no group of clients is
-trained as one program on it.
+It is no test of kernels, of memory or of streams. `torch.func.vmap` does not know it, so no group of clients
+is trained as one program on it.
 
-torch 2.13 lets Python code stand for a device's kernels (`torch.utils.backend_registration`); the interface is
-experimental. Three things do not reach that code, and are put in its place by `install`: `torch.tensor` and other
-functions that make tensors in C++, generators, and inference mode, for which no such tensor can be made.
+torch 2.13 lets Python code stand for a device's kernels (`torch.utils.backend_registration`); the interface
+is experimental. Three things do not reach that code, and are put in its place by `install`: `torch.tensor`
+and other functions that make tensors in C++, generators, and inference mode, for which no such tensor can be
+made.
 """
 
 from __future__ import annotations

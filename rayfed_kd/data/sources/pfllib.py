@@ -22,6 +22,7 @@ from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Source, Spli
 from rayfed_kd.data.decoding import decoded
 from rayfed_kd.errors import DataError, shortened, shown
 from rayfed_kd.recipe.roles import data_source
+from rayfed_kd.recipe.sample_shapes import TextShape
 
 CONFIG = "config.json"
 # How far a scaled pixel may lie from a whole number: float32 keeps pixels to 1e-5.
@@ -47,7 +48,7 @@ def pfllib(folder: Path) -> Source:
 
     All samples of all clients are the training samples of this data set; the partition `from_source` gives
     each client its own two parts again. Images that were scaled to [-1, 1] or [0, 1] are stored as the pixels
-    that they were, and models see the same numbers as in PFLlib, to 1e-6.
+    that they were, and models see the same numbers as in PFLlib, to 1e-6. Rows of whole numbers are texts.
     """
     if not (folder / "train").is_dir():
         raise DataError(
@@ -121,6 +122,7 @@ def _decoded(folder: Path, files: Mapping[str, Sequence[Path]], classes: Any) ->
             )
         classes = top + 1
     values, statistics = _as_pixels(np.concatenate(samples))
+    text = TextShape(values.shape[1], int(values.max()) + 1) if values.dtype == np.int64 else None
     names = tuple(str(label) for label in range(classes))
     return RawDataset(
         Split(values, every),
@@ -129,14 +131,15 @@ def _decoded(folder: Path, files: Mapping[str, Sequence[Path]], classes: Any) ->
         *statistics,
         writers=np.concatenate(writers).astype(np.int64),
         held_out=np.concatenate(held_out),
+        sample=text,
     )
 
 
 def _read_client(file: Path) -> tuple[Array, Array]:
-    """A client's samples, [n, ...] float32, and labels, [n] int64."""
+    """A client's samples, [n, ...] float32 or [n, length] int64 of texts, and labels, [n] int64."""
     try:
         content = _read_pickled(file)
-        samples, labels = np.asarray(content["x"]), np.asarray(content["y"])
+        samples, labels = _samples(content["x"]), np.asarray(content["y"])
     except DAMAGED as error:
         told = shortened(" ".join(str(error).split()), 300)
         raise DataError(f"{file}: not as PFLlib writes it ({type(error).__name__}: {told})") from None
@@ -149,11 +152,25 @@ def _read_client(file: Path) -> tuple[Array, Array]:
         raise DataError(
             f"{file}: labels from {labels.min()} to {labels.max()}, expected 0 to {MOST_CLASSES - 1} at most"
         )
+    if samples.dtype.kind in "iu" and samples.ndim == 2 and not (samples < 0).any():
+        return samples.astype(np.int64), labels.astype(np.int64)
     if samples.dtype.kind != "f":
-        raise DataError(f"{file}: x is {samples.dtype} of {samples.shape}; expected floating-point numbers")
+        raise DataError(
+            f"{file}: x is {samples.dtype} of {samples.shape}; expected floating-point numbers, or a row of "
+            "token numbers from 0 for each text"
+        )
     if not np.isfinite(samples).all():
         raise DataError(f"{file}: x has values that are NaN or infinite")
     return samples.astype(np.float32), labels.astype(np.int64)
+
+
+def _samples(x: Any) -> Array:
+    """x as an array. AGNews' texts are pairs of tokens, padded with 0, and their number."""
+    if isinstance(x, np.ndarray) and x.dtype == object and x.ndim == 2 and x.shape[1] == 2:
+        return np.stack([np.asarray(tokens) for tokens, _ in x])
+    values = np.asarray(x)
+    # Characters, as Shakespeare's, are numbered from 0; here 0 is padding.
+    return values + 1 if values.dtype.kind in "iu" and values.ndim == 2 else values
 
 
 def _as_pixels(values: Array) -> tuple[Array, tuple[tuple[float, ...] | None, tuple[float, ...] | None]]:

@@ -72,6 +72,26 @@ def test_numbers_that_are_no_pixels_stay_as_they_are(tmp_path):
     assert (data.mean, data.std) == ((0.0, 0.0), (1.0, 1.0))
 
 
+TOKENS = np.random.default_rng(2).integers(1, 50, (30, 6))
+
+
+def test_texts_with_their_lengths_are_rows_of_tokens(tmp_path):
+    """As AGNews: pairs of a list of tokens, padded with 0, and its length."""
+    tokens = TOKENS.copy()
+    tokens[:, 4:] = 0
+    pairs = np.empty((30, 2), dtype=object)
+    for row, own in enumerate(tokens.tolist()):
+        pairs[row, 0], pairs[row, 1] = own, 4
+    data = load_dataset("pfllib", write_folder(tmp_path / "data", pairs))
+    assert np.array_equal(data.train.images, tokens)
+    assert (data.shape, data.shape.vocabulary) == ((6,), tokens.max() + 1)
+
+
+def test_characters_are_numbered_from_1_because_0_is_padding(tmp_path):
+    data = load_dataset("pfllib", write_folder(tmp_path / "data", TOKENS - 1))
+    assert np.array_equal(data.train.images, TOKENS)
+
+
 def recipe_of(folder, **partition):
     return {
         "method": {"name": "fedavg"},
