@@ -97,7 +97,7 @@ def main(names: list[str]) -> None:
         except Exception as error:
             wrong = f"{type(error).__name__}: {error}"
         copies = Counter(f"{copy.to} {copy.place}" for copy in COPIES)
-        print(json.dumps({"name": name, "fault": wrong, "copies": copies}), flush=True)
+        sys.stdout.write(json.dumps({"name": name, "fault": wrong, "copies": copies}) + "\n")
 
 
 if __name__ == "__main__":
