@@ -84,7 +84,7 @@ class Classifier(nn.Module):
         return hidden
 
 
-def blank(shape: Shape, count: int, device: torch.device | str = "cpu") -> Tensor:
+def blank(shape: Shape, count: int, device: torch.device | None = None) -> Tensor:
     """Samples of zeros, [count, *shape]: black images, or texts of padding as int64."""
     dtype = torch.int64 if isinstance(shape, TextShape) else torch.float32
     return torch.zeros(count, *shape, dtype=dtype, device=device)

@@ -7,9 +7,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.models.attention import AttentionBlock, check_heads
 from rayfed_kd.models.base import Classifier, text_shape
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
@@ -17,7 +16,6 @@ from rayfed_kd.recipe.sample_shapes import Shape
 Width = Annotated[int, Field(ge=1, description="length of the embeddings, and of the features")]
 # Odd numbers near 2^32 over the golden ratio and over e, so that a pair and its reverse hash differently.
 FIRST, SECOND = 2654435761, 1580030169
-HIDDEN = -1e9  # a score that softmax makes 0, and no NaN where a text has padding alone
 
 
 class MeanEmbedding(nn.Module):
@@ -68,33 +66,6 @@ class Encoder(nn.Module):
         for block in self.blocks:
             hidden = block(hidden, there)
         return masked_mean(self.norm(hidden), there)
-
-
-class AttentionBlock(nn.Module):
-    """Self-attention, then a perceptron four times as wide; each normalises first and adds to its input.
-
-    Vaswani et al. 2017, arXiv 1706.03762; the norms where Xiong et al. 2020, arXiv 2002.04745, have them.
-    Attention is written out: every step then has a rule for training clients as one program.
-    """
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.asked, self.answered = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, hidden: Tensor, there: Tensor) -> Tensor:
-        """[batch, length, width]; `there`, [batch, length], says which places are no padding."""
-        batch, length, width = hidden.shape
-        parts = self.asked(self.norm1(hidden)).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        scores = query @ key.transpose(-2, -1) * (width // self.heads) ** -0.5
-        weights = torch.where(there[:, None, None], scores, HIDDEN).softmax(dim=-1)
-        mixed = (weights @ value).transpose(1, 2).reshape(batch, length, width)
-        hidden = hidden + self.answered(mixed)
-        narrow: Tensor = self.narrow(F.gelu(self.wide(self.norm2(hidden))))
-        return hidden + narrow
 
 
 def masked_mean(values: Tensor, there: Tensor) -> Tensor:
@@ -162,7 +133,6 @@ def text_transformer(
     Width 64, 2 layers, 16 tokens, a vocabulary of 512 and 4 classes: 134,148 parameters.
     """
     text = text_shape(shape, "text_transformer")
-    if width % heads:
-        raise RecipeError(f"{heads} is no divisor of width = {width}", path="model.heads")
+    check_heads(width, heads)
     encoder = Encoder(text[0], text.vocabulary, width, heads, layers)
     return Classifier(nn.Sequential(encoder), nn.Linear(width, classes), width)

@@ -70,8 +70,12 @@ def _builder(name: str) -> Callable[..., nn.Module]:
         """A model of torchvision's for these classes and channels."""
         if len(shape) != 3:
             raise RecipeError(f"torchvision:{name} takes images (channels, height, width), not {shape}")
-        auxiliary = {"aux_logits": False, "init_weights": True} if name in WITH_AUXILIARY else {}
-        module: nn.Module = _models().get_model(name, weights=None, num_classes=classes, **auxiliary)
+        further: dict[str, Any] = (
+            {"aux_logits": False, "init_weights": True} if name in WITH_AUXILIARY else {}
+        )
+        if name.startswith("vit_"):
+            further["image_size"] = shape[1]  # positions are learned for one size
+        module: nn.Module = _models().get_model(name, weights=None, num_classes=classes, **further)
         _take_channels(module, shape[0])
         if weights is not None:
             _load(module, weights, tried_head(module, shape, classes, f"torchvision:{name}"))

@@ -78,6 +78,8 @@ def as_chain(whole: nn.Module, shape: Shape) -> nn.Module:
         whole: with a linear layer at its end.
         shape: of one input.
     """
+    if next(whole.parameters()).is_meta:
+        return whole  # without numbers nothing can be compared
     *first, last = whole.children()
     ends = list(_units(last))
     if not first or not isinstance(ends[-1], nn.Linear):

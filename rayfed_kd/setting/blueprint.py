@@ -20,7 +20,8 @@ from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.protocol import Devices, Method
 from rayfed_kd.recipe.registry import find_modules, load_class, load_function, options_model
 from rayfed_kd.recipe.roles import DATA_SOURCE, MODEL_BUILDER, PARTITION_SCHEME
-from rayfed_kd.recipe.schema import Named, Recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
 from rayfed_kd.setting.message_codecs import Codecs, make_codecs
@@ -94,9 +95,9 @@ def read_names(recipe: Recipe) -> tuple[Timing, Codecs]:
     Returns: the schedule with the clock, and the codecs: what a run uses in other processes as it is here.
     Raises: RecipeError
     """
-    own = recipe.client_models.models if recipe.client_models else []
-    models = {"model": recipe.model}
-    models |= {f"client_models.models.{place}": model for place, model in enumerate(own)}
+    models, own = {"model": recipe.shared_model}, recipe.client_models
+    if own is not None:
+        models |= {own.path(place): model for place, model in enumerate(own.members)}
     functions = {
         path: load_function(model.name, CLASSIFIERS, MODEL_BUILDER, f"{path}.name", nn.Module)
         for path, model in models.items()

@@ -37,7 +37,8 @@ from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.sample_shapes import is_image, samples_called
-from rayfed_kd.recipe.schema import Named, Recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import check_attack
@@ -97,7 +98,8 @@ class Setting:
     @cached_property
     def _architectures(self) -> dict[str, tuple[Architecture, str]]:
         """Architecture name -> what it is, and where the recipe says so."""
-        model = Architecture("classifier", self.recipe.model.name, self.recipe.model.options)
+        shared = self.recipe.shared_model
+        model = Architecture("classifier", shared.name, shared.options)
         wanted = {"model": (model, "model")}
         for name, architecture in self.method.architectures().items():
             named = architecture
@@ -121,17 +123,21 @@ class Setting:
     def _own_models(self) -> dict[str, tuple[Architecture, str]]:
         """Clients' own architectures, by a name that says what they are: equal ones are one."""
         listed = self.recipe.client_models
+        if listed is None:
+            return {}
         architectures = {}
-        for place, model in enumerate(listed.models if listed else []):
+        for place, model in enumerate(listed.members):
             named = Architecture("classifier", model.name, model.options)
-            architectures[_own_name(model, self.recipe.model)] = (named, f"client_models.models.{place}")
+            architectures[_own_name(model, self.recipe.shared_model)] = (named, listed.path(place))
         architectures.pop("model", None)  # clients with the recipe's own model share its architecture
         return architectures
 
     def model_of(self, client: int) -> str:
         """The name of a client's architecture: "model", or one of `client_models`."""
         listed = self.recipe.client_models
-        return "model" if listed is None else _own_name(listed.models[listed.of(client)], self.recipe.model)
+        if listed is None:
+            return "model"
+        return _own_name(listed.members[listed.of(client)], self.recipe.shared_model)
 
     @cached_property
     def client_architectures(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from paths import ROOT
 
 from algorithms import METHODS
 
-SCRIPT = ROOT / "tests/tools/second_device_runs.py"
+SCRIPT = ROOT / "tests/helpers/second_device_runs.py"
 # FedFTG's ensemble of `torch.func.vmap` does not run on that device.
 NAMES = [name for name in METHODS if name != "fedftg"]
 OTHERS = ["attack", "buffered", "codecs", "adam", "scores"]

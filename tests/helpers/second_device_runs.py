@@ -1,7 +1,7 @@
 """Runs small recipes on the CPU and on a second device (tests/helpers/second_device.py), one JSON line each.
 
-    python tests/tools/second_device_runs.py                 # every method, and what else a run may have
-    python tests/tools/second_device_runs.py fedavg fedkf
+    python tests/helpers/second_device_runs.py                 # every method, and what else a run may have
+    python tests/helpers/second_device_runs.py fedavg fedkf
 
 A line has the case's name, and `fault`: empty if models and metrics have the CPU's bits. `copies` counts what
 was copied in a run, by direction and by the place that asked for it.
@@ -12,10 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2])]
 
 import torch
 from runs import Outcome
@@ -100,7 +97,7 @@ def main(names: list[str]) -> None:
         except Exception as error:
             wrong = f"{type(error).__name__}: {error}"
         copies = Counter(f"{copy.to} {copy.place}" for copy in COPIES)
-        print(json.dumps({"name": name, "fault": wrong, "copies": copies}), flush=True)
+        sys.stdout.write(json.dumps({"name": name, "fault": wrong, "copies": copies}) + "\n")
 
 
 if __name__ == "__main__":
