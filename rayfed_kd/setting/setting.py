@@ -216,6 +216,8 @@ class Setting:
 
     def _check_public(self) -> None:
         needs, public, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
+        if self.method.public_needed == "none":
+            return
         if needs != "none" and public is None:
             kind = "labelled public" if needs == "labels" else "public"
             raise RecipeError(
