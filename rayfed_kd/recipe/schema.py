@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     PrivateAttr,
     model_validator,
@@ -286,6 +287,44 @@ class PlacementRecipe(Strict):
     )
 
 
+class StageRecipe(Named):
+    """One codec of a chain: a name, or a name with its options."""
+
+    feedback: bool = Field(
+        False, description="whether what receivers did not get is added to the next time's"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, written: Any) -> Any:
+        return {"name": written} if isinstance(written, str) else written
+
+
+def _chain(written: Any) -> Any:
+    return written if isinstance(written, list) else [written]
+
+
+ChainRecipe = Annotated[list[StageRecipe], BeforeValidator(_chain), Field(min_length=1)]
+
+
+class CodecRecipe(Strict):
+    """How parts travel: for each direction and kind a codec, or a list of codecs one after another."""
+
+    up: dict[str, ChainRecipe] = Field({}, description="kind of part -> codecs of replies")
+    down: dict[str, ChainRecipe] = Field({}, description="kind of part -> codecs of messages")
+    buffers: Literal["exact", "coded"] = Field(
+        "exact", description="whether codecs with a loss leave BatchNorm's statistics as they are"
+    )
+
+    @property
+    def chains(self) -> dict[str, list[StageRecipe]]:
+        """Where in the recipe a chain stands, as `codec.up.weights` -> its codecs."""
+        directions = {"up": self.up, "down": self.down}
+        return {
+            f"codec.{way}.{kind}": chain for way, kinds in directions.items() for kind, chain in kinds.items()
+        }
+
+
 def _plain_title(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,59}", text):
         raise ValueError(f"{text!r}: expected a letter, then at most 59 letters, digits and _")
@@ -385,7 +424,7 @@ class Recipe(Strict):
     sampling: SamplingRecipe = SamplingRecipe(fraction=0.2)
     schedule: Named = Named(name="sync")
     clock: Named = Named(name="none")
-    codec: Named = Named(name="none")
+    codec: CodecRecipe = CodecRecipe()
     placement: PlacementRecipe = PlacementRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
     checkpoint: CheckpointRecipe = CheckpointRecipe()

@@ -78,6 +78,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("direction", _TEXT),
             ("kind", _TEXT),
             ("bytes", _INT),
+            ("raw_bytes", _INT),
             ("parts", _INT),
         ]
     ),

@@ -20,6 +20,7 @@ from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.setting.blueprint import make_method, read_names
+from rayfed_kd.setting.message_codecs import CODECS
 from rayfed_kd.setting.metrics import METRICS
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
@@ -96,6 +97,7 @@ def test_examples_are_of_things_that_exist():
         "schedule": SCHEDULES,
         "staleness": STALENESS_RULES,
         "clock": CLOCKS,
+        "codec": CODECS,
     }.items():
         assert set(EXAMPLES[kind]) == set(registered)
     assert set(EXAMPLES["method"]) <= set(METHODS)
@@ -144,6 +146,12 @@ def test_examples_of_schedules_and_clocks_are_taken():
         assert taken(word, CLOCK).schedule.options["staleness"]["name"] == name
     for name, word in EXAMPLES["clock"].items():
         assert taken(word).clock.name == name
+
+
+def test_examples_of_codecs_are_taken():
+    for name, word in EXAMPLES["codec"].items():
+        codecs = [codec for chain in taken(word).codec.chains.values() for codec in chain]
+        assert name in [codec.name for codec in codecs]
 
 
 def test_examples_of_generators_are_options_of_their_methods():

@@ -27,6 +27,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.reporting.page import write_report
 from rayfed_kd.reporting.pictures import Line, mean_line
+from rayfed_kd.reporting.run_sections import _command
 from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
@@ -205,6 +206,11 @@ def test_heading_names_method_paper_recipe_seed_status_and_versions(page):
     assert facts["recipe"] == "Table 2 of Atapour et al. 2024."
     assert (facts["seed"], facts["status"]) == ("7", "finished")
     assert facts["versions"] == "Python not noted, rayfed-kd 0.0.1, torch 9.9, numpy 8.8"
+
+
+def test_command_is_shown_as_one_types_it():
+    assert _command(["/home/me/venv/bin/rayfed-kd", "run", "a b"]) == "rayfed-kd run 'a b'"
+    assert _command([]) == ""
 
 
 def test_published_rows_are_those_of_the_headers_table_the_data_and_alpha(page):
@@ -485,9 +491,11 @@ def test_page_needs_the_name_of_one(tmp_path):
 
 
 OWN = {
-    section: {"name": "own_by_folder:Object"}
-    for section in ("method", "model", "data", "partition", "clock", "codec")
-} | {"schedule": {"name": "own_by_folder:Object", "staleness": {"name": "own_by_folder:Object"}}}
+    section: {"name": "own_by_folder:Object"} for section in ("method", "model", "data", "partition", "clock")
+} | {
+    "codec": {"up": {"weights": "own_by_folder:Object"}},
+    "schedule": {"name": "own_by_folder:Object", "staleness": {"name": "own_by_folder:Object"}},
+}
 
 
 @pytest.fixture
