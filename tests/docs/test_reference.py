@@ -154,6 +154,14 @@ def test_examples_of_codecs_are_taken():
         assert name in [codec.name for codec in codecs]
 
 
+def test_example_of_the_page_on_codecs_is_taken_and_its_table_is_of_all():
+    (shown,) = code_blocks(PAGES["guide/codecs.md"], "yaml")
+    codec = yaml.safe_load(shown)["codec"]
+    read_names(load_recipe({**yaml.safe_load(QUICKSTART.read_text()), "codec": codec}))
+    rows = re.findall(r"^\| `(\w+)`", PAGES["guide/codecs.md"], re.MULTILINE)
+    assert set(rows) == set(CODECS)
+
+
 def test_examples_of_generators_are_options_of_their_methods():
     for name, word in EXAMPLES["generator"].items():
         named = taken(word).method

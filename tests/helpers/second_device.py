@@ -18,7 +18,6 @@ made.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +48,7 @@ class Copy(NamedTuple):
 
 
 COPIES: list[Copy] = []
+CPUGenerator = torch.Generator
 
 
 class OnOther(torch.Tensor):
@@ -87,10 +87,17 @@ class OnOther(torch.Tensor):
         return self.cpu().tolist()
 
 
-class OtherGenerator(torch.Generator):
+class OtherGenerator(CPUGenerator):
     """The device's generator; it draws what the CPU's draws."""
 
     device = property(lambda self: torch.device(NAME))
+
+
+class _AnyGenerator(CPUGenerator):
+    """In the place of `torch.Generator`: a generator of the device that is named."""
+
+    def __new__(cls, device: Any = "cpu") -> torch.Generator:
+        return OtherGenerator() if _is_other(device) else CPUGenerator(device)
 
 
 class _Factories(TorchFunctionMode):
@@ -114,8 +121,7 @@ def install() -> None:
     _INSTALLED.append(library)  # it ends with its object
     _Factories().__enter__()
     torch.inference_mode = torch.no_grad
-    real: Callable[..., torch.Generator] = torch.Generator
-    torch.Generator = lambda device="cpu": OtherGenerator() if _is_other(device) else real(device)
+    torch.Generator = _AnyGenerator
 
 
 _INSTALLED: list[Any] = []
@@ -146,7 +152,9 @@ def _computed(operation: Any, args: Any, kwargs: Any) -> Any:
     result = operation(*raw_args, **raw_kwargs)
     # An operation in place gives the tensor that it got, not another one with the same numbers.
     known = {id(one.raw): one for one in inputs if isinstance(one, OnOther)}
-    return pytree.tree_map_only(torch.Tensor, lambda one: known.get(id(one)) or OnOther(one), result)
+    return pytree.tree_map_only(
+        torch.Tensor, lambda one: known[id(one)] if id(one) in known else OnOther(one), result
+    )
 
 
 def _copied(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
