@@ -127,8 +127,9 @@ def test_printed_value_stands_beside_the_row_that_the_study_links():
 
 def test_metric_that_several_papers_print_has_a_column_for_each():
     """FedAvg: 50.41 in KDIA's Table 2, 95.16 in DaFKD's Table 1 on MNIST, alpha 0.1; AMP is FedKF's alone."""
-    dafkd = {"paper": "dafkd", "table": "1", "where": {"dataset": "MNIST", "alpha": 0.1}}
-    fedkf = {"paper": "fedkf", "table": "V", "where": {"alpha": 0.1}, "metric": "AMP"}
+    mnist, emnist = ({"dataset": name, "alpha": 0.1} for name in ("MNIST", "EMNIST"))
+    dafkd = {"paper": "dafkd", "table": "1", "where": mnist}
+    fedkf = {"paper": "fedkf", "table": "V", "where": emnist, "metric": "AMP"}
     runs = [{"label": "A", "published": "FedAvg"}, {"label": "B", "published": "FedProx"}]
     comparison = compared(runs=runs, published=[KDIA, dafkd, fedkf])
     assert header(comparison)[-3:] == [
