@@ -35,6 +35,7 @@ METHODS = {
     "fedproto": "algorithms.fedproto:FedProto",
     "fedtgp": "algorithms.fedtgp:FedTGP",
     "fedgh": "algorithms.fedgh:FedGH",
+    "fedktl": "algorithms.fedktl:FedKTL",
     "fd": "algorithms.fd:FD",
     "fml": "algorithms.fml:FML",
     "fedkd": "algorithms.fedkd:FedKD",

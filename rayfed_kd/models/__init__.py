@@ -29,4 +29,5 @@ GENERATORS = {
 
 HEADS = {
     "linear": "rayfed_kd.models.base:linear",
+    "transformer": "rayfed_kd.models.base:transformer",
 }

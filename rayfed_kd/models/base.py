@@ -211,6 +211,22 @@ def linear(shape: Shape, classes: int) -> nn.Linear:
     return nn.Linear(shape[0], classes)
 
 
+@model_builder
+def transformer(shape: Shape, classes: int, *, outputs: int) -> nn.Sequential:
+    """Make FedKTL's map from a classifier's outputs to a generator's latents.
+
+    Zhang et al. 2024, arXiv 2403.15760.
+
+    Args:
+        shape: of one sample's features, which it does not take.
+        classes: number of inputs.
+        outputs: length of a latent.
+    """
+    return nn.Sequential(
+        nn.Linear(classes, classes), nn.BatchNorm1d(classes), nn.ReLU(), nn.Linear(classes, outputs)
+    )
+
+
 class Shortcut(nn.Conv2d):
     """A strided 1x1 convolution: every stride-th pixel, then a dense 1x1 convolution.
 

@@ -22,6 +22,7 @@ Kind = Literal[
     "logits",
     "features",
     "prototypes",
+    "images",
     "labels",
     "ids",
     "counts",

@@ -15,6 +15,8 @@ def check_public(recipe: Recipe, method: Method[Any, Any]) -> None:
     Raises: RecipeError
     """
     needs, public, name = method.public, recipe.partition.public, recipe.method.name
+    if method.public_needed == "none":
+        return
     if needs != "none" and public is None:
         kind = "labelled public" if needs == "labels" else "public"
         raise RecipeError(

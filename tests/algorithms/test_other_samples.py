@@ -14,6 +14,8 @@ IMAGES = {
     "dafkd": "images",
     "fedftg": "images",
     "fedcog": "images",
+    "dense": "images",
+    "coboosting": "images",
     "kdia": "feature maps of images",
 }
 TEXT = {"name": "synthetic_text", "samples": 120, "vocabulary": 64, "length": 8}

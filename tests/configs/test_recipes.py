@@ -36,6 +36,7 @@ FEW_STEPS = {
     "kdia": ["method.generator.epochs=1", "method.generator.batches=2"],
     "feddf": ["method.steps=2"],
     "fedftg": ["method.iterations=1", "method.batch_size=4"],
+    "fedktl": ["method.generator.epochs=1"],
     "dense": ["method.epochs=1", "method.generator_steps=1", "method.images=4"],
     "coboosting": ["method.epochs=2", "method.generator_steps=1", "method.images=4"],
     "dafkd": ["method.distill_batches=2"],

@@ -55,6 +55,10 @@ OPTIONS = {
     "fedrep": {"head_epochs": 1},
     "fedrep_plus": {"head_epochs": 1, "z0": 1},
     "fedtgp": {"server_epochs": 2},
+    "fedktl": {
+        "generator": {"width": 4, "latent": 8, "epochs": 1},
+        "server_epochs": 2,
+    },
     "fd": {"means": "after"},  # in groups; `training` counts what a loop of its own sees
     "fedmd": {"public_samples": 50},
     "cronus": {"public_samples": 50},

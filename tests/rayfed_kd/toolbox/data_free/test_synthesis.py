@@ -22,6 +22,7 @@ RECIPE = {
 
 @pytest.fixture
 def ctx():
+    torch.set_num_threads(1)
     return server_context(prepare(RECIPE).setting)
 
 
