@@ -4,7 +4,7 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install lint fast test slow test-all docs benchmark clean
+.PHONY: quickstart install lint fast test slow test-all docs leaderboard benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -46,6 +46,11 @@ docs: $(VENV)/installed-docs
 $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[docs]'
 	touch $@
+
+# Every method in one setting, and the page and pictures made of it; hours, but finished runs are not run again.
+leaderboard: $(VENV)/installed
+	$(BIN)/rayfed-kd compare leaderboard
+	$(BIN)/python docs/hooks/measured.py runs
 
 benchmark: $(VENV)/installed
 	$(BIN)/python tests/benchmarks/round.py

@@ -24,6 +24,7 @@ from cluster.engine.calls import (
     NO_STATE,
     EvaluationCall,
     EvaluationResult,
+    KeptState,
     PersonalCall,
     PersonalResult,
     SharedPart,
@@ -45,8 +46,8 @@ from rayfed_kd.protocol import (
     to_array,
     to_tensor,
 )
-from rayfed_kd.protocol.message_codec import Wire
 from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
+from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.setting.setting import Setting
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.
@@ -63,15 +64,21 @@ class Host:
         host: this host's number, from 0, for the tables; no result depends on it.
         device: where it computes.
         keep_states: number of clients whose latest states it keeps, so that these need not travel.
+        node: the machine's name for the tables; None: as the machine calls itself.
     """
 
     def __init__(
-        self, setting: Setting, host: int = 0, device: torch.device | str = "cpu", keep_states: int = 1
+        self,
+        setting: Setting,
+        host: int = 0,
+        device: torch.device | str = "cpu",
+        keep_states: int = 1,
+        node: str | None = None,
     ) -> None:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._module_pool = setting.module_pool(device)
         self._data = setting.device_data(device)
-        self._down, self._up = setting.wire("down"), setting.wire("up")
+        self._down, self._up = setting.wires["down"], setting.wires["up"]
         self._uncoded = Wire(setting.method.up, "up")
         # Client -> number of the dispatch that made its state, and the state; the least recent goes first.
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
@@ -80,7 +87,7 @@ class Host:
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
         self._pools: dict[str, Tensor] = {}
         self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
-        self._process, self._node = psutil.Process(), platform.node()
+        self._process, self._node = psutil.Process(), node or platform.node()
 
     def step(self, call: StepCall, ctx: ClientContext | None = None) -> HostResult:
         """Run a client's step: from the message's wire form to that of the reply.
@@ -98,12 +105,10 @@ class Host:
             # A broadcast is copied to the device once per round, not once per client. Steps share these
             # tensors, because a step may not change its message in place. Handles are compared, not arrays.
             if self._message[0] != call.message:
-                arrays = call.message.resolve()
-                if self._down.codec is not None:
-                    arrays = self._down.decoded(arrays)
+                arrays = self._down.decoded(call.message.resolve())
                 self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
             message = Message.of(self._message[1], call.metadata)
-            state = self._state(call.state, call.state_version, ctx)
+            state, memory = self._kept_state(call.state, call.state_version, ctx)
             state, reply = checked_outcome(
                 call, getattr(self._setting.method, call.step)(state, message, ctx)
             )
@@ -118,21 +123,25 @@ class Host:
                 self._module_pool.take_back()
         seconds, (rss_mb, gpu_mb) = time.perf_counter() - started, self._memory()
         # An observation is no traffic of the deployment, so no codec changes its reply.
-        parts, sizes = (self._uncoded if call.observing else self._up).encoded(arrays)
+        wire = self._uncoded if call.observing else self._up
+        received = partial(self._received, message)
+        sent = wire.encoded(arrays, Sending(("client", *call.facts.scope), received, memory))
+        kept = KeptState(state, sent.memory) if self._up.remembers else state
         facts = StepFacts(
             metadata=reply.metadata,
-            sizes=sizes,
-            non_finite=non_finite_parts(arrays, parts),
-            logged=ctx.logged(),
+            sizes=sent.sizes,
+            non_finite=non_finite_parts(arrays, sent.wire),
+            logged=ctx.logged() | {name: (number, 1) for name, number in sent.logged.items()},
             samples=ctx.samples_drawn,
             host=self._host,
             node=self._node,
             seconds=seconds,
-            keeps_state=state is not None,
+            keeps_state=kept is not None,
+            refused=sent.refused,
             rss_mb=rss_mb,
             gpu_mb=gpu_mb,
         )
-        return facts, parts, self._packed(call, state)
+        return facts, sent.wire, self._packed(call, kept)
 
     def steps(
         self, calls: Sequence[StepCall]
@@ -155,6 +164,11 @@ class Host:
         reasons = [outcome.alone for outcome in outcomes]
         shared = [replace(one, seconds=seconds, alone=why) for one, why in zip(facts, reasons, strict=True)]
         return shared, list(parts), list(states)
+
+    @staticmethod
+    def _received(message: Message, name: str) -> Array | None:
+        """A part of the message as codecs see it: on the CPU, as the server decodes it."""
+        return to_array(message.parts[name]) if name in message.parts else None
 
     def _packed(self, call: StepCall, state: Any) -> Mapping[str, Any]:
         """A client's new state as it travels; this host keeps it, too, unless the step was an observation."""
@@ -219,7 +233,7 @@ class Host:
         # Participations count from 1, so participation 0 shares no random stream with a client's steps. A
         # client without a state gets the one that its first step, of participation 1, will start from.
         ctx, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
-        return self._state(call.state, call.state_version, first), ctx
+        return self._kept_state(call.state, call.state_version, first).state, ctx
 
     def _completed(self, call: PersonalCall, part: SharedPart) -> Callable[[Tensor], Tensor]:
         """A client's first layers followed by the server's part."""
@@ -259,15 +273,15 @@ class Host:
         share = ClientData(indices, setting.recipe.data.augment, setting.local_in(facts.round), model)
         return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
 
-    def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:
-        """The client's state of version `wanted`: initialised, kept on this host, or fetched."""
+    def _kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
+        """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""
         if handle is None:
-            return self._setting.method.init_client(ctx)
+            return KeptState(self._setting.method.init_client(ctx), {})
         # Versions are compared, as the client may have run elsewhere since, or a lost host's step again.
-        version, state = self._kept.get(ctx.client, (-1, None))
-        if version == wanted:
-            return state
-        return unpack(handle.resolve()["state"], self._device)
+        version, kept = self._kept.get(ctx.client, (-1, None))
+        if version != wanted:
+            kept = unpack(handle.resolve()["state"], self._device)
+        return kept if isinstance(kept, KeptState) else KeptState(kept, {})
 
     def _memory(self) -> tuple[float, float]:
         # Reserved, not allocated: torch keeps what it freed, and no other process can have it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     return torch.device("cuda", 0)
 
 
+def machine_name() -> str:
+    """This machine's name and Ray's address of it: containers and cloned machines may share a name."""
+    return f"{platform.node()} ({ray.util.get_node_ip_address()})"  # type: ignore[no-untyped-call]
+
+
 class ClientActor:
     """A process that runs clients' steps. It has the modules, and the states of the clients it ran last.
 
@@ -92,7 +98,7 @@ class ClientActor:
         recipe = setting.recipe
         num_gpus = plan.resources(host).num_gpus
         device = assigned_device(num_gpus, recipe.placement.threads, recipe.deterministic)
-        self._built = Host(setting, host, device, plan.keep_states)
+        self._built = Host(setting, host, device, plan.keep_states, machine_name())
         gc.collect()
         gc.freeze()  # these objects live on; scanning them in each collection takes as long as a small step
 

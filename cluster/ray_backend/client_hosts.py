@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -14,7 +14,9 @@ from cluster.ray_backend.patience import FIRST_S, LOOK_S, MULTIPLE
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
 
-POLL_S, RESTART_S = 0.5, 300.0  # interval of tries to build a host, and sum of their pauses until it is gone
+# Seconds between two tries to build a host that has no room, until the user is told, and until its clients'
+# steps are given up if no other host may run them. It is tried further all the same: a machine may come back.
+POLL_S, NOTICE_S, RESTART_S = 0.5, 15.0, 300.0
 ANSWER_S, SILENCES = 1200.0, 2  # how long a process may take to be built again, and how often none may do it
 
 
@@ -25,6 +27,7 @@ class ClientHosts:
         actors: the actors' handles, not built yet.
         blueprint: a reference to the blueprint that they are built from.
         plan: which client may run on which host. Shared models are evaluated on any host.
+        tell: called with a line when a host waits for room, and when it has found some.
 
     Attributes:
         actors: the actors' handles.
@@ -32,11 +35,17 @@ class ClientHosts:
         load: number of calls that each host has.
         building: hosts that are not built: new ones, lost ones until they are built again, and those that
             are gone. No job is sent to them.
-        gone: host -> why it will never be built.
+        gone: host -> why it cannot be built: nobody waits for it any longer.
     """
 
-    def __init__(self, actors: Sequence[Any], blueprint: Any, plan: Plan) -> None:
-        self.actors, self.pinned = list(actors), plan.pinned
+    def __init__(
+        self,
+        actors: Sequence[Any],
+        blueprint: Any,
+        plan: Plan,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.actors, self.pinned, self._tell = list(actors), plan.pinned, tell
         self.load = [0] * len(actors)
         self._blueprint, self._plan = blueprint, plan
         self._every = tuple(range(len(actors)))
@@ -71,8 +80,10 @@ class ClientHosts:
         host = min(built, key=self.load.__getitem__) if built else None
         return host if host is not None and self.load[host] < depth else None
 
-    async def build(self, host: int, lost: str) -> None:
+    async def build(self, host: int, lost: str, waits: Callable[[], None] = lambda: None) -> None:
         """Build a new or restarted host as soon as it answers. Until then no other call is sent to it.
+
+        One that finds no room for RESTART_S is gone, and comes back when there is room.
 
         A process that gives no answer is killed, and its successor built; after SILENCES the host is gone.
         A restarted one may take ANSWER_S. A new one may take MULTIPLE times as long as the longest that was
@@ -81,14 +92,18 @@ class ClientHosts:
         Args:
             host: the host's number.
             lost: why it was lost, for the message if it never answers.
+            waits: called when the host is gone for now.
         """
-        silences = 0
-        for _ in range(int(RESTART_S / POLL_S)):
+        silences, paused_s = 0, 0.0
+        while True:
             try:
                 built = self.actors[host].build.remote(self._blueprint, host, self._plan)
                 await self._answer(host, asyncio.wrap_future(built.future()))
                 self.building.discard(host)
                 self._new.discard(host)
+                self.gone.pop(host, None)
+                if paused_s >= NOTICE_S:
+                    self._tell(f"host {host} has found room; {self._at_work()}")
                 return
             except TimeoutError as error:
                 # Taken for lost by its callers, the process may live on, and hang in the call that it had.
@@ -98,6 +113,13 @@ class ClientHosts:
                     break
             except ray.exceptions.ActorUnavailableError:  # it is starting, or no machine has room for it now
                 await asyncio.sleep(POLL_S)
+                paused_s += POLL_S
+                if paused_s == NOTICE_S:
+                    self._tell(f"host {host} waits for room on a machine; {self._at_work()}")
+                if paused_s == RESTART_S:
+                    self._new.discard(host)
+                    self.gone[host] = f"{lost} and found no room for {RESTART_S:g} s"
+                    waits()
             except LOST as error:
                 lost = cause_of_loss(error)
                 break
@@ -107,6 +129,9 @@ class ClientHosts:
         # It stays in `building`, so that no job is sent to it.
         self._new.discard(host)
         self.gone[host] = lost
+
+    def _at_work(self) -> str:
+        return f"{len(self) - len(self.building)} of {len(self)} hosts are at work"
 
     async def _answer(self, host: int, answer: asyncio.Future[Any]) -> None:
         """Wait until a build has ended. Raises: what it raised; TimeoutError if it takes too long."""

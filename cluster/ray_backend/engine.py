@@ -78,7 +78,7 @@ class RayEngine:
     ) -> None:
         self._faults, self._tell, self._loop = faults, tell, loop
         self._max_inflight, self._on_load = max_inflight or math.inf, on_load
-        self._clients, self._pace = ClientHosts(actors, blueprint, plan), Pace(sizes)
+        self._clients, self._pace = ClientHosts(actors, blueprint, plan, tell), Pace(sizes)
         self._patience = Patience(faults.step_timeout_s, loop, len(actors))
         self._sizes = sizes
         # Filled by other threads, emptied by the event loop; a deque's append and popleft are thread-safe.
@@ -275,7 +275,7 @@ class RayEngine:
             self._end(job, RunError(text))
 
     async def _build(self, host: int, lost: str) -> None:
-        await self._clients.build(host, lost)
+        await self._clients.build(host, lost, self._pump)
         self._pump()
 
     def _refuse_hopeless(self) -> None:

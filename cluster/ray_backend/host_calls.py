@@ -79,6 +79,8 @@ def cause_of_loss(error: Exception) -> str:
         return f"was killed when its machine ran out of memory: {error}"
     if isinstance(error, ray.exceptions.ObjectLostError):
         return f"needed data that was lost with a machine: {error}"
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return "cannot be reached: its process, its machine or the connection was lost"
     # Ray has no error type of its own for a lost machine; it says so only in the message's text.
     if "node" in str(error).lower() and "died" in str(error).lower():
         return f"lost its machine: {error}"

@@ -11,7 +11,7 @@ from cluster.server.event_queue import EventQueue
 from cluster.server.grouping import Grouping
 from cluster.server.traffic import Counters
 from rayfed_kd.protocol import Schedule, UpdateRule
-from rayfed_kd.protocol.message_codec import Wire
+from rayfed_kd.protocol.wire import Wire
 from rayfed_kd.setting.setting import Setting
 
 if TYPE_CHECKING:

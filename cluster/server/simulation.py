@@ -161,8 +161,8 @@ class Simulation:
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),
             grouping=self.grouping or Grouping(setting, self.engine),
-            down=setting.wire("down"),
-            up=setting.wire("up"),
+            down=setting.wires["down"],
+            up=setting.wires["up"],
             poisoning=None if setting.recipe.attack is None else self._poisoning(),
         )
         return start

@@ -1,11 +1,14 @@
-"""Writes the tables of finished studies into docs/results.md, so that nobody types them.
+"""Writes the tables of finished studies into the pages of docs/, so that nobody types them.
 
     python docs/hooks/measured.py RUNS
 
-RUNS is the folder with the studies' folders, as `runs`. Each block of the page between
+RUNS is the folder with the studies' folders, as `runs`. Each block of a page between
 `<!-- measured: STUDY/TABLE -->` and `<!-- end -->` becomes what `compare` wrote to
 RUNS/STUDY/TABLE/comparison.md; a block whose study is not there stays as it is. Sentences between the blocks
 are written by hand.
+
+If the leaderboard's study is there, each method's rows are drawn beside its baseline's, as
+docs/images/methods/METHOD.png for the method's page.
 """
 
 from __future__ import annotations
@@ -13,9 +16,21 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "results.md"
+from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.planning import PlannedRun, plan_runs
+from rayfed_kd.comparison.studies import Study
+from rayfed_kd.comparison.study_selection import select_studies
+from rayfed_kd.comparison.writers.pictures import curves_picture
+from rayfed_kd.errors import RunError
+from rayfed_kd.recipe.loading import load_recipe
+
+DOCS = Path(__file__).parents[1]
+PAGES = (DOCS / "results.md", DOCS / "leaderboard.md")
+LEADERBOARD = "leaderboard"  # its study's name, and its folder below RUNS
 BLOCK = re.compile(r"(<!-- measured: (?P<study>\S+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
 CLAIMS = "Claims:"  # the paragraph before the table of verdicts
 WIDTH = 100  # a line of Markdown outside tables
@@ -50,5 +65,43 @@ def wrapped(markdown: str) -> str:
     return "\n" + "\n\n".join(paragraphs) + "\n\n"
 
 
+def labels_by_method(study: Study) -> Mapping[str, Sequence[str]]:
+    """Method -> labels of the study's rows that run it."""
+    labels = defaultdict[str, list[str]](list)
+    for run in plan_runs(study.model_copy(update={"seeds": study.seeds[:1]})):
+        labels[load_recipe(run.source, run.overrides).method.name].append(run.label)
+    return labels
+
+
+def draw_methods(study: str, runs: Path, to: Path) -> None:
+    """Draw the headline by round, a picture for each method.
+
+    Args:
+        study: the study's file or name.
+        runs: the folder with the study's folder; rows that have not run with every seed are left out.
+        to: where METHOD.png goes.
+    """
+    (whole,) = select_studies([study], folder=str(runs / LEADERBOARD))
+    baseline = whole.baseline or whole.labels[0]
+    to.mkdir(parents=True, exist_ok=True)
+    for method, labels in labels_by_method(whole).items():
+        only = list(dict.fromkeys([*labels, baseline]))
+        (table,) = select_studies([study], folder=str(runs / LEADERBOARD), only=only)
+        if all(run.done for run in plan_runs(table)):
+            comparison = compare(table, run=_refuse)
+            # Few dots an inch: a page shows it this large, and there is one for each method.
+            curves_picture(comparison, comparison.headline()).savefig(
+                to / f"{method}.png", dpi=80, format="png"
+            )
+
+
+def _refuse(missing: Sequence[PlannedRun]) -> None:
+    raise RunError(f"{missing[0].name} has not run")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf8"), Path(sys.argv[1])), encoding="utf8")
+    folder = Path(sys.argv[1])
+    for path in PAGES:
+        path.write_text(with_tables(path.read_text(encoding="utf8"), folder), encoding="utf8")
+    if (folder / LEADERBOARD).is_dir():
+        draw_methods(LEADERBOARD, folder, DOCS / "images/methods")

@@ -31,7 +31,8 @@ from rayfed_kd.recipe.shipped import last_part, purpose, shipped_files
 
 FOLDER = "methods/"
 PUBLISHED = ROOT / "rayfed_kd/comparison/published"
-MEASURED = ("results.md", "tables.md")  # pages of docs/ with tables of real runs
+# Pages of docs/ with tables of real runs -> what a reader must know of all tables on the page.
+MEASURED = {"results.md": "", "leaderboard.md": "", "tables.md": " (version 0.1, two seeds, no intervals)"}
 # The tables in which a paper compares methods by their accuracy.
 MAIN_TABLES = {
     "fedkf": ("V", "VI", "VII"),
@@ -179,7 +180,7 @@ def measured(name: str, meta: Meta) -> str:
     """The curve of a real run, if there is one, and the method's rows in the tables of `MEASURED`."""
     picture = Path("images/methods") / f"{name}.png"
     parts = [f"![Accuracy of {name} by round](../{picture})"] if (ROOT / "docs" / picture).is_file() else []
-    for page in MEASURED:
+    for page, caveat in MEASURED.items():
         heading, table = "", list[str]()
         for line in [*(ROOT / "docs" / page).read_text("utf8").splitlines(), ""]:
             if line.startswith("#"):
@@ -190,7 +191,7 @@ def measured(name: str, meta: Meta) -> str:
                 chosen = _rows_of(table, meta["systems"])
                 if chosen:
                     link = f"[{heading}](../{page}#{_anchor(heading)})"
-                    parts.append("\n".join([f"{link}:", "", *table[:2], *chosen]))
+                    parts.append("\n".join([f"{link}{caveat}:", "", *table[:2], *chosen]))
                 table = []
     return "\n\n".join(parts)
 

@@ -28,6 +28,7 @@ MOST_SEEDS = 10_000  # each is a run of every row
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Run the seeds 1 to N. Default: the study's, else 1."
 )
+@click.option("--seed", "own_seeds", type=int, multiple=True, metavar="N", help="Run this seed; repeatable.")
 @click.option(
     "--add-seeds",
     type=click.IntRange(0, MOST_SEEDS),
@@ -80,12 +81,17 @@ def compare(
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
         raise RecipeError(f"{wrong}: expected {QUICK}, or nothing")
     sources = [word for word in configs if "=" not in word]
+    if own_seeds := selection.pop("own_seeds"):
+        if selection["seeds"] is not None:
+            raise RecipeError("--seeds and --seed: expected one of them")
+        selection["seeds"] = own_seeds
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
+    if only_estimated:
+        check_studies(studies)
+        _show_estimates(studies)
+        return
     with interruptions.resumed_by("the same compare command again"):
         check_studies(studies)
-        if only_estimated:
-            _show_estimates(studies)
-            return
         folders = []
         for study in studies:
             with shown_work("runs") as console, interruptions.calling(console.stopping):

@@ -71,7 +71,7 @@ def compare(
     study: str | Path | Mapping[str, Any] | Sequence[str | Path],
     overrides: Overrides = (),
     *,
-    seeds: int | None = None,
+    seeds: int | Sequence[int] | None = None,
     folder: str | Path | None = None,
     quick: bool = False,
     tables: Sequence[str] = (),
@@ -90,7 +90,7 @@ def compare(
         study: a study's file, or its name; a study as nested mappings, with the key `runs`; several recipes'
             files or names; or label -> recipe, each a file, a name or nested mappings.
         overrides, keys: changes to every row, as in `run`.
-        seeds: use the seeds 1 to this number; None: the study's, else 1.
+        seeds: use these seeds, or the seeds 1 to this number; None: the study's, else 1.
         add_seeds: run so many seeds more than the study's and those that were added before.
         folder: where runs and tables go; None: the study's.
         quick: take the study's quick version.

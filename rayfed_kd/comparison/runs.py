@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RunError
+from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import make_ready, prepare
 from rayfed_kd.experiment.result import Event, OnEvent, Result, Tell
 from rayfed_kd.experiment.running import run_prepared_here, run_prepared_on_ray
@@ -62,7 +63,7 @@ def run_each(
         for run in planned:
             _run_planned(run, tell, work, run_prepared_here)
         return
-    work.phase = "starting Ray"
+    work.phase = OnRay(address).awaited
     from cluster.ray_backend.session import RaySession, run_together
 
     def run_on_ray(run: PlannedRun, share: int, stop: threading.Event) -> None:

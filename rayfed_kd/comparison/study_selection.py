@@ -25,7 +25,7 @@ def select_studies(
     sources: Sources,
     overrides: Sequence[str] = (),
     *,
-    seeds: int | None = None,
+    seeds: int | Sequence[int] | None = None,
     add_seeds: int | None = None,
     folder: str | None = None,
     quick: bool = False,
@@ -39,7 +39,7 @@ def select_studies(
         sources: one study, or recipes, each of which becomes a row: files, or names of `rayfed-kd recipes`.
             In Python also a study as nested mappings, or label -> recipe.
         overrides, only, without: as `change_study` takes them; a table without a row is left out.
-        seeds: the seeds 1 to this number, in place of the study's.
+        seeds: these seeds, or the seeds 1 to this number, in place of the study's.
         add_seeds: so many seeds more than the study's and those that were added before.
         folder: where runs and tables go, in place of the study's.
         quick: take the study's quick version.
@@ -50,12 +50,15 @@ def select_studies(
     """
     if seeds is not None and add_seeds is not None:
         raise RecipeError("--seeds and --add-seeds: expected one of them")
+    numbers = list(range(1, seeds + 1)) if isinstance(seeds, int) else seeds
+    if numbers is not None and (len(set(numbers)) != len(numbers) or min(numbers, default=-1) < 0):
+        raise RecipeError(f"seeds {list(numbers)}: expected one or more, each once, and none below 0")
     if not sources:
         raise RecipeError("compare: expected a study file or at least one recipe beside the changes")
     if isinstance(sources, Mapping) and "runs" in sources:
         study = validate(Study, plain_value(sources))
     elif isinstance(sources, Mapping):
-        study = _study_of_recipes(_labelled(sources), seeds or 1)
+        study = _study_of_recipes(_labelled(sources), [1] if numbers is None else numbers)
     elif len(sources) == 1 and _is_study(sources[0]):
         study = read_study(sources[0])
     else:
@@ -63,7 +66,9 @@ def select_studies(
             raise RecipeError(
                 f"compare: {twice[0]} is named twice; expected each recipe once. --seeds repeats all"
             )
-        study = _study_of_recipes({_label(source, sources): source for source in sources}, seeds or 1)
+        study = _study_of_recipes(
+            {_label(source, sources): source for source in sources}, [1] if numbers is None else numbers
+        )
     with naming(study.source or None):
         if quick:
             split_into_tables(study)  # a name that is wrong in a table which is left out is wrong, too
@@ -73,7 +78,6 @@ def select_studies(
         check_names("--only", only, study.labels)
         check_names("--without", without, study.labels)
         parts = split_into_tables(with_tables(study, tables))
-        numbers = None if seeds is None else range(1, seeds + 1)
         selected = _changed(parts, overrides, numbers, only, without)
         if not selected:
             raise RecipeError("--only and --without leave no row; expected at least one")
@@ -115,11 +119,11 @@ def _changed(
     return [table for table in changed if table.runs]
 
 
-def _study_of_recipes(recipes: Mapping[str, RecipeSource], seeds: int) -> Study:
+def _study_of_recipes(recipes: Mapping[str, RecipeSource], seeds: Sequence[int]) -> Study:
     content = {
         "runs": [{"label": label, "base": plain_value(recipe)} for label, recipe in recipes.items()],
         "folder": f"runs/compare-{file_name('-'.join(recipes))}",
-        "seeds": list(range(1, seeds + 1)),
+        "seeds": list(seeds),
     }
     return validate(Study, content)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from rayfed_kd.errors import naming
+from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.experiment.engines import InProcess
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import Result, Tell
@@ -69,10 +69,11 @@ def estimate(
     """Estimate how long a recipe takes on this machine, in this process.
 
     Two runs of two rounds measure the second round with one local epoch of about two and four batches for an
-    average client. What grows with the clients' samples is continued along the line through both, to all
-    samples and epochs; what does not, such as a server that trains a generator for a given number of batches,
-    is measured as it is. So an estimate takes four rounds of the server's own work, and is wrong for methods
-    whose rounds change much after the second, as FedCOG's do when it begins to generate images.
+    average client, or with all epochs if the method needs more than one. What grows with the clients' samples
+    is continued along the line through both, to all samples and epochs; what does not, such as a server that
+    trains a generator for a given number of batches, is measured as it is. So an estimate takes four rounds
+    of the server's own work, and is wrong for methods whose rounds change much after the second, as FedCOG's
+    do when it begins to generate images.
 
     Args:
         recipe, overrides, keys: as in `run`.
@@ -87,16 +88,16 @@ def estimate(
         resolved = load_recipe(recipe, lines)
         mean_size = float(make_ready(resolved).setting.partition.sizes.mean())
         fractions = _fractions(resolved, mean_size)
-        measured = [
-            _measure(recipe, lines, fraction, min(1, resolved.local.epochs), tell) for fraction in fractions
-        ]
+        epochs = _measured_epochs(recipe, lines, resolved)
+        measured = [_measure(recipe, lines, fraction, epochs, tell) for fraction in fractions]
     whole = measured[-1].clients * mean_size
-    epochs = max(1, resolved.local.epochs)  # those of the clients; one was measured
+    # How many times what was measured the clients' steps are.
+    times = resolved.local.epochs // epochs if epochs else 1
 
-    def continued(name: str, epochs: int = 1) -> float:
-        return _continued([(one.samples, getattr(one, name)) for one in measured], whole, epochs)
+    def continued(name: str, times: int = 1) -> float:
+        return _continued([(one.samples, getattr(one, name)) for one in measured], whole, times)
 
-    clients_s = continued("clients_s", epochs)
+    clients_s = continued("clients_s", times)
     server_s, evaluation_s = continued("server_s"), continued("evaluation_s")
     evaluations = ceil(resolved.rounds / resolved.evaluation.every)
     return Estimate(clients_s, server_s, evaluation_s, resolved.rounds, evaluations, tuple(fractions))
@@ -118,6 +119,16 @@ def _fractions(recipe: Recipe, mean_size: float) -> list[float]:
     shares = [min(1.0, batches * recipe.local.batch_size / mean_size) for batches in FEW_BATCHES]
     whole = recipe.data.fraction
     return [whole] if shares[0] == 1.0 else [share * whole for share in shares]
+
+
+def _measured_epochs(recipe: RecipeSource, lines: Sequence[str], resolved: Recipe) -> int:
+    """Local epochs to measure: one, or all of a method that needs more, as FedRep's epochs of the head."""
+    few = min(1, resolved.local.epochs)
+    try:
+        make_ready(load_recipe(recipe, [*lines, f"local.epochs={few}"]))
+    except RecipeError:  # the recipe itself can be run
+        return resolved.local.epochs
+    return few
 
 
 def _measure(
@@ -148,14 +159,14 @@ def _last_round(prepared: Prepared, result: Result) -> _Measured:
     return _Measured(number, samples, last["client_s"], last["server_s"], last["evaluate_s"])
 
 
-def _continued(points: Sequence[tuple[float, float]], x: float, epochs: int = 1) -> float:
-    """The line through two points of one epoch, at `x` samples and so many epochs; see the tests.
+def _continued(points: Sequence[tuple[float, float]], x: float, times: int = 1) -> float:
+    """The line through two points, at so many times `x` samples; see the tests.
 
-    It never falls, as more data takes no less time. One point alone is all samples' own, and each epoch of
-    them takes as long.
+    It never falls, as more data takes no less time. One point alone is all samples' own, and each time takes
+    as long.
     """
     (x1, y1), (x2, y2) = points[0], points[-1]
     if x2 <= x1:
-        return y2 * epochs
+        return y2 * times
     slope = max(0.0, (y2 - y1) / (x2 - x1))
-    return y2 + slope * (x * epochs - x2)
+    return y2 + slope * (x * times - x2)

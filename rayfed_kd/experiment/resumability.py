@@ -65,6 +65,29 @@ def last_checkpoint(folder: Path) -> int | None:
     return max((int(note.stem.removeprefix("round-")) for note in notes), default=None)
 
 
+def check_unused(folder: Path) -> None:
+    """Check that a new run may begin in a folder.
+
+    Args:
+        folder: it need not exist.
+
+    Raises:
+        RecipeError: it holds a run, or what is left of one.
+    """
+    from rayfed_kd.results.schemas import CONFIG
+
+    if (folder / CONFIG).exists():
+        raise RecipeError(
+            f"results.folder: {folder} holds a run already; `rayfed-kd resume {shlex.quote(str(folder))}` "
+            "goes on with it. Give another folder for a new run"
+        )
+    if remains := [name for name in ("checkpoints", "tables") if (folder / name).exists()]:
+        raise RecipeError(
+            f"results.folder: {folder} has {' and '.join(remains)} of a run, but no {CONFIG}; "
+            "give another folder"
+        )
+
+
 def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell) -> None:
     """Check that the run in a folder is this setting's, and that it has a checkpoint or nothing to lose.
 

@@ -20,7 +20,8 @@ from rayfed_kd.experiment.progress import listeners
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
-from rayfed_kd.recipe.schema import Named, Recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.strict import Named
 
 if TYPE_CHECKING:
     from cluster.ray_backend.machines import Surveyed
@@ -56,11 +57,16 @@ def run(
     Returns: the summary, the tables and the last evaluated models.
     Raises: RecipeError or DataError before the first round; RunError after it.
     """
+    from rayfed_kd.experiment.resumability import check_unused
+
     on_event, tell = listeners(progress, on_event, tell)
     with naming(recipe):
         resolved = load_recipe(recipe, override_lines(overrides, keys))
         launcher = make_launcher(engine, local=local, address=address)
-        method_location(resolved)  # before Ray starts: a misspelt name is reported at once
+        # Before Ray starts, so that these are reported at once: a misspelt name, a folder that is taken.
+        method_location(resolved)
+        if resolved.results.folder is not None:
+            check_unused(Path(resolved.results.folder).expanduser().resolve())
         with launcher.session(resolved) as wait_until_ready:
             # Ray, if it is the engine, starts in a thread meanwhile.
             prepared = make_ready_telling(resolved, tell)
@@ -70,7 +76,7 @@ def run(
 
 @contextmanager
 def _resumable(folder: Path, options: tuple[str, ...]) -> Iterator[None]:
-    """A failed run's message says how to go on, if it can; an interrupted run's always does."""
+    """The message of a failed or interrupted run says how to go on."""
     from rayfed_kd.experiment.resumability import last_checkpoint, resuming_command, under_way, way_on
 
     with under_way(folder, options):
@@ -80,8 +86,8 @@ def _resumable(folder: Path, options: tuple[str, ...]) -> Iterator[None]:
             interruption.args = (way_on(folder),)
             raise
         except RunError as error:
-            if last_checkpoint(folder) is not None:
-                error.args = (f"{error}\nTo go on from the last checkpoint: {resuming_command(folder)}",)
+            on = f"To go on from the last checkpoint: {resuming_command(folder)}"
+            error.args = (f"{error}\n{way_on(folder) if last_checkpoint(folder) is None else on}",)
             raise
 
 
@@ -106,7 +112,7 @@ def run_prepared(
     Raises:
         RecipeError: the folder holds another run, or one that cannot go on; it is untouched.
     """
-    from rayfed_kd.experiment.resumability import check_resumable
+    from rayfed_kd.experiment.resumability import check_resumable, check_unused
     from rayfed_kd.results.folder import begin_run, continue_run, run_folder
 
     recipe, setting = prepared.recipe, prepared.setting
@@ -117,6 +123,7 @@ def run_prepared(
             check_resumable(folder, setting, restart=restart, tell=tell)
             continue_run(folder, recipe, setting, launcher.name)
         else:
+            check_unused(folder)
             begin_run(folder, recipe, setting, launcher.name)
         with _resumable(folder, launcher.resume_options):
             summary, models = launcher.launch(prepared, folder, on_event, tell, resume=resume)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rayfed_kd.models.vector_layout import Layout, PlacedTensor, Role
 from rayfed_kd.models.whole_modules import classify, features_of
 from rayfed_kd.seeds import derive
 
@@ -177,6 +178,19 @@ class FlatModule:
             start += tensor.numel()
         return spans
 
+    @cached_property
+    def layout(self) -> Layout:
+        """The vector's tensors, in its order."""
+        tensors = [
+            PlacedTensor(name, _lying(parameter.shape), "parameter")
+            for name, parameter in self.module.named_parameters()
+        ]
+        for prefix, owner in self.module.named_modules():
+            for name, buffer in owner.named_buffers(recurse=False):
+                role: Role = "buffer" if buffer.is_floating_point() else "counter"
+                tensors.append(PlacedTensor(f"{prefix}.{name}".lstrip("."), tuple(buffer.shape), role))
+        return Layout(tuple(tensors))
+
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
         """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
@@ -253,6 +267,14 @@ def view_as(flat: Tensor, shape: torch.Size) -> Tensor:
         out, into, height, width = shape
         return flat.view(*flat.shape[:-1], out, height, width, into).movedim(-1, -3)
     return flat.view(*flat.shape[:-1], *shape)
+
+
+def _lying(shape: torch.Size) -> tuple[int, ...]:
+    """A parameter's shape in the order in which its numbers lie in the vector."""
+    if len(shape) == 4:
+        out, into, height, width = shape
+        return out, height, width, into
+    return tuple(shape)
 
 
 def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, *owner: str | int) -> Tensor:

@@ -20,7 +20,7 @@ from rayfed_kd.protocol.evaluated import (
     Personal,
     shared_vectors,
 )
-from rayfed_kd.protocol.message_codec import Codec, TravellingPart
+from rayfed_kd.protocol.message_codec import Codec, CodecError, Coded, TravellingPart
 from rayfed_kd.protocol.messages import (
     KINDS,
     Array,
@@ -70,6 +70,8 @@ __all__ = [
     "ClockFacts",
     "ClockOptions",
     "Codec",
+    "CodecError",
+    "Coded",
     "Cohort",
     "Completing",
     "Context",

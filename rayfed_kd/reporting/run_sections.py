@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rayfed_kd.comparison.studies import in_words
@@ -77,8 +78,13 @@ def _facts(run: Run) -> dict[str, str]:
                 *environment.get("gpus", []),
             ]
         ).strip(", "),
-        "command": shlex.join(environment.get("command", [])),
+        "command": _command(environment.get("command", [])),
     }
+
+
+def _command(words: Sequence[str]) -> str:
+    """A command as a reader would type it: without the folder that its program lies in."""
+    return shlex.join([Path(word).name for word in words[:1]] + [*words[1:]])
 
 
 def _options_text(value: Any) -> str:

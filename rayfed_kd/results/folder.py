@@ -7,7 +7,6 @@ the summary come later, from `rayfed_kd.results.recorder`.
 from __future__ import annotations
 
 import platform
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayfed_kd.errors import DataError, RecipeError, shown
+from rayfed_kd.errors import DataError, shown
 from rayfed_kd.files import (
     atomic_write,
     locked_folder,
@@ -68,7 +67,8 @@ def begin_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> No
     """Describe a new run in its folder, which this process has locked.
 
     config.yaml is written last: a folder without it holds no run, and the same command works again. A folder
-    with it holds a run that `resume` goes on with. Two runs are never mixed in one folder.
+    with it holds a run that `resume` goes on with. Two runs are never mixed in one folder: the caller has
+    asked `check_unused` of rayfed_kd/experiment/resumability.py.
 
     Args:
         folder: the run's.
@@ -77,18 +77,8 @@ def begin_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> No
         engine: `local` or `ray`, noted in environment.json.
 
     Raises:
-        RecipeError: the folder holds another run, or cannot be written.
+        RecipeError: the folder cannot be written.
     """
-    if (folder / CONFIG).exists():
-        raise RecipeError(
-            f"results.folder: {folder} holds a run already; `rayfed-kd resume {shlex.quote(str(folder))}` "
-            "goes on with it. Give another folder for a new run"
-        )
-    if remains := [name for name in ("checkpoints", "tables") if (folder / name).exists()]:
-        raise RecipeError(
-            f"results.folder: {folder} has {' and '.join(remains)} of a run, but no {CONFIG}; "
-            "give another folder"
-        )
     writers = _description_writers(recipe, setting, engine)
     with _writing(folder):
         for name in DESCRIPTION:  # of another recipe, whose run was killed before it had begun

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import Classifier, no_layers
+from rayfed_kd.models.base import Classifier, blank, no_layers
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.whole_modules import has_features, head_of, no_features
 from rayfed_kd.protocol import Context, MethodOptions, ServerContext
@@ -65,7 +65,7 @@ def head_place(model: FlatModule) -> slice:
 def feature_length(model: FlatModule, ctx: Context) -> int:
     """K_f, of a model in eval mode."""
     with torch.no_grad():
-        return int(model.features(torch.zeros(1, *ctx.shape, device=ctx.device)).shape[1])
+        return int(model.features(blank(ctx.shape, 1, ctx.device)).shape[1])
 
 
 def drawn_map(source: FlatModule, target: FlatModule, ctx: Context) -> Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location, prepare
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
@@ -107,9 +108,9 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
         return
     method = make_method(method_location(changed), changed.method)
     check_exchanges(changed, method)
-    timing, codec = read_names(changed)
+    timing, codecs = read_names(changed)
     check_timing(timing, changed, method)
-    setting = replace(setting, recipe=changed, method=method, timing=timing, codec=codec)
+    setting = replace(setting, recipe=changed, method=method, timing=timing, codecs=codecs)
     setting.check()
     check_grouping(setting)
 
@@ -128,7 +129,7 @@ def _search_on_ray(
 
     recipe, proposer = search.recipe, search.proposer()
     if work is not None:
-        work.phase = "starting Ray"
+        work.phase = OnRay(address).awaited
     with RaySession(recipe, address, concurrent or search.trials) as session:
         session.ready()
         nodes = ray_nodes()

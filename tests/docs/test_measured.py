@@ -1,12 +1,16 @@
 """The tables of docs/results.md are those that `compare` wrote, and every claim has its verdict there."""
 
+import json
 from pathlib import Path
 
 import pytest
 from hooks import hook
 from paths import ROOT
+from small_recipes import THREE_CLIENTS
 
+import rayfed_kd
 from rayfed_kd.comparison.studies import read_study
+from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.comparison.study_tables import split_into_tables
 from rayfed_kd.comparison.writers.markdown import read_table_line
 
@@ -44,9 +48,30 @@ def test_verdicts_stand_before_the_rows():
     assert measured.wrapped(text) == wanted
 
 
+def test_each_method_is_drawn_beside_the_baseline_once_its_rows_have_run(tmp_path):
+    """FedProx has two rows, of which one has not run with each seed."""
+    study, recipe = tmp_path / "study.yaml", tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(THREE_CLIENTS))
+    rows = [
+        {"label": "FedAvg"},
+        {"label": "FedAvg, 2 epochs", "overrides": ["local.epochs=2"]},
+        {"label": "FedProx", "overrides": ["method={name: fedprox, mu: 0.1}"]},
+    ]
+    content = {"base": str(recipe), "runs": rows, "folder": str(tmp_path / "leaderboard")}
+    study.write_text(json.dumps(content))
+    rayfed_kd.compare(study, local=True, only=["FedAvg", "FedAvg, 2 epochs"])
+    (whole,) = select_studies([str(study)])
+    assert measured.labels_by_method(whole) == {
+        "fedavg": ["FedAvg", "FedAvg, 2 epochs"],
+        "fedprox": ["FedProx"],
+    }
+    measured.draw_methods(str(study), tmp_path, tmp_path / "pictures")
+    assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["fedavg.png"]
+
+
 @pytest.mark.parametrize("path", CLAIM_STUDIES, ids=lambda path: path.stem)
 def test_every_claim_has_a_verdict_on_the_page(path):
-    page = measured.PAGE.read_text(encoding="utf8")
+    page = measured.PAGES[0].read_text(encoding="utf8")
     blocks = {found["study"]: found["table"] for found in measured.BLOCK.finditer(page)}
     for table in split_into_tables(read_study(path)):
         block = blocks[Path(table.folder).relative_to("runs").as_posix()]

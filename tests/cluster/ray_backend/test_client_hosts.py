@@ -6,7 +6,7 @@ import pytest
 import ray
 from simulated_cluster import SERVER, Ref, SimulatedLoop
 
-from cluster.ray_backend.client_hosts import ANSWER_S, SILENCES, ClientHosts
+from cluster.ray_backend.client_hosts import ANSWER_S, RESTART_S, SILENCES, ClientHosts
 from cluster.ray_backend.patience import FIRST_S, MULTIPLE
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.recipe.schema import ResourceRecipe
@@ -118,3 +118,31 @@ def test_hosts_that_start_one_after_another_are_waited_for(loop, built):
     assert not hosts.gone
     assert starts[-1] > 2 * FIRST_S / 3
     assert all(actor.builds == 1 for actor in hosts.actors)
+
+
+class Homeless(Silent):
+    """An actor that has no room on any machine until a time."""
+
+    def __init__(self, room_at_s):
+        super().__init__(kills=0)
+        self.room_at_s = room_at_s
+
+    def remote(self, *given):
+        if asyncio.get_running_loop().time() < self.room_at_s:
+            raise ray.exceptions.ActorUnavailableError("no room", None)
+        return super().remote(*given)
+
+
+def test_host_without_room_is_told_of_given_up_and_taken_back_when_there_is_room(loop):
+    plan, lines, waits = Plan(2, False, 1, ResourceRecipe(), ResourceRecipe()), [], []
+    hosts = ClientHosts([Homeless(1000.0), Silent(kills=0)], None, plan, lines.append)
+    loop.run_until_complete(hosts.build(1, "never started"))
+    loop.run_until_complete(hosts.build(0, "lost", lambda: waits.append(dict(hosts.gone))))
+    assert lines == [
+        "host 0 waits for room on a machine; 1 of 2 hosts are at work",
+        "host 0 has found room; 2 of 2 hosts are at work",
+    ]
+    assert waits == [{0: f"lost and found no room for {RESTART_S:g} s"}]
+    assert not hosts.gone
+    assert not hosts.building
+    assert loop.time() == pytest.approx(1000, abs=1)

@@ -20,7 +20,7 @@ from cluster.server.schedules import Synchronous
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import ClockFacts, Message, Method, ScheduleFacts, UpdateRule
-from rayfed_kd.protocol.message_codec import PartSize, Wire
+from rayfed_kd.protocol.wire import PartSize, Wire
 from rayfed_kd.recipe.schema import FaultsRecipe
 
 ANSWERS = {k: 100.0 * k + np.arange(12, dtype=np.float32).reshape(6, 2) for k in (1, 4)}
@@ -52,7 +52,7 @@ class Engine:
 
     def reply(self, client):
         answer = self.answers[client]
-        sizes = {"logits": PartSize(answer.size, answer.nbytes)}
+        sizes = {"logits": PartSize(answer.size, answer.nbytes, answer.nbytes)}
         facts = StepFacts({}, sizes, (), {}, 0, client, "here", 0.5, 0.0, 0.0)
         self.futures[client].set_result(StepResult(facts, Held({"logits": answer}), Held({})))
 

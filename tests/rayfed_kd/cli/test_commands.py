@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from command_line import run_command
 
 from cluster.ray_backend.session import LEFT_STARTING
-from rayfed_kd.cli.interruption import Interruptions
+from rayfed_kd.cli.interruption import IN_A_RUN, Interruptions
 from rayfed_kd.cli.main import commands
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, resuming_command, under_way
@@ -111,8 +111,7 @@ def test_ctrl_c_is_answered_at_once_and_the_second_one_names_the_last_checkpoint
     ):  # the last is not whole
         (tmp_path / "checkpoints" / name).touch()
     with under_way(tmp_path):
-        asked = "stopping, and writing a checkpoint; press Ctrl-C again to leave without it\n"
-        assert pressed() == (KeyboardInterrupt, asked)
+        assert pressed() == (KeyboardInterrupt, f"{IN_A_RUN}\n")
         told = f"left at once: `rayfed-kd resume {tmp_path}` goes on after round 20\n"
         assert pressed() == (SystemExit, told)
     assert RUNS_UNDER_WAY == {}

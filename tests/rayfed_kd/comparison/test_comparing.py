@@ -66,6 +66,15 @@ def test_what_the_command_line_changes_is_told_on_the_screen_in_the_files_and_on
     assert differs in section.tables[1].title
 
 
+def test_seeds_are_named_one_by_one_or_counted(tables):
+    runs = CliRunner().invoke(commands, ["compare", str(tables), "--seed", "4", "--seeds", "2", "--local"])
+    assert "--seeds and --seed: expected one of them" in str(runs.exception)
+    words = ["compare", str(tables), "quick=true", "--local", "--seed", "9", "--table", "lr .2"]
+    shown = CliRunner().invoke(commands, words)
+    assert shown.exit_code == 0, shown.output
+    assert "seeds 9 for 4" in shown.output
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -223,6 +223,14 @@ def _seeds(path, **selection):
     return list(selected[0].seeds)
 
 
+def test_own_seeds_are_any_numbers_once(tables):
+    assert _seeds(tables, seeds=[7, 4]) == [7, 4]
+    assert _seeds(tables, seeds=2) == [1, 2]
+    for wrong in ([], [3, 3], [-1]):
+        with pytest.raises(RecipeError, match="expected one or more, each once, and none below 0"):
+            select_studies([str(tables)], seeds=wrong)
+
+
 def test_seeds_and_further_seeds_are_refused_together(tables):
     with pytest.raises(RecipeError, match="--seeds and --add-seeds: expected one of them"):
         select_studies([str(tables)], seeds=2, add_seeds=1)

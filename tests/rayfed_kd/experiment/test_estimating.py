@@ -21,7 +21,7 @@ def test_seconds_go_on_along_the_line_through_both_points():
 
 def test_epochs_are_further_samples():
     """.2 a sample: 100 samples in 3 epochs are 300, 280 more than the 20 measured: 5 + 280 . .2 = 61."""
-    assert _continued([(10, 3.0), (20, 5.0)], 100, epochs=3) == pytest.approx(61.0)
+    assert _continued([(10, 3.0), (20, 5.0)], 100, times=3) == pytest.approx(61.0)
 
 
 def test_noise_in_what_does_not_grow_is_not_continued_below_what_was_measured():
@@ -30,7 +30,7 @@ def test_noise_in_what_does_not_grow_is_not_continued_below_what_was_measured():
 
 def test_one_point_stands_for_itself_in_each_epoch():
     assert _continued([(10, 3.0)], 100) == 3.0
-    assert _continued([(10, 3.0)], 100, epochs=5) == 15.0
+    assert _continued([(10, 3.0)], 100, times=5) == 15.0
 
 
 def test_clients_of_few_batches_are_measured_with_all_their_samples(tmp_path, monkeypatch):
@@ -84,3 +84,19 @@ def test_clients_that_send_nothing_count_as_average_ones(monkeypatch):
     [(one, sizes)] = measured
     assert one.clients == 3
     assert one.samples == pytest.approx(sizes.sum())
+
+
+def test_method_that_needs_several_epochs_is_measured_with_all_of_them(monkeypatch):
+    """FedRep trains its head for 2 of 3 epochs, so one epoch is no recipe; FedAvg is measured with one."""
+    epochs_of, measure = [], estimating._measure
+
+    def watched(recipe, lines, fraction, epochs, tell):
+        epochs_of.append(epochs)
+        return measure(recipe, lines, fraction, epochs, tell)
+
+    monkeypatch.setattr(estimating, "_measure", watched)
+    fedrep = {"name": "fedrep", "personal": ["F2"], "head_epochs": 2}
+    for method in (fedrep, {"name": "fedavg"}):
+        recipe = {**THREE_CLIENTS, "method": method, "local": {"epochs": 3}}
+        assert rayfed_kd.estimate(recipe).clients_s > 0
+    assert epochs_of == [3, 1]

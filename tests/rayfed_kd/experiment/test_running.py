@@ -143,9 +143,12 @@ def test_saved_partition_runs_again_with_the_same_bits(finished, tmp_path):
     assert again.tables["clients"].equals(finished.tables["clients"])
 
 
-def test_folder_of_another_run_is_refused(finished):
-    with pytest.raises(RecipeError, match="holds a run already"):
-        rayfed_kd.run(SMALL, [f"results.folder={finished.folder}"], local=True)
+def test_folder_of_another_run_is_refused_before_anything_is_told_or_started(finished):
+    told = []
+    for words in ({"local": True}, {"address": "192.0.2.1:6379"}):
+        with pytest.raises(RecipeError, match="holds a run already"):
+            rayfed_kd.run(SMALL, [f"results.folder={finished.folder}"], tell=told.append, **words)
+    assert not told
 
 
 def test_evaluation_every_third_round_and_the_last(tmp_path):
@@ -247,7 +250,10 @@ def test_ctrl_c_leaves_readable_tables_and_no_actor(words, start, tmp_path):
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130
     answer, end = filter(None, errors.splitlines())
-    assert answer == "stopping, and writing a checkpoint; press Ctrl-C again to leave without it"
+    assert (
+        answer
+        == "stopping, and writing a checkpoint of the complete rounds; press Ctrl-C again to leave without it"
+    )
     last = max(int(note.stem[-6:]) for note in (tmp_path / "run" / "checkpoints").glob("round-*.json"))
     assert end == f"interrupted: `rayfed-kd resume {tmp_path / 'run'}` goes on after round {last}"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -13,6 +13,7 @@ from rayfed_kd.comparison.studies import Study
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.experiment.resumability import check_unused
 from rayfed_kd.results import folder as run_folders
 from rayfed_kd.results.folder import DESCRIPTION, begin_run, continue_run
 
@@ -29,6 +30,7 @@ def prepared(folder, **changes):
 
 def begin(folder, **changes):
     ready = prepared(folder, **changes)
+    check_unused(folder)
     begin_run(folder, ready.recipe, ready.setting, "local")
 
 
