@@ -32,6 +32,7 @@ CODECS: Mapping[str, str] = {
     "zstd": "rayfed_kd.setting.built_in_codecs.plain:Zstd",
 }
 Codecs = Mapping[Direction, Chains]
+Wires = Mapping[str, Wire]
 
 
 def make_codecs(recipe: Recipe) -> Codecs:
@@ -88,7 +89,7 @@ def _feedback_fault(codec: Codec, kind: str) -> str | None:
 
 def make_wires(
     method: Method[Any, Any], recipe: Recipe, codecs: Codecs, module_pool: ModulePool, names: Iterable[str]
-) -> Mapping[str, Wire]:
+) -> Wires:
     """How a method's parts travel.
 
     Args:

@@ -32,7 +32,6 @@ from rayfed_kd.protocol import (
     ServerContext,
     ServerFacts,
 )
-from rayfed_kd.protocol.wire import Wire
 from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
@@ -42,11 +41,12 @@ from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import check_attack
-from rayfed_kd.setting.message_codecs import Codecs, check_codecs, make_wires
+from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
 from rayfed_kd.setting.public_data import check_public
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule
+from rayfed_kd.setting.vector_layouts import vector_borders
 from rayfed_kd.toolbox.robust import AggregationOptions
 
 REGISTRIES: Mapping[str, Mapping[str, str]] = {
@@ -161,13 +161,7 @@ class Setting:
     @cached_property
     def borders(self) -> Mapping[int, int]:
         """Length of an architecture's vector -> how many of its first elements are parameters."""
-        module_pool, parameters = self.module_pool(), dict[int, int]()
-        for name in self.builders:
-            flat = module_pool.lend(name, module_pool.initial_vector(name))
-            length = flat.vector().numel()
-            # Of architectures of one length: what is a buffer in one of them is taken as a buffer in all.
-            parameters[length] = min(flat.num_parameters, parameters.get(length, length))
-        return parameters
+        return vector_borders(self.module_pool(), self.builders)
 
     def module_pool(self, device: torch.device | str = "cpu") -> ModulePool:
         """A pool of this setting's modules."""
@@ -180,7 +174,7 @@ class Setting:
         return DeviceData(self.dataset, device, share)
 
     @cached_property
-    def wires(self) -> Mapping[str, Wire]:
+    def wires(self) -> Wires:
         """How the method's parts travel."""
         return make_wires(self.method, self.recipe, self.codecs, self.module_pool(), self.builders)
 

@@ -33,6 +33,22 @@ def vector_layouts(module_pool: ModulePool, names: Iterable[str]) -> Mapping[int
     return layouts
 
 
+def vector_borders(module_pool: ModulePool, names: Iterable[str]) -> Mapping[int, int]:
+    """Length of an architecture's vector -> how many of its first elements are parameters.
+
+    Args:
+        module_pool, names: as above.
+    """
+    parameters: dict[int, int] = {}
+    for name in names:
+        flat = module_pool.lend(name, module_pool.initial_vector(name))
+        length = flat.num_elements
+        # Of architectures of one length: what is a buffer in one of them is taken as a buffer in all.
+        parameters[length] = min(flat.num_parameters, parameters.get(length, length))
+    module_pool.take_back()
+    return parameters
+
+
 def _parts(module: FlatModule) -> Iterator[Layout]:
     """The layouts of a classifier's first layers and of its last ones, for every border between them."""
     with suppress(RecipeError):  # no layers, or not in the vector's order: no method sends some of them

@@ -228,10 +228,17 @@ def test_what_a_codec_cannot_encode_is_a_bad_reply():
         coded(codec, *TOO_LARGE, "faults.bad_replies=drop")
 
 
+def test_a_message_that_cannot_be_encoded_ends_the_run():
+    codec = {"down": {"weights": {"name": "cast", "to": "fp16"}}}
+    with pytest.raises(RunError, match=r"round 2: message part student: cast: \d+ of 21386 numbers"):
+        coded(codec, *TOO_LARGE, "rounds=2")
+
+
 def test_saturated_numbers_are_counted():
     cast = {"name": "cast", "to": "fp16", "overflow": "saturate"}
     outcome = coded({"up": {"weights": cast}}, *TOO_LARGE)
-    assert dict(outcome.tables["rounds"]["losses"].to_pylist()[0])["student_saturated"] >= 1
+    (losses,) = outcome.tables["rounds"]["losses"].to_pylist()
+    assert dict(losses)["student_saturated"] >= 1
     assert np.abs(outcome.models["aca"]).max() <= 65504
 
 
