@@ -47,6 +47,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.protocol.message_codec import Wire
 from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
+from rayfed_kd.setting.privacy import ClientPrivacy, Protected
 from rayfed_kd.setting.setting import Setting
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.
@@ -79,6 +80,7 @@ class Host:
         self._data = setting.device_data(device)
         self._down, self._up = setting.wire("down"), setting.wire("up")
         self._uncoded = Wire(setting.method.up, "up")
+        self._privacy = ClientPrivacy.of(setting.recipe, setting.method, self._module_pool, setting.builders)
         # Client -> number of the dispatch that made its state, and the state; the least recent goes first.
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
@@ -113,7 +115,9 @@ class Host:
             state, reply = checked_outcome(
                 call, getattr(self._setting.method, call.step)(state, message, ctx)
             )
-            arrays = {name: to_array(part) for name, part in reply.parts.items()}
+            sent = Protected({name: to_array(part) for name, part in reply.parts.items()}, reply.metadata)
+            if self._privacy is not None and not call.observing:
+                sent = self._privacy.protected(sent, message.parts, call.facts, call.clip)
         except StepError:
             raise
         except Exception as error:
@@ -124,11 +128,11 @@ class Host:
                 self._module_pool.take_back()
         seconds, (rss_mb, gpu_mb) = time.perf_counter() - started, self._memory()
         # An observation is no traffic of the deployment, so no codec changes its reply.
-        parts, sizes = (self._uncoded if call.observing else self._up).encoded(arrays)
+        parts, sizes = (self._uncoded if call.observing else self._up).encoded(sent.parts)
         facts = StepFacts(
-            metadata=reply.metadata,
+            metadata=sent.metadata,
             sizes=sizes,
-            non_finite=non_finite_parts(arrays, parts),
+            non_finite=non_finite_parts(sent.parts, parts),
             logged=ctx.logged(),
             samples=ctx.samples_drawn,
             host=self._host,
@@ -137,6 +141,8 @@ class Host:
             keeps_state=state is not None,
             rss_mb=rss_mb,
             gpu_mb=gpu_mb,
+            releases=sent.releases,
+            within_clip=sent.within_clip,
         )
         return facts, parts, self._packed(call, state)
 

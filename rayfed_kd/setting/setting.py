@@ -41,6 +41,7 @@ from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
+from rayfed_kd.setting.private_parts import check_privacy, known_sizes
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
@@ -173,7 +174,7 @@ class Setting:
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
-        sizes = self.partition.sizes.tolist()
+        sizes = known_sizes(self.recipe, self.partition.sizes.tolist())
         return ServerFacts(round_index, sizes, self.local_in(round_index), self.client_architectures)
 
     def local_in(self, round_index: int) -> LocalRecipe:
@@ -192,6 +193,7 @@ class Setting:
             )
         self._check_public()
         check_attack(self.recipe, self.method)
+        check_privacy(self.recipe, self.method, self.devices, self.codec)
         sizes = self.partition.sizes.tolist()
         if not all(sizes):
             raise RecipeError(
