@@ -38,7 +38,6 @@ from rayfed_kd.protocol import (
     Replies,
     Reply,
     ServerContext,
-    weighted_mean,
 )
 from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
 from rayfed_kd.toolbox.optimizers import Optimizer
@@ -70,6 +69,7 @@ class DSFL(Method[ServerState, Tensor]):
     group_training = "all local training"
     down = {"labels": "logits"}
     up = {"probabilities": "logits"}
+    averages = True
     server_keeps = "its model"
     client_keeps = "its model"
     heterogeneous = True
@@ -78,6 +78,11 @@ class DSFL(Method[ServerState, Tensor]):
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if `public_samples` is more than the public set has."""
         self.options.check_public(ctx)
+
+    @property
+    def averages_only(self) -> bool:
+        """True: either `aggregation` is a function of the mean."""
+        return True
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """The server's own initial model, [P]; `server_epochs: 0` never trains it."""
@@ -112,7 +117,7 @@ class DSFL(Method[ServerState, Tensor]):
 
     def agreed(self, replies: Replies) -> Tensor:
         """Y: [N0, C]."""
-        mean = weighted_mean(replies.vectors("probabilities"), [1.0] * len(replies))
+        mean = replies.mean("probabilities")
         return mean if self.options.aggregation == "sa" else (mean / self.options.temperature).softmax(dim=1)
 
     def distil(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:

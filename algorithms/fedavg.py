@@ -61,6 +61,12 @@ class FedAvg(OneExchange[ServerState, None]):
     client_keeps = "nothing"
     down = {"student": "weights"}
     up = {"student": "weights"}
+    averages = True
+
+    @property
+    def averages_only(self) -> bool:
+        """Not with `track_oca`, which keeps every client's model."""
+        return super().averages_only and not self.options.track_oca
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """w^0; with `track_oca` also empty slots, where an unseen client counts as w^0."""

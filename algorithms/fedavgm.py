@@ -62,6 +62,7 @@ class FedAvgM(OneExchange[ServerState, None]):
     client_keeps = "nothing"
     down = {"student": "weights"}
     up = {"student": "weights"}
+    averages = True
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """w^0, and v^0 = 0 for the parameters; buffers have no velocity."""

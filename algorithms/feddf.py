@@ -101,6 +101,7 @@ class FedDF(Averaging[None]):
     summary = "the server distils the ensemble of its clients' models into their average"
     paper = "Lin et al. 2020, arXiv 2006.07242"
     public = "samples"
+    averages = False
 
     @property
     def public_needed(self) -> Literal["samples", "labels"]:

@@ -87,6 +87,7 @@ class FedGEM(Method[ServerState, ClientState]):
     client_keeps = "its model and optimiser"
     down = {"knowledge": "logits"}
     up = {"logits": "logits"}
+    asks = True
     heterogeneous = True
     public = "labels"
 

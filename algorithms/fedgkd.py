@@ -77,6 +77,7 @@ class FedGKD(OneExchange[ServerState, None]):
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights"}
     up = {"student": "weights"}
+    averages = True
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """A buffer of one model, w^0, which is its own mean."""

@@ -103,6 +103,7 @@ class FedMD(Method[ServerState, ClientState]):
     client_keeps = "its model, two optimisers"
     down = {"consensus": "logits"}
     up = {"logits": "logits"}
+    averages = True
     heterogeneous = True
     public = "samples"
 
@@ -110,6 +111,11 @@ class FedMD(Method[ServerState, ClientState]):
     def public_needed(self) -> Literal["samples", "labels"]:
         """Labels if clients pre-train on the public set, or digest its labels."""
         return "labels" if self.options.pretrain_public or self.options.labelled else "samples"
+
+    @property
+    def averages_only(self) -> bool:
+        """Only of logits: a mean of probabilities needs each client's softmax."""
+        return super().averages_only and self.options.consensus == "logits"
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError without labels for `pretrain_public`, or with too few public samples."""
@@ -167,6 +173,8 @@ class FedMD(Method[ServerState, ClientState]):
     def agreed(self, replies: Replies) -> Tensor:
         """z~: [N0, C], the mean of all that came, everyone's as much."""
         logits = replies.vectors("logits")
+        if self.averages_only:
+            return replies.mean("logits")
         if self.options.consensus == "logits":
             return aggregate(logits, [1.0] * len(logits), self.options)
         likely = [z.div(self.options.temperature).softmax(dim=1) for z in logits]

@@ -66,6 +66,7 @@ class FML(OneExchange[Tensor, Tensor]):
     client_keeps = "its private model"
     down = {"meme": "weights"}
     up = {"meme": "weights"}
+    averages = True
     heterogeneous = True
 
     def architectures(self) -> Mapping[str, Architecture]:

@@ -57,6 +57,7 @@ class LGFedAvg(OneExchange[Tensor, Tensor]):
     client_keeps = "its whole model"
     down = {"head": "weights"}
     up = {"head": "weights"}
+    averages = True
     heterogeneous = True
 
     def check(self, ctx: ServerContext) -> None:

@@ -54,6 +54,7 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
     client_keeps = "its last local model"
     down = {"student": "weights"}
     up = {"student": "weights"}
+    averages = True
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         """w^0, [P]."""

@@ -39,6 +39,7 @@ class StepCall:
         state_version: number of the dispatch that produced that state; a host that has it does not fetch it.
         number: number of this dispatch in the run, from 1; an observation's number is not used.
         observing: whether the step is an observation: the state after it is discarded.
+        clip: with `privacy`, the largest norm of the change of the reply's vectors; None: any.
     """
 
     step: str
@@ -49,6 +50,7 @@ class StepCall:
     state_version: int
     number: int = 0
     observing: bool = False
+    clip: float | None = None
 
     def __str__(self) -> str:
         return f"round {self.facts.round}, client {self.facts.client}, {self.step}"
@@ -79,6 +81,7 @@ class StepFacts:
         refused: what is wrong with each part that its codec cannot encode.
         keeps_state: whether the client has a state after the step.
         rss_mb, gpu_mb: memory of the host's process and of its GPU after the step, in MiB.
+        releases, within_clip: with `privacy`, as in `rayfed_kd.setting.privacy.Protected`.
     """
 
     metadata: Mapping[str, Number]
@@ -94,6 +97,8 @@ class StepFacts:
     alone: str | None = None
     keeps_state: bool = True
     refused: tuple[str, ...] = ()
+    releases: int = 0
+    within_clip: float | None = None
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
 from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.seeds import global_stream
+from rayfed_kd.setting.privacy import ClientPrivacy, Protected
 from rayfed_kd.setting.setting import Setting
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.
@@ -82,6 +83,7 @@ class Host:
         self._data = setting.device_data(device)
         self._down, self._up = setting.wires["down"], setting.wires["up"]
         self._uncoded = Wire(setting.method.up, "up")
+        self._privacy = ClientPrivacy.of(setting.recipe, setting.method, self._module_pool, setting.builders)
         # Client -> number of the dispatch that made its state, and the state; the least recent goes first.
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
@@ -114,7 +116,9 @@ class Host:
             with nullcontext() if in_group else self._own_draws(call):
                 outcome = getattr(self._setting.method, call.step)(state, message, ctx)
             state, reply = checked_outcome(call, outcome)
-            arrays = {name: to_array(part) for name, part in reply.parts.items()}
+            given = Protected({name: to_array(part) for name, part in reply.parts.items()}, reply.metadata)
+            if self._privacy is not None and not call.observing:
+                given = self._privacy.protected(given, message.parts, call.facts, call.clip)
         except StepError:
             raise
         except Exception as error:
@@ -127,12 +131,12 @@ class Host:
         # An observation is no traffic of the deployment, so no codec changes its reply.
         wire = self._uncoded if call.observing else self._up
         received = partial(self._received, message)
-        sent = wire.encoded(arrays, Sending(("client", *call.facts.scope), received, memory))
+        sent = wire.encoded(given.parts, Sending(("client", *call.facts.scope), received, memory))
         kept = KeptState(state, sent.memory) if self._up.remembers else state
         facts = StepFacts(
-            metadata=reply.metadata,
+            metadata=given.metadata,
             sizes=sent.sizes,
-            non_finite=non_finite_parts(arrays, sent.wire),
+            non_finite=non_finite_parts(given.parts, sent.wire),
             logged=ctx.logged() | {name: (number, 1) for name, number in sent.logged.items()},
             samples=ctx.samples_drawn,
             host=self._host,
@@ -142,6 +146,8 @@ class Host:
             refused=sent.refused,
             rss_mb=rss_mb,
             gpu_mb=gpu_mb,
+            releases=given.releases,
+            within_clip=given.within_clip,
         )
         return facts, sent.wire, self._packed(call, kept)
 

@@ -34,14 +34,14 @@ class PackedCalls:
     @classmethod
     def of(cls, calls: Sequence[StepCall]) -> PackedCalls:
         """Pack a group's calls."""
-        plain = [(c.step, c.facts, c.metadata, c.state_version, c.number, c.observing) for c in calls]
+        plain = [(c.step, c.facts, c.metadata, c.state_version, c.number, c.observing, c.clip) for c in calls]
         return cls(pickle.dumps(plain), [(call.message, call.state) for call in calls])
 
     def calls(self) -> list[StepCall]:
         """The unpacked calls, in order."""
         return [
-            StepCall(step, facts, message, metadata, state, version, number, observing)
-            for (step, facts, metadata, version, number, observing), (message, state) in zip(
+            StepCall(step, facts, message, metadata, state, version, number, observing, clip)
+            for (step, facts, metadata, version, number, observing, clip), (message, state) in zip(
                 pickle.loads(self.plain), self.handles, strict=True
             )
         ]

@@ -45,6 +45,7 @@ class Snapshot:
         now: simulated seconds until then.
         draws, dispatches: client samplings and dispatches until then.
         under_way: dispatches without a reply yet; their replies belong to later rounds.
+        privacy: what `PrivacyAccount.stored` gives; None without `privacy`.
     """
 
     round: int
@@ -55,6 +56,7 @@ class Snapshot:
     draws: int = 0
     dispatches: int = 0
     under_way: Sequence[Dispatch] = ()
+    privacy: Mapping[str, Any] | None = None
 
 
 def _no_tables(until_round: int) -> Mapping[str, int]:
@@ -104,6 +106,7 @@ class Checkpointer:
             "now": snapshot.now,
             "draws": snapshot.draws,
             "dispatches": snapshot.dispatches,
+            "privacy": snapshot.privacy,
             "under_way": arrays.stored_dispatches(snapshot.under_way),
         }
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"
@@ -252,6 +255,7 @@ def _load(path: Path, publish: Publish, device: torch.device | str) -> Snapshot:
             now=tree["now"],
             draws=tree["draws"],
             dispatches=tree["dispatches"],
+            privacy=tree.get("privacy"),
             under_way=[_dispatch(one, messages, records) for one in tree["under_way"]["dispatches"]],
         )
 

@@ -69,7 +69,7 @@ class EngineCohort(ObservedClients):
         Raises: RunError if a client is not in the cohort or no usable reply is left.
         """
         if not messages:
-            return Replies([], self._run.rule)
+            return Replies([], self._run.rule_in(self._round))
         self._dispatch(step, {client: self._publish(messages[client]) for client in sorted(messages)})
         return self._collected(sorted(messages), None)
 
@@ -155,7 +155,7 @@ class EngineCohort(ObservedClients):
         # The draw's number and the run's seed decide the sample; checkpoints keep it for a resumed run.
         self._run.counters.draws += 1
         drawn = list(self._schedule.sample(free, wanted, self._run.counters.draws))
-        check_sample(drawn, free, wanted)
+        check_sample(drawn, free, len(free) if self._schedule.facts.join_probability else wanted)
         for client in drawn:
             record = self._records[client]
             begun = replace(record, participations=record.participations + 1, exchange=0)
@@ -173,7 +173,7 @@ class EngineCohort(ObservedClients):
             record = self._records[client]
             # At dispatch, not at the reply: an observation of a client at work draws from streams of its own.
             self._records.put(client, replace(record, exchange=record.exchange + 1))
-            self._count(call, "down", message.sizes, len(message.metadata))
+            self._count(call, "down", message.sizes, len(message.metadata) + run.private_numbers)
             dispatch = Dispatch(
                 number=call.number,
                 at=self._queue.now,
@@ -235,7 +235,7 @@ class EngineCohort(ObservedClients):
             replies = self._run.poisoning.replies(replies)
             # Those of attackers have parts of their own now.
             self._received += [reply.parts for reply in replies]
-        collected = Replies(replies, self._run.rule)
+        collected = Replies(replies, self._run.rule_in(self._round))
         # A client without a usable reply takes no part in the round's later exchanges.
         silent = set(dispatched) - set(collected.clients)
         self._clients = sorted({*self._clients, *collected.clients} - silent)
@@ -248,7 +248,9 @@ class EngineCohort(ObservedClients):
         dispatch, result = arrival.dispatch, arrival.result
         call, facts = dispatch.call, result.facts
         # Counted before the checks: the bytes of a dropped reply crossed, too.
-        self._count(call, "up", facts.sizes, len(facts.metadata))
+        self._count(call, "up", facts.sizes, len(facts.metadata) + self._run.private_numbers)
+        if self._run.privacy is not None:
+            self._run.privacy.note(dispatch.client, facts.releases, facts.within_clip)
         self._check(dispatch, facts)
         staleness = self._round - call.facts.round
         if self._schedule.is_too_late(staleness):

@@ -110,4 +110,5 @@ class ObservedClients:
             state_version=record.version,
             number=number,
             observing=observing,
+            clip=None if self._run.privacy is None else self._run.privacy.clip,
         )

@@ -12,6 +12,7 @@ from cluster.server.grouping import Grouping
 from cluster.server.traffic import Counters
 from rayfed_kd.protocol import Schedule, UpdateRule
 from rayfed_kd.protocol.wire import Wire
+from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class RunState:
         grouping: which clients' steps run as one batch.
         down, up: encode and decode the parts of messages and of replies.
         poisoning: replaces attackers' replies; None: there is no attack.
+        privacy: counts releases and keeps the clip; None: the recipe has no `privacy`.
     """
 
     setting: Setting
@@ -46,3 +48,13 @@ class RunState:
     down: Wire
     up: Wire
     poisoning: Poisoning | None = None
+    privacy: PrivacyAccount | None = None
+
+    @property
+    def private_numbers(self) -> int:
+        """Numbers that travel beside a message's own each way: a clip that moves, and who lay within."""
+        return 0 if self.privacy is None else self.privacy.numbers
+
+    def rule_in(self, round_index: int) -> UpdateRule:
+        """How a round's replies become the server's new vector."""
+        return self.rule if self.privacy is None else self.privacy.rule(round_index)

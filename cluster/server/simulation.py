@@ -27,6 +27,7 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.state_packing import UnstorableError, pack
 from rayfed_kd.seeds import global_stream
+from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
 
 GRACE_S = 5.0  # how long a stopped run waits for its last evaluation
@@ -165,6 +166,7 @@ class Simulation:
             down=setting.wires["down"],
             up=setting.wires["up"],
             poisoning=None if setting.recipe.attack is None else self._poisoning(),
+            privacy=PrivacyAccount.of(setting, self._module_pool, start.privacy),
         )
         return start
 
@@ -191,6 +193,7 @@ class Simulation:
             draws=run.counters.draws,
             dispatches=run.counters.dispatches,
             under_way=run.queue.under_way,
+            privacy=None if run.privacy is None else run.privacy.stored,
         )
 
     def _save(self, snapshot: Snapshot) -> None:
@@ -210,7 +213,10 @@ class Simulation:
         cohort = EngineCohort(round_index, self.run_state)
         # For modules that draw from torch's global generators, as dropout does.
         with global_stream(self.setting.recipe.seed, "server", round_index, device=self.device):
-            server = method.run_round(server, cohort, ctx)
+            if cohort.clients or not self.setting.recipe.sampling.poisson:
+                server = method.run_round(server, cohort, ctx)
+            elif self.run_state.privacy is not None:
+                server = self.run_state.privacy.after_nobody(method, server, ctx)
         if round_index == 1:  # later states are checked by their checkpoints alone, as packing takes time
             self._check_storable(server, "round 1")
         cohort.end_round()
@@ -223,7 +229,7 @@ class Simulation:
         if self._due(round_index):
             self.models = method.evaluated(server)
             evaluation = self.evaluator.start(round_index, self.models, self.run_state.records)
-            if self.setting.recipe.evaluation.samples:
+            if self.setting.recipe.evaluation.samples and cohort.clients:
                 observed = ObservedClients(cohort.clients, round_index, self.run_state)
                 record.shown = method.shown(server, observed, ctx)
                 self._module_pool.take_back()
@@ -236,6 +242,8 @@ class Simulation:
             "evaluate_s": time.perf_counter() - trained,
         }
         record.tables["rounds"] = [_round_row(round_index, cohort.traffic, ctx) | seconds]
+        if self.run_state.privacy is not None:
+            record.tables["privacy"] = [self.run_state.privacy.end_round(round_index)]
         record.tables["hosts"] = _host_rows(round_index, cohort.traffic)
         sim_s = queue.now if queue.simulated else None
         for row in (row for rows in record.tables.values() for row in rows):

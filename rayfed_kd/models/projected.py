@@ -41,7 +41,8 @@ def projected(
     """A model whose features have a given length, and behind them one linear layer.
 
     The base's last layer is left out. Features of another length are projected; of this length they stay.
-    Dropout and stochastic depth are off, for which training in groups could not draw. Maps of a single pixel in a batch of one sample take BatchNorm's running statistics.
+    Dropout and stochastic depth are off, for which training in groups could not draw. Maps of a single pixel
+    in a batch of one sample take BatchNorm's running statistics.
     """
     make = load_function(base.name, CLASSIFIERS, MODEL_BUILDER, "model.base.name", nn.Module)
     checked = validate(options_model(make), base.options, "model.base", base.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol, get_args
@@ -140,6 +141,34 @@ class Reply(Package):
         # `own`, because a slot outlives the round and must not keep other clients' replies in memory.
         return PartRef(self.handle.own(), name)
 
+    def sealed(self) -> Reply:
+        """This reply, of which a method sees the numbers and not the parts."""
+        sealed = copy(self)
+        sealed.parts, sealed.handle = _SealedParts(self.parts), None
+        return sealed
+
+
+class _SealedParts(Mapping[str, Tensor]):
+    """Parts of which only the names are seen, because the server's noise is on their mean alone."""
+
+    def __init__(self, names: Mapping[str, Tensor]) -> None:
+        self._names = tuple(names)
+
+    def __getitem__(self, name: str) -> Tensor:
+        raise RunError(
+            f"privacy.noise = 'server': the method reads a reply's {name!r} by itself, without noise, though "
+            "it declares `averages`; expected Replies.aggregated and Replies.mean, or privacy.noise=client"
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
 
 class Replies(Sequence[Reply]):
     """The replies of an exchange, in client order; more than one of a client in the order they came in.
@@ -152,15 +181,17 @@ class Replies(Sequence[Reply]):
         # A stable sort: several replies of one client stay in the order in which they came.
         self._replies = sorted(replies, key=lambda reply: reply.client)
         self._rule = UpdateRule() if rule is None else rule
+        # What the method sees. Means are taken of `_replies`.
+        self._seen = [reply.sealed() for reply in self._replies] if self._rule.sealed else self._replies
 
     def __len__(self) -> int:
         return len(self._replies)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._replies[index]
+        return self._seen[index]
 
     def __iter__(self) -> Iterator[Reply]:
-        return iter(self._replies)
+        return iter(self._seen)
 
     @property
     def clients(self) -> list[int]:
@@ -173,7 +204,15 @@ class Replies(Sequence[Reply]):
 
     def vectors(self, name: str) -> Sequence[Tensor]:
         """The part `name` of every reply, fetched one at a time as the sequence is walked."""
-        return _LazyVectors(self._replies, name)
+        return _LazyVectors(self._seen, name)
+
+    def mean(self, name: str) -> Tensor:
+        """The plain mean of the part `name`, float32, added in client order in float64.
+
+        For parts that are alike at all clients, as logits on public samples. Under `privacy` it has the noise
+        that the server adds, and the denominator is the expected number of clients.
+        """
+        return self._rule.mean(_LazyVectors(self._replies, name), name)
 
     def aggregated(
         self, name: str, counts: Sequence[float], into: Tensor, parameters: int | None = None
@@ -181,6 +220,7 @@ class Replies(Sequence[Reply]):
         """The server's new vector, [P] float32: the mean of the part `name`, weighed by `counts`.
 
         Where replies may be late, the schedule's rule (rayfed_kd/protocol/staleness.py) weighs them as well.
+        Under `privacy` all count the same, and without a reply the vector stays, with noise.
 
         Args:
             counts: one a reply, as n_k.
@@ -189,7 +229,8 @@ class Replies(Sequence[Reply]):
                 method's architecture of the same length.
         """
         late = [Lateness(reply.staleness, _sent(reply, name)) for reply in self._replies]
-        return self._rule.applied(into, self.vectors(name), counts, late, parameters)
+        vectors = _LazyVectors(self._replies, name)
+        return self._rule.applied(into, vectors, counts, late, parameters, name)
 
 
 def _sent(reply: Reply, name: str) -> Callable[[], Tensor] | None:

@@ -145,6 +145,9 @@ class Method(Generic[ServerState, ClientState]):
         public: what the method needs of `partition.public` whatever its options: nothing, its samples, or
             their labels as well.
         aligned: whether what clients send is about the same things in the same places, as attacks need it.
+        averages: whether the server uses the parts of replies only through `Replies.aggregated` and
+            `Replies.mean`. `privacy.noise: server` needs it, and so does an epsilon for secure aggregation.
+        asks: whether the server asks its cohort questions (`Cohort.questions`), which `privacy` cannot cover.
     """
 
     options: Any
@@ -158,6 +161,8 @@ class Method(Generic[ServerState, ClientState]):
     heterogeneous: ClassVar[bool] = False
     public: ClassVar[Literal["none", "samples", "labels"]] = "none"
     aligned: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
+    asks: ClassVar[bool] = False
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.options_model()() if options is None else options
@@ -196,6 +201,11 @@ class Method(Generic[ServerState, ClientState]):
     def public_needed(self) -> Literal["none", "samples", "labels"]:
         """What it needs of `partition.public` with its options: `public`, or more."""
         return self.public
+
+    @property
+    def averages_only(self) -> bool:
+        """`averages` with its options: not with a robust aggregation, and less where a method says so."""
+        return self.averages and getattr(self.options, "aggregation", "mean") == "mean"
 
     @property
     def asynchronous(self) -> bool:

@@ -34,11 +34,14 @@ class ScheduleFacts:
         clients: K, the recipe's `partition.clients`.
         cohort: m, the number of clients that the recipe's `sampling` gives, 1 to K.
         seed: the run's.
+        join_probability: with which each client joins a round, under `sampling.poisson`; None: the cohort has
+            a fixed size.
     """
 
     clients: int
     cohort: int
     seed: int
+    join_probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -119,16 +122,19 @@ class Schedule(ABC):
         return self.concurrency if progress.starting else 0
 
     def sample(self, available: Sequence[int], count: int, draw: int) -> Sequence[int]:
-        """The clients to ask: by default uniform without replacement.
+        """The clients to ask: by default uniform without replacement, or each by itself (`poisson`).
 
         Args:
             available: ids, ascending, of clients that are not at work and whose devices are available.
             count: how many are wanted.
             draw: the number of this draw in the run, from 1; with the run's seed it decides.
 
-        Returns: ids out of `available`, ascending, each once; at most `count`.
+        Returns: ids out of `available`, ascending, each once; at most `count`, any number under `poisson`.
         """
         stream = numpy_stream(self.facts.seed, "cohort", draw)
+        if self.facts.join_probability is not None:
+            joins = stream.random(len(available)) < self.facts.join_probability
+            return [client for client, joined in zip(available, joins.tolist(), strict=True) if joined]
         chosen = stream.choice(len(available), min(count, len(available)), replace=False)
         return sorted(available[place] for place in chosen.tolist())
 

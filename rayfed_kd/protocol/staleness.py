@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from rayfed_kd.models.vectors import weighted_sum
+from rayfed_kd.models.vectors import weighted_mean, weighted_sum
 from rayfed_kd.recipe.staleness import Constant, StalenessRule
 
 Normalisation = Literal["none", "count", "weight_sum", "samples"]
@@ -53,6 +53,7 @@ class UpdateRule:
         counts: Sequence[float],
         late: Sequence[Lateness],
         parameters: int | None = None,
+        part: str = "",
     ) -> Tensor:
         """The new vector, [P] float32, added in the given order in float64.
 
@@ -62,6 +63,7 @@ class UpdateRule:
             counts: the n_i.
             late: how late each is.
             parameters: how many of the first elements are parameters; None: as `borders` says.
+            part: the name of what is averaged; a rule that draws noise takes its stream by it.
         Raises: ValueError if there is no reply, or there are not as many of each.
         """
         shares = [self.staleness.weight(one.tau) for one in late]
@@ -87,6 +89,21 @@ class UpdateRule:
             total.add_(into.to(total), alpha=rest)
         # Divided once, at the end, as `weighted_mean` does: fresh replies give the same bits.
         return total.div_(divisor).to(into.dtype)
+
+    def mean(self, tensors: Sequence[Tensor], part: str = "") -> Tensor:
+        """The plain mean of a part that is no vector of the server's, float32, added in float64.
+
+        Args:
+            tensors: of one shape; one is held at a time.
+            part: as in `applied`.
+        Raises: ValueError if there is none.
+        """
+        return weighted_mean(tensors, [1.0] * len(tensors))
+
+    @property
+    def sealed(self) -> bool:
+        """Whether a method may see the replies only through `applied` and `mean`; see `PrivateUpdate`."""
+        return False
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.learning_rates import MOST
 from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.model_groups import GROUP_FEATURES, GROUPS
+from rayfed_kd.recipe.privacy import PrivacyRecipe
 from rayfed_kd.recipe.roles import Better
 from rayfed_kd.recipe.strict import Named, Strict
 
@@ -172,6 +173,9 @@ class SamplingRecipe(Strict):
 
     fraction: float | None = Field(None, gt=0, le=1, description="share of the clients, C")
     count: int | None = Field(None, ge=1, description="number of clients")
+    poisson: bool = Field(
+        False, description="each client joins a round by itself with that probability; a cohort may be empty"
+    )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> SamplingRecipe:
@@ -430,6 +434,7 @@ class Recipe(Strict):
     checkpoint: CheckpointRecipe = CheckpointRecipe()
     faults: FaultsRecipe = FaultsRecipe()
     attack: AttackRecipe | None = None
+    privacy: PrivacyRecipe | None = None
     results: ResultsRecipe = ResultsRecipe()
     deterministic: bool = Field(True, description="on GPU: only kernels that repeat bit for bit")
     seed: int = Field(1, ge=0, lt=2**63, description="the run's seed")
@@ -469,6 +474,15 @@ class Recipe(Strict):
             raise ValueError(
                 f"sampling.fraction = {fraction:g} of partition.clients = {clients} "
                 f"is {fraction * clients:g} clients a round; expected 1 or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _poisson_in_rounds(self) -> Recipe:
+        if self.sampling.poisson and self.schedule.name != "sync":
+            raise ValueError(
+                f"schedule.name = {self.schedule.name!r}: sampling.poisson draws a whole cohort at the start "
+                "of a round and waits for all of it; expected sync"
             )
         return self
 

@@ -31,3 +31,11 @@ def cohort_size(recipe: Recipe) -> int:
         return sampling.count
     assert sampling.fraction is not None
     return max(1, round(sampling.fraction * recipe.partition.clients))
+
+
+def sampling_rate(recipe: Recipe) -> float:
+    """q, the share of the clients that a round expects, with `poisson` on average."""
+    sampling, clients = recipe.sampling, recipe.partition.clients
+    if sampling.poisson and sampling.fraction is not None:
+        return sampling.fraction
+    return cohort_size(recipe) / clients

@@ -14,6 +14,7 @@ from rayfed_kd.files import atomic_write, remove_unfinished, writing
 from rayfed_kd.reporting.cost_sections import bytes_section, faults_section, hosts_section, time_section
 from rayfed_kd.reporting.paper_sections import comparison_section, published_section, study_title
 from rayfed_kd.reporting.pictures import DASHES, SERIES
+from rayfed_kd.reporting.privacy_section import privacy_section
 from rayfed_kd.reporting.reading import Run, Sources, read_sources
 from rayfed_kd.reporting.result_sections import (
     clients_section,
@@ -41,6 +42,7 @@ RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
     published_section,
     partition_section,
     bytes_section,
+    privacy_section,
     time_section,
     hosts_section,
     logged_section,

@@ -13,6 +13,7 @@ from typing import IO, Any
 from rich.console import Console
 
 from rayfed_kd.results.live_line import Shown, Watch, fitting
+from rayfed_kd.results.schemas import EPSILONS
 from rayfed_kd.results.summary_table import scores_table, summary_notes, summary_table
 from rayfed_kd.results.telling import Teller
 from rayfed_kd.results.time_left import TimeLeft, clock_text, left_text
@@ -177,6 +178,9 @@ def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
     losses = [(name, value) for name, value in event["losses"].items() if value is not None]
     for name, value in losses[:2]:  # more would not fit into a terminal's line
         yield f"{name} {value:.3f}"
+    for name in EPSILONS:
+        if event.get(name) is not None:
+            yield f"{name.replace('_', ' ')} {event[name]:.4g}"
     yield f"up {format_bytes(event['bytes_up'])} down {format_bytes(event['bytes_down'])}"
     if event.get("sim_s") is not None:
         yield f"simulated {event['sim_s']:,.1f} s"

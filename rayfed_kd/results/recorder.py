@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from rayfed_kd.files import write_json, written_aside
 from rayfed_kd.recipe.yaml_documents import yaml_text
-from rayfed_kd.results.schemas import SCHEMAS, with_scores
+from rayfed_kd.results.schemas import EPSILONS, SCHEMAS, with_scores
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import RowsByRound, TableWriter, read_table
 from rayfed_kd.results.tensorboard import RunWriter, remove_event_files
@@ -188,13 +188,13 @@ class RunRecorder:
             "bytes_down": row["bytes_down"],
             "cohort": row["cohort"],
             "metrics": {row["model"]: row for row in with_scores(record.tables)},
-        }
+        } | {name: row[name] for row in record.tables.get("privacy", []) for name in EPSILONS}
         self._last_wall_s = wall_s
         return event
 
     def _write_scalars(self, round_index: int, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         assert self._writer is not None
-        row = tables["rounds"][0]
+        row = {**next(iter(tables.get("privacy", [])), {}), **tables["rounds"][0]}
         metrics, hosts = with_scores(tables), tables.get("hosts", [])
         self._writer.round(round_index, row, metrics, dict(row["losses"]), row["sim_s"], hosts)
         for model, accuracies in _accuracies_by_model(tables.get("clients", [])).items():

@@ -83,6 +83,24 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("parts", _INT),
         ]
     ),
+    "privacy": pa.schema(
+        [
+            ("round", _INT),
+            ("sim_s", _FLOAT),
+            ("epsilon", _FLOAT),
+            ("local_epsilon", _FLOAT),
+            ("delta", _FLOAT),
+            ("releases", _INT),
+            ("noise_multiplier", _FLOAT),
+            ("clip", _FLOAT),
+            ("row_clip", _FLOAT),
+            ("unit", _TEXT),
+            ("neighbours", _TEXT),
+            ("noise", _TEXT),
+            ("sampling", _TEXT),
+            ("accountant", _TEXT),
+        ]
+    ),
     "hosts": pa.schema(
         [
             ("round", _INT),
@@ -97,6 +115,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
 }
 
+EPSILONS = ("epsilon", "local_epsilon")  # columns of `privacy`: of the sums, and of single messages
+
 # The order of a round's rows.
 ROW_ORDER: dict[str, tuple[str, ...]] = {
     "rounds": (),
@@ -104,6 +124,7 @@ ROW_ORDER: dict[str, tuple[str, ...]] = {
     "clients": ("client", "model"),
     "scores": ("model", "metric", "test"),
     "messages": ("client", "direction", "kind"),
+    "privacy": (),
     "hosts": ("host",),
 }
 

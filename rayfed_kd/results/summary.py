@@ -26,7 +26,7 @@ def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict
     A value that is no finite number counts as none: JSON has no word for it, and no value would be better.
 
     Args:
-        tables: rounds, metrics, scores, clients and messages, as `SCHEMAS` has them.
+        tables: rounds, metrics, scores, clients, messages and privacy, as `SCHEMAS` has them.
         status: finished, interrupted or failed.
         clients: the number of clients.
 
@@ -35,11 +35,12 @@ def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict
         tested_clients (those with test samples; None if no client was tested), and models. Each model has
         `last`, `best` and `last10` (the mean of the last ten evaluations) by metric. All of `best` is of one
         round, `best_round`: the first in which `best_by` is largest, the model's first metric of `HEADLINES`.
+        A run with `privacy` has an entry of that name: the last row of its table.
     """
     rounds = tables["rounds"].to_pylist()
     last = rounds[-1] if rounds else {}
     tested = pa.compute.count_distinct(tables["clients"]["client"]).as_py()
-    return {
+    summary = {
         "status": status,
         "rounds": last.get("round", 0),
         "wall_s": last.get("wall_s", 0.0),
@@ -53,6 +54,17 @@ def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict
         "clients": clients,
         "tested_clients": tested or None,
         "models": _models(with_scores({name: tables[name].to_pylist() for name in ("metrics", "scores")})),
+    }
+    spent = tables["privacy"].to_pylist() if "privacy" in tables else []
+    return {**summary, "privacy": _privacy(spent[-1])} if spent else summary
+
+
+def _privacy(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The last row of the table `privacy`. An infinite epsilon is the text "inf", as JSON has no number."""
+    return {
+        name: "inf" if value == math.inf else value
+        for name, value in row.items()
+        if name not in ("round", "sim_s")
     }
 
 

@@ -43,8 +43,29 @@ def summary_notes(summary: Mapping[str, Any]) -> list[str]:
     titles = [dict(COLUMNS)[metric] for metric in judged]
     notes = [f"best: all of one round, that of the largest {' or '.join(titles)}"] if titles else []
     notes += model_notes(summary["models"])
+    notes += privacy_notes(summary)
     untested = untested_text(summary)
     return notes if untested is None else [*notes, untested]
+
+
+def privacy_notes(summary: Mapping[str, Any]) -> list[str]:
+    """What epsilon is, and of whom and of what; nothing for a run without `privacy`."""
+    spent = summary.get("privacy")
+    if spent is None:
+        return []
+    values = [
+        f"{what} {float(spent[column]):.4g}"
+        for column, what in (
+            ("epsilon", "epsilon" if spent["noise"] == "server" else "epsilon under secure aggregation"),
+            ("local_epsilon", "local epsilon, for a server that sees single messages,"),
+        )
+        if spent[column] is not None
+    ]
+    return [
+        f"privacy: {'; '.join(values)} at delta {spent['delta']:g}, client level ({spent['neighbours']}), "
+        f"noise multiplier {spent['noise_multiplier']:g}, noise at the {spent['noise']}, "
+        f"{spent['sampling']}, {spent['releases']} releases, {spent['accountant']}"
+    ]
 
 
 def untested_text(summary: Mapping[str, Any]) -> str | None:

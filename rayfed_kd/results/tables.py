@@ -128,7 +128,7 @@ def read_table(folder: str | Path, name: str, columns: Sequence[str] | None = No
 
     Args:
         folder: the run's folder, as runs/NAME, or its folder of tables, as runs/NAME/tables.
-        name: rounds, metrics, clients, scores, messages or hosts.
+        name: rounds, metrics, clients, scores, messages, privacy or hosts.
         columns: those that are wanted; None: all.
 
     Returns: rows by round, and within a round by client, model and so on; no row if the run has none yet.

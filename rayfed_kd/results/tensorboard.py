@@ -24,6 +24,11 @@ SHOWN = {
     "evaluate_s": "time/evaluate_s",
     "wall_s": "time/wall_s",
 }
+SHOWN_OF_PRIVACY = {
+    "epsilon": "privacy/epsilon",
+    "local_epsilon": "privacy/local_epsilon",
+    "clip": "privacy/clip",
+}
 
 FEW_HOSTS = 16  # more hosts than this would fill TensorBoard's page with curves
 
@@ -58,14 +63,14 @@ class RunWriter:
 
         Args:
             round_index: the round, from 1.
-            row: the round's row of the table `rounds`.
+            row: the round's row of the table `rounds`, with that of `privacy` where there is one.
             metrics: its rows of the table `metrics`, one per model.
             losses: name -> mean over the round.
             sim_s: simulated seconds since the start, None without a clock; TensorBoard's step is a whole
                 second.
             hosts: its rows of the table `hosts`; of more than 16 only the extremes are shown.
         """
-        scalars = {tag: row.get(column) for column, tag in SHOWN.items()}
+        scalars = {tag: row.get(column) for column, tag in (SHOWN | SHOWN_OF_PRIVACY).items()}
         scalars |= {f"loss/{name}": value for name, value in losses.items()}
         scalars |= _host_scalars(hosts)
         for metric in metrics:

@@ -43,6 +43,7 @@ from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
+from rayfed_kd.setting.private_parts import check_privacy, known_sizes
 from rayfed_kd.setting.public_data import check_public
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule
@@ -180,7 +181,8 @@ class Setting:
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
-        rounds, sizes, local = self.recipe.rounds, self.partition.sizes.tolist(), self.local_in(round_index)
+        rounds, local = self.recipe.rounds, self.local_in(round_index)
+        sizes = known_sizes(self.recipe, self.partition.sizes.tolist())
         return ServerFacts(round_index, rounds, sizes, local, self._models_by_client)
 
     def local_in(self, round_index: int) -> LocalRecipe:
@@ -205,6 +207,7 @@ class Setting:
                 path="method.name",
             )
         check_attack(self.recipe, self.method)
+        check_privacy(self.recipe, self.method, self.devices, self.codecs["up"])
         sizes = self.partition.sizes.tolist()
         if not all(sizes):
             raise RecipeError(

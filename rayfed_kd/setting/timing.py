@@ -19,7 +19,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.recipe.registry import load_class, load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.staleness import check_weights
-from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES, cohort_size
+from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES, cohort_size, sampling_rate
 from rayfed_kd.recipe.validation import validate
 
 
@@ -92,7 +92,9 @@ def read_timing(recipe: Recipe) -> Timing:
     """
     kind, clock, named = schedule_class(recipe), clock_class(recipe), recipe.schedule
     options = validate(kind.options_model(), named.options, "schedule", named.name)
-    schedule = kind(options, ScheduleFacts(recipe.partition.clients, cohort_size(recipe), recipe.seed))
+    join = sampling_rate(recipe) if recipe.sampling.poisson else None
+    facts = ScheduleFacts(recipe.partition.clients, cohort_size(recipe), recipe.seed, join)
+    schedule = kind(options, facts)
     clock_options = validate(clock.options_model(), recipe.clock.options, "clock", recipe.clock.name)
     return Timing(schedule, clock, clock_options)
 

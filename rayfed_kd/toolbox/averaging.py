@@ -49,6 +49,7 @@ class Averaging(OneExchange[GlobalModel, ClientState]):
     server_keeps: ClassVar[str] = "the global model"
     client_keeps: ClassVar[str] = "nothing"
     group_training: ClassVar[str] = "all local training"
+    averages: ClassVar[bool] = True
     down: ClassVar[Declaration] = {"student": "weights"}
     up: ClassVar[Declaration] = {"student": "weights"}
 

@@ -69,6 +69,7 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
     group_training: ClassVar[str] = "all local training"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
+    averages: ClassVar[bool] = True
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless `personal` are the model's last layers, in their order."""

@@ -1,0 +1,265 @@
+"""Differential privacy of a run: what its clients clip, how much noise who adds, and what is refused.
+
+Client level: one client's data, all of it, is what an observer learns little about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.protocol import Array, DispatchFacts, Method, Number, RunError, to_array
+from rayfed_kd.protocol.private_update import BufferPlaces, normal
+from rayfed_kd.recipe.privacy import PrivacyRecipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.timing import sampling_rate
+from rayfed_kd.seeds import torch_stream
+from rayfed_kd.setting.private_parts import CoveredParts, covered_parts
+
+SENSITIVITY_OF_A_COUNT = 0.5  # of the sum of b - 1/2, where b is 0 or 1
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Deviations of a round's noise, on the sum over its clients.
+
+    Attributes:
+        expected: m = q K, the clients that a round expects.
+        multiplier: z of the sum of vectors and rows: a little more than the recipe's where a count is
+            released as well.
+        count: deviation of the noise on the number of updates within the clip; 0 without `adaptive`.
+        at_clients: whether clients add it, each a share of 1/m of its variance.
+    """
+
+    expected: float
+    multiplier: float
+    count: float
+    at_clients: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Noise:
+        """Of a recipe whose `privacy` is not null.
+
+        With adaptive clipping, a round's two releases together have the recipe's multiplier z:
+        z_D = (z^-2 - (2 sigma_b)^-2)^(-1/2), Andrew et al. 2021, arXiv 1905.03871, section 3.1.
+        """
+        privacy = recipe.privacy
+        assert privacy is not None
+        expected = sampling_rate(recipe) * recipe.partition.clients
+        # q K of the fraction 0.07 of 100 is 7.000000000000001 in floats; a fixed cohort is a whole number.
+        expected = float(round(expected)) if abs(expected - round(expected)) < 1e-9 else expected
+        z, count = privacy.noise_multiplier, 0.0
+        if privacy.adaptive is not None and z:
+            count = privacy.adaptive.count_noise or expected / 20
+            z = (z**-2 - (SENSITIVITY_OF_A_COUNT / count) ** 2) ** -0.5
+        return cls(expected, z, count, privacy.noise == "client")
+
+    def of_client(self, deviation: float) -> float:
+        """What each client adds of a noise with this deviation on the sum; 0 where the server adds it."""
+        return deviation / math.sqrt(self.expected) if self.at_clients else 0.0
+
+    def of_server(self, deviation: float) -> float:
+        """What the server adds of it; 0 where clients do."""
+        return 0.0 if self.at_clients else deviation
+
+
+@dataclass(frozen=True)
+class Protected:
+    """A reply before it is encoded; with `privacy` clipped, and with the noise that its client adds.
+
+    Attributes:
+        parts: its parts.
+        metadata: its numbers.
+        releases: Gaussian mechanisms that it takes part in: one for all its vectors together, and one for
+            each part with rows.
+        within_clip: 1 if its vectors' change lies within the clip, else 0, with a client's noise; None if the
+            clip stays as it is, and none is told.
+    """
+
+    parts: Mapping[str, Array]
+    metadata: Mapping[str, Number]
+    releases: int = 0
+    within_clip: float | None = None
+
+
+class ClientPrivacy:
+    """What a client does to its reply before it is encoded.
+
+    Args:
+        recipe: its `privacy` is not null.
+        method: whose replies they are.
+        module_pool: of all architectures.
+        architectures: their names.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        method: Method[Any, Any],
+        module_pool: ModulePool,
+        architectures: Iterable[str],
+    ) -> None:
+        assert recipe.privacy is not None
+        self._recipe: PrivacyRecipe = recipe.privacy
+        self._seed, self._noise = recipe.seed, Noise.of(recipe)
+        self._parts: CoveredParts = covered_parts(method, recipe.method.name)
+        self._lengths, self._places = places_of(module_pool, architectures)
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        method: Method[Any, Any],
+        module_pool: ModulePool,
+        architectures: Iterable[str],
+    ) -> ClientPrivacy | None:
+        """None without `privacy` in the recipe."""
+        return None if recipe.privacy is None else cls(recipe, method, module_pool, architectures)
+
+    def protected(
+        self, reply: Protected, message: Mapping[str, Tensor], facts: DispatchFacts, clip: float | None
+    ) -> Protected:
+        """A reply, clipped and with its client's noise.
+
+        Args:
+            reply: as the step made it.
+            message: the decoded parts that it answers.
+            facts: of the step; they name its noise's streams.
+            clip: S of this round; None: no vector is clipped.
+        Raises: RunError if it holds what cannot be protected.
+        """
+        parts = reply.parts
+        self._check_numbers(reply.metadata)
+        scope = facts.scope
+        vectors = sorted(set(parts) & set(self._parts.vectors))
+        changed, within = self._clipped_vectors({n: parts[n] for n in vectors}, message, scope, clip)
+        rows = sorted(set(parts) & set(self._parts.rows))
+        changed |= {name: self._clipped_rows(name, parts[name], scope) for name in rows}
+        numbers = dict.fromkeys(reply.metadata, 1)
+        return Protected({**parts, **changed}, numbers, bool(vectors) + len(rows), within)
+
+    def _check_numbers(self, metadata: Mapping[str, Number]) -> None:
+        own = next((name for name in metadata if name != "samples"), None)
+        if own is not None:
+            raise RunError(
+                f"privacy: the reply's number {own!r} would travel without noise; expected no number but "
+                "`samples`, which is sent as 1"
+            )
+
+    def _clipped_vectors(
+        self,
+        parts: Mapping[str, Array],
+        message: Mapping[str, Tensor],
+        scope: tuple[int, ...],
+        clip: float | None,
+    ) -> tuple[dict[str, Array], float | None]:
+        if not parts:
+            return {}, None
+        if clip is None and self._recipe.clip is not None:
+            raise RunError("privacy: the call of this step brought no clip; without it nothing is protected")
+        # In float64 on the CPU, in memory that torch allocated: the same bits on every host.
+        own = {name: torch.from_numpy(part).double() for name, part in parts.items()}
+        references = {name: self._reference(name, part, message) for name, part in own.items()}
+        changes = {name: self._change(part, references[name]) for name, part in own.items()}
+        norm = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
+        within = clip is None or norm <= clip
+        clipped: dict[str, Array] = {}
+        for name, change in changes.items():
+            # A change within the clip is sent as it is: reference + change would round.
+            new = self._unclipped(own[name], references[name]) if within else None
+            if new is None:
+                assert clip is not None
+                new = references[name] + change * (clip / norm)
+            if deviation := self._noise.of_client(self._noise.multiplier * (clip or 0.0)):
+                noise = normal(new, deviation, self._stream("noise", name, scope))
+                new += self._change(noise, torch.zeros_like(noise))
+            if places := self._places.get(new.numel()):
+                new[places.variances] = new[places.variances].clamp(min=0)
+            clipped[name] = to_array(new.to(torch.float32))
+        return clipped, self._vote(within, scope)
+
+    def _reference(self, name: str, part: Tensor, message: Mapping[str, Tensor]) -> Tensor:
+        sent = message[name].double().cpu() if name in message else None
+        if sent is None or sent.shape != part.shape:
+            raise RunError(
+                f"privacy: the reply's {name!r} is not as long as that of the message, so its change cannot "
+                "be clipped; expected a message with a part of that name and length"
+            )
+        if self._places and part.numel() not in self._lengths:
+            raise RunError(
+                f"privacy: the reply's {name!r} is a stretch of a model with buffers, of which it is not "
+                "known where running variances lie; expected a model without BatchNorm"
+            )
+        return sent
+
+    def _change(self, part: Tensor, reference: Tensor) -> Tensor:
+        change = part - reference
+        if places := self._places.get(change.numel()):
+            change[places.counters] = 0
+        return change
+
+    def _unclipped(self, part: Tensor, reference: Tensor) -> Tensor:
+        part = part.clone()
+        if places := self._places.get(part.numel()):
+            part[places.counters] = reference[places.counters]
+        return part
+
+    def _vote(self, within: bool, scope: tuple[int, ...]) -> float | None:
+        if self._recipe.adaptive is None:
+            return None
+        vote = torch.tensor(float(within), dtype=torch.float64)
+        if deviation := self._noise.of_client(self._noise.count):
+            vote += normal(vote, deviation, self._stream("count", "", scope))
+        return float(vote)
+
+    def _clipped_rows(self, name: str, part: Array, scope: tuple[int, ...]) -> Array:
+        rows = torch.from_numpy(part).double()
+        if rows.dim() == 0 or part.dtype.kind != "f":
+            raise RunError(
+                f"privacy: the reply's {name!r} is {part.dtype} {list(part.shape)}; expected floats, a row "
+                "for each public sample"
+            )
+        bound = self._recipe.row_clip
+        if bound is not None:
+            norms = rows.flatten(1).norm(dim=1) if rows.dim() > 1 else rows.abs()
+            scales = torch.where(norms > bound, bound / norms, 1.0)
+            rows = rows * scales.view(-1, *[1] * (rows.dim() - 1))
+        whole = self._noise.multiplier * (bound or 0.0) * math.sqrt(len(rows))
+        if deviation := self._noise.of_client(whole):
+            rows = rows + normal(rows, deviation, self._stream("noise", name, scope))
+        return to_array(rows.to(torch.float32))
+
+    def _stream(self, purpose: str, part: str, scope: tuple[int, ...]) -> torch.Generator:
+        return torch_stream(self._seed, f"privacy {purpose}", part, *scope)
+
+
+def places_of(
+    module_pool: ModulePool, architectures: Iterable[str]
+) -> tuple[frozenset[int], dict[int, BufferPlaces]]:
+    """Lengths of all models' vectors; and length -> places of running variances and counters, if any.
+
+    Raises: RunError if models of one length have them at different places.
+    """
+    places = dict[int, BufferPlaces]()
+    for name in architectures:
+        flat = module_pool.lend(name, module_pool.initial_vector(name))
+        variances, counters, start = list[int](), list[int](), flat.num_parameters
+        for owner in flat.module.modules():
+            for buffer_name, buffer in owner.named_buffers(recurse=False):
+                kind = variances if buffer_name == "running_var" else counters
+                if buffer_name == "running_var" or not buffer.is_floating_point():
+                    kind += range(start, start + buffer.numel())
+                start += buffer.numel()
+        own = BufferPlaces(*(torch.tensor(kind, dtype=torch.int64) for kind in (variances, counters)))
+        other = places.setdefault(flat.num_elements, own)
+        if not all(map(torch.equal, vars(own).values(), vars(other).values())):
+            raise RunError(f"privacy: two models of {flat.num_elements} numbers have their buffers elsewhere")
+    module_pool.take_back()
+    with_buffers = {length: own for length, own in places.items() if len(own.variances) or len(own.counters)}
+    return frozenset(places), with_buffers

@@ -1,0 +1,219 @@
+"""Runs with `privacy`: identities, engines, resuming, empty cohorts, and what a run says of epsilon."""
+
+import json
+
+import numpy as np
+import pytest
+from runs import Outcome, run_in_process
+from small_recipes import FOUR_CLIENTS, THREE_CLIENTS, assert_same_run, small_recipe
+
+import rayfed_kd
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.errors import RunError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.setting.accountant import Mechanism
+
+RECIPE = {**FOUR_CLIENTS, "rounds": 3, "sampling": {"fraction": 0.5}}
+PUBLIC = {"partition": {**FOUR_CLIENTS["partition"], "public": {"count": 60}}}
+NOISED = {"clip": 0.5, "row_clip": 2.0, "noise_multiplier": 0.1}
+ADAPTIVE = {**NOISED, "adaptive": {"count_noise": 0.5}}
+POISSON = {"sampling": {"fraction": 0.3, "poisson": True}}
+
+
+def private(method="fedavg", base=RECIPE, privacy=NOISED, **changes):
+    return {**small_recipe({**base, **changes}, method), "privacy": privacy}
+
+
+@pytest.mark.parametrize("noise", ["server", "client"])
+def test_without_clip_and_noise_a_whole_cohort_gives_uniform_fedavg_to_the_bit(noise):
+    recipe = {
+        **small_recipe(THREE_CLIENTS, "fedavg"),
+        "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 3},
+    }
+    off = run_in_process({**recipe, "privacy": {"noise_multiplier": 0.0, "noise": noise}})
+    uniform = run_in_process({**recipe, "method": {"name": "fedavg", "weighting": "uniform"}})
+    by_samples = run_in_process(recipe)
+    assert np.array_equal(off.models["aca"], uniform.models["aca"])
+    assert not np.array_equal(off.models["aca"], by_samples.models["aca"])
+    assert off.rows["privacy"][-1]["epsilon"] == np.inf
+
+
+def test_without_clip_and_noise_fedmd_is_fedmd_to_the_bit():
+    recipe = small_recipe({**RECIPE, **PUBLIC, "rounds": 2}, "fedmd")
+    off = run_in_process({**recipe, "privacy": {"noise_multiplier": 0.0}})
+    assert off.rows["clients"] == run_in_process(recipe).rows["clients"]
+
+
+def test_clip_and_noise_each_change_the_model():
+    models = [
+        run_in_process(private(privacy={"noise_multiplier": z, "clip": clip}, rounds=1)).models["aca"]
+        for z, clip in ((0.0, 10.0), (0.0, 0.01), (0.01, 10.0))
+    ]
+    assert not np.array_equal(models[0], models[1])
+    assert not np.array_equal(models[0], models[2])
+
+
+VARIANTS = {
+    "server": private(),
+    "client": private(privacy={**NOISED, "noise": "client"}),
+    "adaptive": private(privacy=ADAPTIVE),
+    "adaptive at clients": private(privacy={**ADAPTIVE, "noise": "client"}),
+    "poisson": private(privacy=ADAPTIVE, rounds=4, **POISSON),
+    "fedmd": private("fedmd", **PUBLIC),
+    "ensemble": private("feddf", privacy={**NOISED, "noise": "client"}, **PUBLIC),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_ray_gives_the_local_engines_bits(variant, hosts):
+    on_hosts = hosts.run(VARIANTS[variant], "placement.clients_per_actor=2")
+    local = run_in_process(VARIANTS[variant])
+    assert_same_run(on_hosts, local)
+    assert on_hosts.rows["privacy"] == local.rows["privacy"]
+
+
+def test_a_resumed_run_is_the_whole_one_with_its_epsilon(tmp_path):
+    recipe = private(privacy={**ADAPTIVE, "noise": "client"})
+
+    def folder(name):
+        return [f"results.folder={tmp_path / name}"]
+
+    whole = rayfed_kd.run(recipe, [*folder("whole"), "rounds=4"], local=True)
+    rayfed_kd.run(recipe, [*folder("cut"), "rounds=2"], local=True)
+    resumed = rayfed_kd.resume(tmp_path / "cut", ["rounds=4"], local=True)
+    assert_same_run(resumed, whole)
+    assert resumed.tables["privacy"].to_pylist() == whole.tables["privacy"].to_pylist()
+    assert whole.tables["privacy"]["releases"].to_pylist() == [1, 2, 3, 4]
+    clips = whole.tables["privacy"]["clip"].to_pylist()
+    assert len(set(clips)) == 4
+    last = whole.tables["privacy"].to_pylist()[-1]
+    for name in ("round", "sim_s"):
+        del last[name]
+    assert json.loads((tmp_path / "whole" / "summary.json").read_text())["privacy"] == last
+
+
+def models_by_round(recipe):
+    """A run, and the server's model after each of its rounds."""
+    setting = prepare(recipe).setting
+    outcome = Outcome(clients=4)
+    simulation = Simulation(setting, LocalEngine(Host(setting, keep_states=4)), outcome)
+    server, models = simulation.begin().server, []
+    for round_index in range(1, setting.recipe.rounds + 1):
+        simulation.run_state.records.begin(round_index)
+        server = simulation.round(round_index, server)
+        models.append(server.weights.numpy())
+    simulation._settled()
+    return outcome, models
+
+
+def test_a_cohort_may_be_empty_and_changes_nothing():
+    outcome, models = models_by_round({**small_recipe({**RECIPE, **POISSON, "rounds": 6}, "fedavg")})
+    cohorts = [row["cohort"] for row in outcome.rows["rounds"]]
+    assert 0 in cohorts
+    assert len(set(cohorts)) > 1
+    for place, cohort in enumerate(cohorts[1:], start=1):
+        assert np.array_equal(models[place], models[place - 1]) == (cohort == 0)
+    empty = [row["round"] for row in outcome.rows["rounds"] if row["cohort"] == 0]
+    assert not [row for row in outcome.rows["messages"] if row["round"] in empty]
+
+
+def test_a_method_with_several_exchanges_sits_an_empty_cohort_out():
+    recipe = small_recipe({**RECIPE, **POISSON, **PUBLIC, "rounds": 4}, "fedmd")
+    assert 0 in [row["cohort"] for row in run_in_process(recipe).rows["rounds"]]
+
+
+def test_an_empty_cohorts_model_has_noise_and_counts():
+    outcome, models = models_by_round(private(**POISSON, rounds=6))
+    assert 0 in [row["cohort"] for row in outcome.rows["rounds"]]
+    assert not any(np.array_equal(models[place], models[place - 1]) for place in range(1, 6))
+    assert [row["releases"] for row in outcome.rows["privacy"]] == [1, 2, 3, 4, 5, 6]
+    expected = Mechanism(0.1, "poisson", 4, 1, 0.3).epsilon({1: 6}, 1e-5)
+    assert outcome.rows["privacy"][-1]["epsilon"] == expected
+
+
+def test_a_table_row_says_of_what_epsilon_is():
+    row = run_in_process(private("fedmd", **PUBLIC)).rows["privacy"][-1]
+    assert row["accountant"].startswith("dp-accounting")
+    assert row["epsilon"] == Mechanism(0.1, "fixed", 4, 2, 0.5).epsilon({1: 3}, 1e-5)
+    assert {key: row[key] for key in ("unit", "neighbours", "noise", "sampling", "delta")} == {
+        "unit": "client",
+        "neighbours": "replace one client",
+        "noise": "server",
+        "sampling": "2 of 4 clients without replacement",
+        "delta": 1e-5,
+    }
+
+
+PEEKING = """
+from algorithms.fedavg import FedAvg
+
+
+class Peeking(FedAvg):
+    def absorb(self, server, replies, ctx):
+        replies[0]["student"]
+        return super().absorb(server, replies, ctx)
+"""
+
+
+def test_a_method_that_reads_single_replies_all_the_same_is_stopped(tmp_path, monkeypatch):
+    (tmp_path / "own_peeking.py").write_text(PEEKING)
+    monkeypatch.chdir(tmp_path)
+    recipe = {**RECIPE, "method": {"name": "own_peeking:Peeking"}, "privacy": NOISED}
+    with pytest.raises(RunError, match=r"reads a reply's 'student' by itself"):
+        run_in_process(recipe)
+
+
+def test_the_server_is_told_no_number_of_samples():
+    recipe = private(privacy={"noise_multiplier": 0.0}, sampling={"fraction": 1.0})
+    recipe["partition"] = {"name": "dirichlet", "clients": 4, "alpha": 0.1}
+    off = run_in_process(recipe)
+    uniform = run_in_process({k: v for k, v in recipe.items() if k != "privacy"}, "method.weighting=uniform")
+    assert np.array_equal(off.models["aca"], uniform.models["aca"])
+
+
+def test_a_clip_that_moves_is_counted_with_the_numbers_of_messages():
+    def numbers(privacy):
+        rows = run_in_process(private(privacy=privacy)).rows["messages"]
+        return {(row["direction"], row["bytes"]) for row in rows if row["kind"] == "metadata"}
+
+    assert numbers(NOISED) == {("up", 8)}  # `samples`
+    assert numbers(ADAPTIVE) == {("up", 16), ("down", 8)}
+
+
+def test_a_run_says_epsilon_on_the_screen_in_tensorboard_and_in_its_report(tmp_path):
+    from rayfed_kd.results.console import round_line
+    from rayfed_kd.results.summary_table import summary_notes
+
+    events = []
+    folder = tmp_path / "run"
+    recipe = private(rounds=1, privacy={**NOISED, "noise": "client"})
+    result = rayfed_kd.run(recipe, [f"results.folder={folder}"], local=True, on_event=events.append)
+    row = result.tables["privacy"].to_pylist()[-1]
+    assert f"epsilon {row['epsilon']:.4g}" in round_line(events[-1])
+    (note,) = [note for note in summary_notes(result.summary) if note.startswith("privacy")]
+    for text in (
+        f"epsilon under secure aggregation {row['epsilon']:.4g}",
+        f"single messages, {row['local_epsilon']:.4g}",
+        "delta 1e-05",
+        "replace one client",
+        "noise at the client",
+        "2 of 4 clients without replacement",
+        "dp-accounting",
+    ):
+        assert text in note
+    page, markdown = rayfed_kd.report(folder, to=tmp_path / "report.html")
+    assert f"{row['local_epsilon']:.6g}" in markdown.read_text()
+    assert "## Privacy" in markdown.read_text()
+    assert "Epsilon by round" in page.read_text()
+    assert b"privacy/epsilon" in b"".join(p.read_bytes() for p in (folder / "tensorboard").iterdir())
+
+
+def test_an_infinite_epsilon_is_said(tmp_path):
+    from rayfed_kd.results.summary_table import summary_notes
+
+    recipe = private(rounds=1, privacy={"noise_multiplier": 0.0})
+    result = rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"], local=True)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]["epsilon"] == "inf"
+    assert any("epsilon inf at delta" in note for note in summary_notes(result.summary))
