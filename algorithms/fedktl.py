@@ -146,5 +146,5 @@ class FedKTL(SimplexClients[ServerState]):
         return ServerState(theta, transformer.vector().cpu(), pairs)
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
-        pairs = server.pairs
-        return {"samples": Samples(ctx.pixels(pairs["images"]), pairs["classes"].long())} if pairs else {}
+        images = ctx.pixels(server.pairs["images"].to(ctx.device)).cpu()
+        return {"samples": Samples(images, server.pairs["classes"].long())}

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,6 +49,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
 from rayfed_kd.protocol.wire import Sending, Wire
+from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.
@@ -109,9 +111,9 @@ class Host:
                 self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
             message = Message.of(self._message[1], call.metadata)
             state, memory = self._kept_state(call.state, call.state_version, ctx)
-            state, reply = checked_outcome(
-                call, getattr(self._setting.method, call.step)(state, message, ctx)
-            )
+            with nullcontext() if in_group else self._own_draws(call):
+                outcome = getattr(self._setting.method, call.step)(state, message, ctx)
+            state, reply = checked_outcome(call, outcome)
             arrays = {name: to_array(part) for name, part in reply.parts.items()}
         except StepError:
             raise
@@ -155,7 +157,8 @@ class Host:
         contexts = [self._context(call.facts) for call in calls]
         steps = [(ctx, partial(self.step, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
         try:
-            outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
+            with self._own_draws(calls[0]):
+                outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
         finally:
             self._module_pool.take_back()
         facts, parts, states = zip(*(outcome.value for outcome in outcomes), strict=True)
@@ -169,6 +172,11 @@ class Host:
     def _received(message: Message, name: str) -> Array | None:
         """A part of the message as codecs see it: on the CPU, as the server decodes it."""
         return to_array(message.parts[name]) if name in message.parts else None
+
+    def _own_draws(self, call: StepCall) -> AbstractContextManager[None]:
+        """What a step's modules draw from torch's global generators, as dropout does, is the client's own."""
+        seed, scope = self._setting.recipe.seed, call.facts.scope
+        return global_stream(seed, "step", call.step, *scope, device=self._device)
 
     def _packed(self, call: StepCall, state: Any) -> Mapping[str, Any]:
         """A client's new state as it travels; this host keeps it, too, unless the step was an observation."""

@@ -26,6 +26,7 @@ from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.state_packing import UnstorableError, pack
+from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
 GRACE_S = 5.0  # how long a stopped run waits for its last evaluation
@@ -207,7 +208,9 @@ class Simulation:
         method, started, queue = self.setting.method, time.perf_counter(), self.run_state.queue
         ctx, waited_s = self._context(round_index), queue.waited_s
         cohort = EngineCohort(round_index, self.run_state)
-        server = method.run_round(server, cohort, ctx)
+        # For modules that draw from torch's global generators, as dropout does.
+        with global_stream(self.setting.recipe.seed, "server", round_index, device=self.device):
+            server = method.run_round(server, cohort, ctx)
         if round_index == 1:  # later states are checked by their checkpoints alone, as packing takes time
             self._check_storable(server, "round 1")
         cohort.end_round()

@@ -86,6 +86,11 @@ class Wrapping(Method[State, Any]):
         """Those of the method inside."""
         return self.inside.architectures()
 
+    @property
+    def generates(self) -> Literal["", "images", "feature maps of images"]:
+        """What the method inside generates."""
+        return self.inside.generates
+
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if the method inside cannot run."""
         self.inside.check(ctx)

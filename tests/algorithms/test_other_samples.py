@@ -16,6 +16,7 @@ IMAGES = {
     "fedcog": "images",
     "dense": "images",
     "coboosting": "images",
+    "fedktl": "images",
     "kdia": "feature maps of images",
 }
 TEXT = {"name": "synthetic_text", "samples": 120, "vocabulary": 64, "length": 8}
