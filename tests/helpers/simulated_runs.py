@@ -71,7 +71,6 @@ FEW = (
     "fedmd:quorum",
     "dafkd:deadline",
     "fedavg:next_round:coded",
-    "fedavg:fedasync:coded",
 )
 CASES = (
     *FEW,

@@ -194,7 +194,7 @@ def test_nothing_is_lost_under_any_schedule(schedule):
 def test_error_feedback_runs_under_every_schedule(schedule, hosts):
     recipe = {**small_recipe({**RECIPE, "rounds": 4}, "fedavg"), "codec": UP["sparse"]}
     outcome = run_in_process(recipe, *SCHEDULES[schedule])
-    assert_same_run(hosts.run(recipe, "placement.clients_per_actor=1", *SCHEDULES[schedule]), outcome)
+    assert_same_run(hosts.run(recipe, "placement.clients_per_actor=2", *SCHEDULES[schedule]), outcome)
 
 
 def test_options_are_the_constructors_keywords():
