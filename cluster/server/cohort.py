@@ -102,7 +102,7 @@ class EngineCohort(ObservedClients):
                 self._clients = [other for other in self._clients if other != client]
                 return None
             assert reply is not None  # only schedules without rounds have replies that are too old
-            return reply
+            return reply.sealed() if self._run.rule_in(self._round).sealed else reply
 
         return wait
 
@@ -119,6 +119,7 @@ class EngineCohort(ObservedClients):
             answer: the reply's part with the answers, one row for each id.
             question: the part that ids are counted as; None: ids need not travel.
         """
+        self._run.check_questions()
         published = self._publish(message)
         started = {client: self._observe(client, step, published) for client in self._clients}
         for call, _ in started.values():

@@ -10,6 +10,7 @@ from cluster.server.client_records import Records
 from cluster.server.event_queue import EventQueue
 from cluster.server.grouping import Grouping
 from cluster.server.traffic import Counters
+from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Schedule, UpdateRule
 from rayfed_kd.protocol.wire import Wire
 from rayfed_kd.setting.privacy_account import PrivacyAccount
@@ -54,6 +55,17 @@ class RunState:
     def private_numbers(self) -> int:
         """Numbers that travel beside a message's own each way: a clip that moves, and who lay within."""
         return 0 if self.privacy is None else self.privacy.numbers
+
+    def check_questions(self) -> None:
+        """Refuse questions with `privacy`: a method that asks them without declaring `asks`.
+
+        Raises: RunError
+        """
+        if self.privacy is not None:
+            raise RunError(
+                "privacy: answers to questions have no noise; expected privacy=null, and a method that says "
+                "`asks = True`"
+            )
 
     def rule_in(self, round_index: int) -> UpdateRule:
         """How a round's replies become the server's new vector."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import Tell
+from rayfed_kd.recipe.privacy import PrivacyRecipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.results.telling import as_teller
@@ -52,10 +53,11 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
     """
     recipe, setting = prepared.recipe, prepared.setting
     threads, cohort = recipe.placement.threads, cohort_size(recipe)
-    clients = f"{recipe.partition.clients}, {cohort} a round; {recipe.partition.name}"
+    often = " on average" if recipe.sampling.poisson else ""
+    clients = f"{recipe.partition.clients}, {cohort} a round{often}; {recipe.partition.name}"
     if recipe.partition.options:
         clients += f" ({', '.join(f'{key} {value}' for key, value in recipe.partition.options.items())})"
-    return {
+    facts = {
         "method": " ".join(filter(None, (recipe.method.name, _in_brackets(setting.method.summary)))),
         "model": _models(setting),
         "data": _data(setting),
@@ -64,6 +66,16 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
         "engine": f"{engine}, {_count(hosts, 'host')} with {_count(threads, 'thread')}"
         f"{' each' if hosts > 1 else ''}; {_count(recipe.rounds, 'round')}, seed {recipe.seed}",
     }
+    return facts if recipe.privacy is None else {**facts, "privacy": _privacy(recipe.privacy)}
+
+
+def _privacy(privacy: PrivacyRecipe) -> str:
+    bounds = {"clip": privacy.clip, "clip of rows": privacy.row_clip}
+    texts = [f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None]
+    texts += ["an adaptive clip"] if privacy.adaptive is not None else []
+    return ", ".join(
+        [f"noise multiplier {privacy.noise_multiplier:g} at the {privacy.noise}", *texts, "client level"]
+    )
 
 
 def _models(setting: Setting) -> str:

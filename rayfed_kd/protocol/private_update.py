@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from rayfed_kd.errors import RunError
 from rayfed_kd.models.vectors import weighted_sum
 from rayfed_kd.protocol.staleness import Lateness, UpdateRule
 
@@ -70,9 +71,17 @@ class PrivateUpdate(UpdateRule):
         Args:
             into: [P], w.
             vectors: the w_k, each [P].
-            counts, late, parameters: not used: clients weigh the same, and none is late.
+            counts, parameters: not used: clients weigh the same.
+            late: what went down with each; none is late.
             part: the part's name.
+        Raises: RunError if `into` is not what went down: then not only clipped changes would be added.
         """
+        sent = late[0].sent if late and self.deviation else None
+        if sent is not None and not torch.equal(sent(), into.cpu()):
+            raise RunError(
+                f"privacy: the server averages {part!r} around another vector than it sent under that name, "
+                "which the noise does not cover; expected Replies.aggregated(into=what went down)"
+            )
         ones = [1.0] * len(vectors)
         total = weighted_sum(vectors, ones) if ones else torch.zeros_like(into, dtype=torch.float64)
         rest = self.expected - len(ones)

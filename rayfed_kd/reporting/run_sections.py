@@ -66,6 +66,9 @@ def _facts(run: Run) -> dict[str, str]:
         "schedule": _options_text(recipe.schedule.model_dump()),
         "clock": _options_text(recipe.clock.model_dump()),
         "attack": "" if recipe.attack is None else _options_text(recipe.attack.model_dump(exclude_none=True)),
+        "privacy": ""
+        if recipe.privacy is None
+        else _options_text(recipe.privacy.model_dump(exclude_none=True)),
         "folder": str(run.folder),
         "started": environment.get("started", ""),
         "engine": environment.get("engine", ""),

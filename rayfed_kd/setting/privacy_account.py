@@ -13,7 +13,7 @@ from rayfed_kd.protocol import Method, OneExchange, Replies, ServerContext, Upda
 from rayfed_kd.protocol.private_update import PrivateUpdate
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.seeds import numpy_stream, torch_stream
-from rayfed_kd.setting.accountant import RELATIONS, Mechanism, accountant_name
+from rayfed_kd.setting.accountant import RELATIONS, Mechanism, accountant_name, require_accountant
 from rayfed_kd.setting.privacy import Noise, places_of
 from rayfed_kd.setting.setting import Setting
 
@@ -43,6 +43,8 @@ class PrivacyAccount:
     def __post_init__(self) -> None:
         privacy = self.recipe.privacy
         assert privacy is not None
+        if privacy.noise_multiplier:  # also where the server runs, before the first round
+            require_accountant()
         self._privacy, self.clip = privacy, privacy.clip
         self._noise, self._mechanism = Noise.of(self.recipe), Mechanism.of(self.recipe)
         _, self._places = places_of(self.module_pool, self.architectures)

@@ -11,7 +11,7 @@ import rayfed_kd
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.setting.accountant import Mechanism
 
@@ -157,6 +157,39 @@ class Peeking(FedAvg):
 """
 
 
+ASKING = """
+from algorithms.fedmd import FedMD
+from rayfed_kd.protocol import Message
+
+
+class Asking(FedMD):
+    def run_round(self, server, cohort, ctx):
+        cohort.questions(self.predict, Message(seed=1), answer="logits")
+"""
+ALONE = """
+from algorithms.fedmd import FedMD
+from rayfed_kd.protocol import Message
+
+
+class Alone(FedMD):
+    def run_round(self, server, cohort, ctx):
+        reply = cohort.submit(cohort.clients[0], self.predict, Message(seed=1))()
+        reply["logits"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "message"),
+    [(ASKING, "Asking", "answers to questions"), (ALONE, "Alone", "a reply's 'logits' by itself")],
+)
+def test_what_a_method_does_not_declare_is_stopped(code, name, message, tmp_path, monkeypatch):
+    (tmp_path / f"own_{name}.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    recipe = {**RECIPE, **PUBLIC, "method": {"name": f"own_{name}:{name}"}, "privacy": NOISED}
+    with pytest.raises(RunError, match=message):
+        run_in_process(recipe)
+
+
 def test_a_method_that_reads_single_replies_all_the_same_is_stopped(tmp_path, monkeypatch):
     (tmp_path / "own_peeking.py").write_text(PEEKING)
     monkeypatch.chdir(tmp_path)
@@ -217,3 +250,30 @@ def test_an_infinite_epsilon_is_said(tmp_path):
     result = rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"], local=True)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]["epsilon"] == "inf"
     assert any("epsilon inf at delta" in note for note in summary_notes(result.summary))
+
+
+SERVER = ("fedavg", "fedavgm", "fedprox", "moon", "fedntd", "fedcog", "fedgkd", "fml", "pfedsd", "fedper")
+SERVER += ("fedrep", "lg_fedavg", "fedmd", "dsfl")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", ["server", "client"])
+@pytest.mark.parametrize("method", [*SERVER, "feddf", "fedkf", "cronus", "fedper_plus"])
+def test_methods_that_the_page_names_run(method, noise):
+    public = method in ("fedmd", "dsfl", "feddf", "cronus")
+    recipe = private(method, {**RECIPE, **PUBLIC} if public else RECIPE, {**NOISED, "noise": noise}, rounds=2)
+    if noise == "server" and method not in SERVER:
+        with pytest.raises(RecipeError, match=r"privacy\.noise = 'server'"):
+            run_in_process(recipe)
+        return
+    row = run_in_process(recipe).rows["privacy"][-1]
+    assert row["releases"] == 2
+    assert (row["epsilon"] is None) == (method not in SERVER)
+
+
+@pytest.mark.slow
+def test_every_method_with_one_exchange_outlives_an_empty_cohort():
+    for method in SERVER:
+        if method not in ("fedmd", "dsfl"):
+            outcome = run_in_process(private(method, rounds=5, **POISSON))
+            assert 0 in [row["cohort"] for row in outcome.rows["rounds"]]

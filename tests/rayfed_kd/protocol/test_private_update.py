@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rayfed_kd.protocol import Replies, Reply, RunError, UpdateRule
+from rayfed_kd.protocol import Lateness, Replies, Reply, RunError, UpdateRule
 from rayfed_kd.protocol.private_update import BufferPlaces, PrivateUpdate
 from rayfed_kd.seeds import torch_stream
 
@@ -66,6 +66,14 @@ def test_running_variances_stay_at_least_zero_and_counters_stay():
     # Three replies where one was expected take three times the change: the variance would be -2.
     new = applied(rule, into, [torch.tensor([0.0, -1.0, 0.0, 9.0])] * 3)
     assert new.tolist() == [0.0, -3.0, 0.0, 7.0]
+
+
+def test_a_mean_around_another_vector_than_went_down_is_refused():
+    rule = PrivateUpdate(expected=1.0, deviation=1.0, stream=stream)
+    late = [Lateness(sent=lambda: torch.zeros(2))]
+    rule.applied(torch.zeros(2), [torch.ones(2)], [1.0], late, part="a")
+    with pytest.raises(RunError, match="averages 'a' around another vector"):
+        rule.applied(torch.ones(2), [torch.ones(2)], [1.0], late, part="a")
 
 
 def test_each_part_has_noise_of_its_own():
