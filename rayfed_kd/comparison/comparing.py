@@ -11,7 +11,7 @@ from rayfed_kd.comparison.curves import read_curves
 from rayfed_kd.comparison.planning import PlannedRun, finished_seeds, plan_runs
 from rayfed_kd.comparison.row_notes import row_notes
 from rayfed_kd.comparison.studies import Study, in_words
-from rayfed_kd.errors import naming
+from rayfed_kd.errors import RecipeError, naming
 
 
 def compare(
@@ -35,6 +35,7 @@ def compare(
     with naming(study.source or None):
         planned = plan_runs(study)
         recipes = resolve_recipes(study, planned)
+    _check_code(planned)
     missing = [one for one in planned if not one.done]
     if len(missing) < len(planned):
         tell(f"{len(planned) - len(missing)} of {len(planned)} runs are finished in {study.folder}")
@@ -43,6 +44,21 @@ def compare(
     recipes_by_label = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
     notes = [*row_notes(study, recipes_by_label), *_other_seeds(study)]
     return Comparison(study, read_curves(planned), notes)
+
+
+def _check_code(planned: Sequence[PlannedRun]) -> None:
+    """Refuse a table of runs that were made with another version of the user's own code than is there now.
+
+    Raises: RecipeError
+    """
+    from rayfed_kd.results.folder import changed_own_code
+
+    for run in planned:
+        if run.done and (changed := changed_own_code(run.folder)):
+            raise RecipeError(
+                f"{run.name}: {run.folder} was made with another {changed[0]}.py; move or delete the folder to "
+                "run it anew, give another --folder, or put the file back"
+            )
 
 
 def _other_seeds(study: Study) -> list[str]:

@@ -95,6 +95,8 @@ def _progress_teller(name: str, tell: Tell, work: Work) -> OnEvent:
 
 def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, start: Callable[..., Result]) -> None:
     """Run one run with `start`, which is `run_prepared_here` or `run_prepared_on_ray`."""
+    from rayfed_kd.results.folder import write_recipe
+
     name = run.name
 
     def tell(line: str) -> None:  # several may run at a time: each line names its run
@@ -114,6 +116,9 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, start: Callable[..
             result = start(ready, on_event, resume=resumed, restart=True, tell=tell)
     except RunError as error:
         raise RunError(f"{name}: {error}") from error
+    # A finished run's recipe names its folder as it is then called.
+    results = recipe.results.model_copy(update={"folder": str(run.folder)})
+    write_recipe(run.unfinished_folder, recipe.model_copy(update={"results": results}))
     run.unfinished_folder.rename(run.folder)
     work.end(name)
     seconds = f"{result.summary['wall_s']:.1f} s in rounds"
@@ -123,9 +128,13 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, start: Callable[..
 
 
 def _is_resumable(folder: Path, recipe: Recipe) -> bool:
-    """Whether a run of the same recipe began in the folder and was cut off."""
+    """Whether a run of the same recipe and code began in the folder and was cut off."""
     config = folder / "config.yaml"
     if not config.is_file():
+        return False
+    from rayfed_kd.results.folder import changed_own_code
+
+    if changed_own_code(folder):
         return False
     excluded = {"results"}
     return load_recipe(config).model_dump(exclude=excluded) == recipe.model_dump(exclude=excluded)

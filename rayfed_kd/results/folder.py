@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -33,7 +33,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.attacks import attackers
-from rayfed_kd.setting.code_identity import package_version
+from rayfed_kd.setting.code_identity import own_code, package_version
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -86,7 +86,7 @@ def begin_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> No
                 (folder / name).unlink(missing_ok=True)
         for name, write in writers.items():
             write(folder / name)
-        _write_recipe(folder, recipe)
+        write_recipe(folder, recipe)
 
 
 def continue_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> None:
@@ -105,7 +105,7 @@ def continue_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) ->
         for name, write in _description_writers(recipe, setting, engine).items():
             if not (folder / name).exists():
                 write(folder / name)
-        _write_recipe(folder, recipe)
+        write_recipe(folder, recipe)
 
 
 @contextmanager
@@ -119,7 +119,8 @@ def _writing(folder: Path) -> Iterator[None]:
         raise unwritable_folder(folder, "results.folder", error) from None
 
 
-def _write_recipe(folder: Path, recipe: Recipe) -> None:
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Write config.yaml, with the comment that the recipe's file begins with."""
     text = yaml_text(recipe.model_dump())
     header = f"{recipe.header}\n" if recipe.header else ""
     atomic_write(folder / CONFIG, header + text)
@@ -133,7 +134,9 @@ def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[
         atomic_write(path, f"# As they were, with all defaults.\n{options}")
 
     writers: dict[str, Callable[[Path], None]] = {
-        "environment.json": lambda path: write_json(path, environment(engine)),
+        "environment.json": lambda path: write_json(
+            path, {**environment(engine), "own_code": own_code(_texts(recipe.model_dump()))}
+        ),
         "options.yaml": write_options,
         "partition.parquet": setting.partition.save,
         "classes.parquet": partial(_save_class_counts, setting),
@@ -207,6 +210,28 @@ def environment(engine: str) -> dict[str, Any]:
     }
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """All texts of nested values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | Sequence):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
+
+
+def changed_own_code(folder: Path) -> list[str]:
+    """The user's own modules whose file is another one than when the run was begun.
+
+    Args:
+        folder: a run's folder.
+
+    Returns: names of modules; none if the folder does not say what they were.
+    """
+    known = read_environment(folder).get("own_code", {})
+    now = own_code(f"{module}:" for module in known)
+    return [module for module, digest in known.items() if now.get(module, digest) != digest]
+
+
 def read_environment(folder: Path) -> dict[str, Any]:
     """What `environment` gave when the run began; empty if the folder has no environment.json.
 
@@ -218,7 +243,7 @@ def read_environment(folder: Path) -> dict[str, Any]:
     """
     path = folder / "environment.json"
     content = read_json(path)
-    for key, kind in {"packages": dict, "command": list, "gpus": list}.items():
+    for key, kind in {"packages": dict, "command": list, "gpus": list, "own_code": dict}.items():
         value = content.get(key, kind())
         if not isinstance(value, kind) or not all(isinstance(name, str) for name in value):
             raise DataError(f"{path} is damaged: {key} is {shown(value)}")
@@ -226,15 +251,16 @@ def read_environment(folder: Path) -> dict[str, Any]:
 
 
 def changed_packages(folder: Path) -> list[str]:
-    """The packages whose version differs from the one with which the run was begun.
+    """The packages and the user's own modules that differ from those with which the run was begun.
 
     Args:
         folder: a run's folder.
 
-    Returns: a text per package with both versions, as `torch 2.1, now 2.2`; empty if nothing changed or
+    Returns: a text for each, as `torch 2.1, now 2.2` or `another my_method.py`; empty if nothing changed or
         the folder has no environment.json.
     """
-    return [
+    own = [f"another {module}.py" for module in changed_own_code(folder)]
+    return own + [
         f"{name} {version}, now {package_version(name)}"
         for name, version in read_environment(folder).get("packages", {}).items()
         if name in DECISIVE and version != package_version(name)

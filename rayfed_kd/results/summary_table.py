@@ -34,7 +34,8 @@ def summary_rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
 
 def summary_title(summary: Mapping[str, Any]) -> str:
     """The heading of the table: how many rounds there are, and what became of the run."""
-    return f"{summary['rounds']} rounds, {summary['status']}"
+    rounds = summary["rounds"]
+    return f"{rounds} round{'' if rounds == 1 else 's'}, {summary['status']}"
 
 
 def summary_notes(summary: Mapping[str, Any]) -> list[str]:

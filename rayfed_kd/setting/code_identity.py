@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -69,6 +69,32 @@ def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
         for name, value in expected.items()
         if found.get(name) != value
     )
+
+
+def own_code(named: Iterable[str]) -> dict[str, str]:
+    """A hash of each module of the user's own that a recipe names.
+
+    Args:
+        named: texts of a recipe; those of the form package.module:Object name a module.
+    Returns: module -> hash of its file, of those that are found and are no installed package's.
+    """
+    modules = {text.partition(":")[0] for text in named if ":" in text}
+    files = {module: _own_file(module) for module in sorted(modules)}
+    return {module: _file_hash(file) for module, file in files.items() if file is not None}
+
+
+def _own_file(module: str) -> Path | None:
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):  # of a text with a colon that names no module
+        return None
+    file = None if spec is None or spec.origin is None else Path(spec.origin)
+    own = file is not None and file.suffix == ".py" and "site-packages" not in file.parts
+    return file if own else None
+
+
+def _file_hash(file: Path) -> str:
+    return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
 
 
 def package_version(package: str) -> str | None:

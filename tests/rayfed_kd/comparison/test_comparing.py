@@ -73,6 +73,8 @@ def test_seeds_are_named_one_by_one_or_counted(tables):
     shown = CliRunner().invoke(commands, words)
     assert shown.exit_code == 0, shown.output
     assert "seeds 9 for 4" in shown.output
+    (config,) = (tables.parent / "runs-quick").glob("*/A-seed9/config.yaml")
+    assert f"folder: {config.parent}\n" in config.read_text()  # no longer that of a run under way
 
 
 @pytest.mark.parametrize(

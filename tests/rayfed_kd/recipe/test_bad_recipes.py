@@ -144,7 +144,7 @@ IMAGES = "data={name: synthetic, samples: 40, classes: 2, shape: [1, 32, 32]}"
         ("widht", "Did you mean method.generator.width?"),
         (
             "foo",
-            "There are: latent, width. The method's own there: batch_size, batches, diversity, epochs, lr, ",
+            "There are: latent, width. Beside them: batch_size, batches, diversity, epochs, lr, ",
         ),
     ],
 )

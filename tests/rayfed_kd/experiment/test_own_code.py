@@ -1,0 +1,59 @@
+"""A method of one's own that was edited: neither a comparison nor `resume` mixes its results silently."""
+
+import pytest
+from small_recipes import THREE_CLIENTS
+
+import rayfed_kd
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.results.folder import changed_own_code
+
+METHOD = """
+from algorithms.fedavg import FedAvg
+
+
+class Mine(FedAvg):
+    pass
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """The file of a method, `edited_method:Mine`, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "edited_method.py"
+    file.write_text(METHOD)
+    return file
+
+
+RECIPE = THREE_CLIENTS | {"method": {"name": "edited_method:Mine"}, "rounds": 1}
+
+
+def test_comparison_refuses_finished_runs_of_other_code_and_names_file_and_folder(mine):
+    def compare():
+        return rayfed_kd.compare({"A": RECIPE}, local=True, folder="runs")
+
+    compare()
+    compare()
+    mine.write_text(METHOD + "\n# edited\n")
+    with pytest.raises(RecipeError, match=r"A, seed 1: runs/A-seed1 was made with another edited_method.py"):
+        compare()
+    mine.write_text(METHOD)
+    compare()
+
+
+def test_run_is_not_resumed_with_other_code_unless_one_says_so(mine):
+    folder = rayfed_kd.run(RECIPE, {"results.folder": "run"}, local=True).folder
+    assert changed_own_code(folder) == []
+    mine.write_text(METHOD + "\n# edited\n")
+    assert changed_own_code(folder) == ["edited_method"]
+    with pytest.raises(RecipeError, match=r"was begun with another edited_method.py: the bits may differ"):
+        rayfed_kd.resume(folder, rounds=2, local=True)
+    assert rayfed_kd.resume(folder, rounds=2, local=True, anyway=True).summary["rounds"] == 2
+
+
+def test_recipe_without_own_code_says_so(tmp_path):
+    folder = rayfed_kd.run(
+        THREE_CLIENTS, {"results.folder": str(tmp_path / "run")}, rounds=1, local=True
+    ).folder
+    assert changed_own_code(folder) == []
