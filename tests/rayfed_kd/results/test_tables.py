@@ -54,6 +54,13 @@ COLUMNS = {
         "bytes": INT,
         "parts": INT,
     },
+    "privacy": {
+        "round": INT,
+        **dict.fromkeys(["sim_s", "epsilon", "local_epsilon", "delta"], FLOAT),
+        "releases": INT,
+        **dict.fromkeys(["noise_multiplier", "clip", "row_clip"], FLOAT),
+        **dict.fromkeys(["unit", "neighbours", "noise", "sampling", "accountant"], TEXT),
+    },
     "hosts": {
         "round": INT,
         "sim_s": FLOAT,
@@ -87,6 +94,10 @@ def merged_with_the_small_parts_left(folder):
     writer.close()
     for path, content in parts.items():
         path.write_bytes(content)
+
+
+def test_every_table_is_listed_here():
+    assert set(COLUMNS) == set(SCHEMAS)
 
 
 @pytest.mark.parametrize("name", COLUMNS)
