@@ -80,6 +80,7 @@ class FedCOG(Averaging[ClientState | None]):
     paper = "Ye et al. 2024, arXiv 2312.05966"
     group_training = "local training; each client generates its images by itself"
     client_keeps = "its last local model"
+    generates = "images"
 
     def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
         """Send w^t and its number of updates, which tells whether generation has started."""

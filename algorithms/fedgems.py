@@ -49,7 +49,11 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.toolbox.distillation import normalising
-from rayfed_kd.toolbox.larger_server import (
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
+from rayfed_kd.toolbox.losses import cross_entropy, distillation
+from rayfed_kd.toolbox.optimizers import Optimizer, faded
+from rayfed_kd.toolbox.public_data import train_on_public_labels
+from rayfed_kd.toolbox.server_models.larger_server import (
     ClientState,
     GEMOptions,
     Lesson,
@@ -59,10 +63,6 @@ from rayfed_kd.toolbox.larger_server import (
     learn_public,
     mean_logits,
 )
-from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
-from rayfed_kd.toolbox.losses import cross_entropy, distillation
-from rayfed_kd.toolbox.optimizers import Optimizer, faded
-from rayfed_kd.toolbox.public_data import train_on_public_labels
 
 
 class Options(GEMOptions):

@@ -9,8 +9,8 @@ large rest of a network behind any of these extractors, here ResNet-56 without i
     server  CE + alpha T^2 KL(s_T(z_k), s_T(z_s))      epochs over the clients' samples, its optimiser kept
     down    z_s                                        4 n_k C bytes a client
 
-The exchange is in toolbox/split_learning.py. A client predicts with its own small model (`personal`),
-or with its extractor and the server's model behind it (`server`), which is what the paper and FedGEMS report.
+The exchange is in toolbox/server_models/split_learning.py. A client predicts with its own small model
+(`personal`), or with its extractor and the server's model behind it (`server`), as the paper and FedGEMS do.
 The ledger counts all that travels, where FedGEMS' Table 4 counts the features going up and nothing else:
 64 KiB for a sample's 16x32x32.
 
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from rayfed_kd.toolbox.local_training import Tensors
 from rayfed_kd.toolbox.losses import distillation
-from rayfed_kd.toolbox.split_learning import KnowledgeTransfer, Terms, TransferOptions
+from rayfed_kd.toolbox.server_models.split_learning import KnowledgeTransfer, Terms, TransferOptions
 
 
 class Options(TransferOptions):

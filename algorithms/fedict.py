@@ -12,7 +12,7 @@ d^k are the shares of the classes among client k's samples, d^S those among all 
             once counts, n_k d^k                     4 C bytes a client
     down    z_s                                      4 n_k C bytes a client
 
-The exchange is in rayfed_kd/toolbox/split_learning.py; FedD2S reports the clients' models (`personal`).
+The exchange is in toolbox/server_models/split_learning.py; FedD2S reports the clients' models (`personal`).
 
 Readings: d^S is of the clients that have taken part so far. `weights: raw` are the released code's d^k / T_w
 and (d^S - d^k) / U, with T_w 3 and U 7; those of U sum to 0, hence softmax instead, of d itself (T_w = U = 1)
@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from rayfed_kd.protocol import ClientContext
 from rayfed_kd.toolbox.local_training import Tensors
 from rayfed_kd.toolbox.losses import distillation, weighted_distillation
-from rayfed_kd.toolbox.split_learning import KnowledgeTransfer, Term, Terms, TransferOptions
+from rayfed_kd.toolbox.server_models.split_learning import KnowledgeTransfer, Term, Terms, TransferOptions
 
 
 class Options(TransferOptions):

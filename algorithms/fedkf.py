@@ -45,7 +45,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     Shown,
 )
-from rayfed_kd.toolbox.data_free import (
+from rayfed_kd.toolbox.data_free.imitation import (
     GeneratorState,
     Imagined,
     ImitationOptions,

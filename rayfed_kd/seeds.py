@@ -7,6 +7,8 @@ FedKF with gamma = 0 sees the batches of FedAvg. No stream depends on the proces
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,3 +38,30 @@ def torch_stream(seed: int, *path: str | int, device: torch.device | str = "cpu"
     import torch
 
     return torch.Generator(device).manual_seed(derive(seed, *path))
+
+
+@contextmanager
+def global_stream(seed: int, *path: str | int, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Let torch's global generators be the stream named by `path` while the block runs.
+
+    Dropout and other modules draw from them. Afterwards they are as before.
+
+    Args:
+        seed, path: as in `derive`.
+        device: where the block computes.
+    """
+    import torch
+
+    generators, device = [torch.default_generator], torch.device(device)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    # Not `fork_rng` and `torch.manual_seed`, which take sixty times as long: as long as a small step.
+    states = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(derive(seed, *path))
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

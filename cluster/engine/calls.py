@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number
-from rayfed_kd.protocol.message_codec import PartSize
+from rayfed_kd.protocol.codec_chain import Memory
+from rayfed_kd.protocol.wire import PartSize
 
 NO_STATE: Mapping[str, Any] = {"state": None}  # stands for the state of a client that keeps none
+
+
+class KeptState(NamedTuple):
+    """What a client keeps where its codecs remember something, which belongs to one version of its state.
+
+    Attributes:
+        state: the method's.
+        memory: the codecs'.
+    """
+
+    state: Any
+    memory: Memory
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,7 @@ class StepFacts:
         seconds: real seconds of the step; in a group, the group's seconds divided by its clients.
         alone: for a step in a group: why its local epochs ran alone, or "" if they ran with the others'.
             None: the step was not in a group.
+        refused: what is wrong with each part that its codec cannot encode.
         keeps_state: whether the client has a state after the step.
         rss_mb, gpu_mb: memory of the host's process and of its GPU after the step, in MiB.
         releases, within_clip: with `privacy`, as in `rayfed_kd.setting.privacy.Protected`.
@@ -82,6 +96,7 @@ class StepFacts:
     gpu_mb: float
     alone: str | None = None
     keeps_state: bool = True
+    refused: tuple[str, ...] = ()
     releases: int = 0
     within_clip: float | None = None
 

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from cluster.engine.calls import (
     NO_STATE,
     EvaluationCall,
     EvaluationResult,
+    KeptState,
     PersonalCall,
     PersonalResult,
     SharedPart,
@@ -45,8 +47,9 @@ from rayfed_kd.protocol import (
     to_array,
     to_tensor,
 )
-from rayfed_kd.protocol.message_codec import Wire
 from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
+from rayfed_kd.protocol.wire import Sending, Wire
+from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.privacy import ClientPrivacy, Protected
 from rayfed_kd.setting.setting import Setting
 
@@ -78,7 +81,7 @@ class Host:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._module_pool = setting.module_pool(device)
         self._data = setting.device_data(device)
-        self._down, self._up = setting.wire("down"), setting.wire("up")
+        self._down, self._up = setting.wires["down"], setting.wires["up"]
         self._uncoded = Wire(setting.method.up, "up")
         self._privacy = ClientPrivacy.of(setting.recipe, setting.method, self._module_pool, setting.builders)
         # Client -> number of the dispatch that made its state, and the state; the least recent goes first.
@@ -106,18 +109,16 @@ class Host:
             # A broadcast is copied to the device once per round, not once per client. Steps share these
             # tensors, because a step may not change its message in place. Handles are compared, not arrays.
             if self._message[0] != call.message:
-                arrays = call.message.resolve()
-                if self._down.codec is not None:
-                    arrays = self._down.decoded(arrays)
+                arrays = self._down.decoded(call.message.resolve())
                 self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
             message = Message.of(self._message[1], call.metadata)
-            state = self._state(call.state, call.state_version, ctx)
-            state, reply = checked_outcome(
-                call, getattr(self._setting.method, call.step)(state, message, ctx)
-            )
-            sent = Protected({name: to_array(part) for name, part in reply.parts.items()}, reply.metadata)
+            state, memory = self._kept_state(call.state, call.state_version, ctx)
+            with nullcontext() if in_group else self._own_draws(call):
+                outcome = getattr(self._setting.method, call.step)(state, message, ctx)
+            state, reply = checked_outcome(call, outcome)
+            given = Protected({name: to_array(part) for name, part in reply.parts.items()}, reply.metadata)
             if self._privacy is not None and not call.observing:
-                sent = self._privacy.protected(sent, message.parts, call.facts, call.clip)
+                given = self._privacy.protected(given, message.parts, call.facts, call.clip)
         except StepError:
             raise
         except Exception as error:
@@ -128,23 +129,27 @@ class Host:
                 self._module_pool.take_back()
         seconds, (rss_mb, gpu_mb) = time.perf_counter() - started, self._memory()
         # An observation is no traffic of the deployment, so no codec changes its reply.
-        parts, sizes = (self._uncoded if call.observing else self._up).encoded(sent.parts)
+        wire = self._uncoded if call.observing else self._up
+        received = partial(self._received, message)
+        sent = wire.encoded(given.parts, Sending(("client", *call.facts.scope), received, memory))
+        kept = KeptState(state, sent.memory) if self._up.remembers else state
         facts = StepFacts(
-            metadata=sent.metadata,
-            sizes=sizes,
-            non_finite=non_finite_parts(sent.parts, parts),
-            logged=ctx.logged(),
+            metadata=given.metadata,
+            sizes=sent.sizes,
+            non_finite=non_finite_parts(given.parts, sent.wire),
+            logged=ctx.logged() | {name: (number, 1) for name, number in sent.logged.items()},
             samples=ctx.samples_drawn,
             host=self._host,
             node=self._node,
             seconds=seconds,
-            keeps_state=state is not None,
+            keeps_state=kept is not None,
+            refused=sent.refused,
             rss_mb=rss_mb,
             gpu_mb=gpu_mb,
-            releases=sent.releases,
-            within_clip=sent.within_clip,
+            releases=given.releases,
+            within_clip=given.within_clip,
         )
-        return facts, parts, self._packed(call, state)
+        return facts, sent.wire, self._packed(call, kept)
 
     def steps(
         self, calls: Sequence[StepCall]
@@ -158,7 +163,8 @@ class Host:
         contexts = [self._context(call.facts) for call in calls]
         steps = [(ctx, partial(self.step, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
         try:
-            outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
+            with self._own_draws(calls[0]):
+                outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
         finally:
             self._module_pool.take_back()
         facts, parts, states = zip(*(outcome.value for outcome in outcomes), strict=True)
@@ -167,6 +173,16 @@ class Host:
         reasons = [outcome.alone for outcome in outcomes]
         shared = [replace(one, seconds=seconds, alone=why) for one, why in zip(facts, reasons, strict=True)]
         return shared, list(parts), list(states)
+
+    @staticmethod
+    def _received(message: Message, name: str) -> Array | None:
+        """A part of the message as codecs see it: on the CPU, as the server decodes it."""
+        return to_array(message.parts[name]) if name in message.parts else None
+
+    def _own_draws(self, call: StepCall) -> AbstractContextManager[None]:
+        """What a step's modules draw from torch's global generators, as dropout does, is the client's own."""
+        seed, scope = self._setting.recipe.seed, call.facts.scope
+        return global_stream(seed, "step", call.step, *scope, device=self._device)
 
     def _packed(self, call: StepCall, state: Any) -> Mapping[str, Any]:
         """A client's new state as it travels; this host keeps it, too, unless the step was an observation."""
@@ -231,7 +247,7 @@ class Host:
         # Participations count from 1, so participation 0 shares no random stream with a client's steps. A
         # client without a state gets the one that its first step, of participation 1, will start from.
         ctx, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
-        return self._state(call.state, call.state_version, first), ctx
+        return self._kept_state(call.state, call.state_version, first).state, ctx
 
     def _completed(self, call: PersonalCall, part: SharedPart) -> Callable[[Tensor], Tensor]:
         """A client's first layers followed by the server's part."""
@@ -271,15 +287,15 @@ class Host:
         share = ClientData(indices, setting.recipe.data.augment, setting.local_in(facts.round), model)
         return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
 
-    def _state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> Any:
-        """The client's state of version `wanted`: initialised, kept on this host, or fetched."""
+    def _kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
+        """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""
         if handle is None:
-            return self._setting.method.init_client(ctx)
+            return KeptState(self._setting.method.init_client(ctx), {})
         # Versions are compared, as the client may have run elsewhere since, or a lost host's step again.
-        version, state = self._kept.get(ctx.client, (-1, None))
-        if version == wanted:
-            return state
-        return unpack(handle.resolve()["state"], self._device)
+        version, kept = self._kept.get(ctx.client, (-1, None))
+        if version != wanted:
+            kept = unpack(handle.resolve()["state"], self._device)
+        return kept if isinstance(kept, KeptState) else KeptState(kept, {})
 
     def _memory(self) -> tuple[float, float]:
         # Reserved, not allocated: torch keeps what it freed, and no other process can have it.

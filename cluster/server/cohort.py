@@ -16,11 +16,9 @@ from cluster.server.run_state import RunState
 from cluster.server.schedules import check_sample
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Message, Progress, Replies, Reply, Step
-from rayfed_kd.protocol.message_codec import Direction, PartSize
+from rayfed_kd.protocol.message_codec import VECTORS, Direction
 from rayfed_kd.protocol.messages import is_finite
-
-# Kinds of parts that are a model's vector: a reply's must be as long as the message's of the same name.
-VECTORS = ("weights", "generator", "discriminator")
+from rayfed_kd.protocol.wire import PartSize
 
 
 class BadReplyError(RunError):
@@ -282,6 +280,9 @@ class EngineCohort(ObservedClients):
                 f"{dispatch.call}: reply {', '.join(bad)} has NaN or infinite values; expected finite ones. "
                 f"A lower local.optimizer.lr is the usual cure."
             )
+        if facts.refused:
+            raise BadReplyError(f"{dispatch.call}: reply part {'; '.join(facts.refused)}")
+        # A model's vector must be as long as the message's of the same name.
         for name, size in facts.sizes.items():
             expected = dispatch.elements.get(name, size.elements)
             if self._method.up.get(name) in VECTORS and size.elements != expected:

@@ -1,6 +1,7 @@
 """The ledger: bytes of all messages and replies, by client, direction and kind.
 
-It counts the bytes of the arrays that really crossed: elements x element size, or what a codec made of it.
+It counts the bytes of the arrays that really crossed: elements x element size, or all that a codec made of
+it. Beside them stand the bytes that the parts would have taken without a codec.
 Metadata (plain numbers, 8 bytes each) and parts declared as `Simulated` are counted under kinds of their
 own, outside the totals.
 """
@@ -13,7 +14,8 @@ from typing import Any
 
 from rayfed_kd.errors import RunError, nearest
 from rayfed_kd.protocol import Declaration, Simulated
-from rayfed_kd.protocol.message_codec import Direction, PartSize
+from rayfed_kd.protocol.message_codec import Direction
+from rayfed_kd.protocol.wire import PartSize
 
 METADATA, SIMULATION = "metadata", "simulation"
 METADATA_BYTES = 8  # of each number
@@ -35,7 +37,7 @@ class Ledger:
     """A round's traffic.
 
     Attributes:
-        entries: (client, direction, kind) -> [bytes, parts].
+        entries: (client, direction, kind) -> [bytes, bytes without a codec, parts].
     """
 
     entries: dict[tuple[int, str, str], list[int]] = field(default_factory=dict)
@@ -65,27 +67,29 @@ class Ledger:
                 hint = f" Did you mean {near!r}?" if near else ""
                 raise RunError(f"part {name!r} goes {direction} undeclared; declared are {known}.{hint}")
             kind = declared[name]
-            self._add(client, direction, SIMULATION if isinstance(kind, Simulated) else kind, size.bytes)
+            shown = SIMULATION if isinstance(kind, Simulated) else kind
+            self._add(client, direction, shown, size.bytes, size.raw_bytes, 1)
         if metadata:
-            self._add(client, direction, METADATA, metadata * METADATA_BYTES, metadata)
+            numbers = metadata * METADATA_BYTES
+            self._add(client, direction, METADATA, numbers, numbers, metadata)
 
     def rows(self, round_index: int) -> list[dict[str, Any]]:
         """Rows of the table `messages`, ordered by client, direction and kind."""
-        keys = ("client", "direction", "kind")
+        names = ("client", "direction", "kind", "bytes", "raw_bytes", "parts")
         return [
-            {"round": round_index, **dict(zip(keys, key, strict=True)), "bytes": size, "parts": parts}
-            for key, (size, parts) in sorted(self.entries.items())
+            {"round": round_index, **dict(zip(names, (*key, *counted), strict=True))}
+            for key, counted in sorted(self.entries.items())
         ]
 
     def total(self, direction: Direction) -> int:
         """Bytes of all parts in a direction, without metadata and parts declared as `Simulated`."""
         return sum(
             size
-            for (_, way, kind), (size, _) in self.entries.items()
+            for (_, way, kind), (size, *_) in self.entries.items()
             if way == direction and kind not in (METADATA, SIMULATION)
         )
 
-    def _add(self, client: int, direction: str, kind: str, size: int, parts: int = 1) -> None:
-        entry = self.entries.setdefault((client, direction, kind), [0, 0])
-        entry[0] += size
-        entry[1] += parts
+    def _add(self, client: int, direction: str, kind: str, size: int, raw: int, parts: int) -> None:
+        entry = self.entries.setdefault((client, direction, kind), [0, 0, 0])
+        for place, count in enumerate((size, raw, parts)):
+            entry[place] += count

@@ -12,8 +12,9 @@ from cluster.server.questions import EngineQuestions
 from cluster.server.replies import ReceivedReply
 from cluster.server.run_state import RunState
 from cluster.server.traffic import Traffic
+from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import DispatchFacts, Handle, Message, Number, Replies, Reply, Step, to_array
-from rayfed_kd.protocol.message_codec import PartSize
+from rayfed_kd.protocol.wire import PartSize, Sending
 
 
 class Published(NamedTuple):
@@ -39,6 +40,7 @@ class ObservedClients:
         self._clients, self._round, self._run = list(clients), round_index, run
         # A cohort's traffic goes into the tables. That of observations is never read.
         self.traffic = Traffic()
+        self._published = 0
 
     @property
     def clients(self) -> Sequence[int]:
@@ -77,10 +79,17 @@ class ObservedClients:
     def _publish(self, message: Message) -> Published:
         """Encode a message's parts with the codec, and publish them to all hosts."""
         started = time.perf_counter()
-        parts, sizes = self._run.down.encoded({name: to_array(part) for name, part in message.parts.items()})
-        handle = self._run.engine.publish(parts)
+        self._published += 1
+        parts = {name: to_array(part) for name, part in message.parts.items()}
+        sent = self._run.down.encoded(parts, Sending(("message", self._round, self._published)))
+        if sent.refused:
+            raise RunError(f"round {self._round}: message part {'; '.join(sent.refused)}")
+        for name, number in sent.logged.items():
+            total, count = self.traffic.logged.get(name, (0.0, 0))
+            self.traffic.logged[name] = total + number, count + 1
+        handle = self._run.engine.publish(sent.wire)
         self.traffic.dispatch_s += time.perf_counter() - started
-        return Published(handle, message.metadata, sizes)
+        return Published(handle, message.metadata, sent.sizes)
 
     def _observe(self, client: int, step: Step, message: Published) -> tuple[StepCall, Future[StepResult]]:
         call = self._call(client, step, message, observing=True)

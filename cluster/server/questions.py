@@ -20,7 +20,7 @@ from torch import Tensor
 from cluster.engine.calls import StepCall, StepResult
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, to_tensor
-from rayfed_kd.protocol.message_codec import PartSize, Wire
+from rayfed_kd.protocol.wire import PartSize, Sending, Wire
 
 if TYPE_CHECKING:
     from cluster.server.poisoning import Poisoning
@@ -60,6 +60,7 @@ class EngineQuestions:
         self._started, self._traffic, self._count, self._drop = dict(started), traffic, count, drop
         self._answer, self._question = parts
         self._arrived: dict[int, Array] = {}
+        self._asked = 0
 
     def ask(self, ids: Tensor) -> Tensor:
         """Ask all clients.
@@ -69,10 +70,11 @@ class EngineQuestions:
         Returns: [K, n, ...] answers of the K clients that are left, in client order.
         Raises: RunError if an answer is not finite and `drop` is off, or no client is left.
         """
-        chosen = ids.cpu().numpy()
+        chosen, self._asked = ids.cpu().numpy(), self._asked + 1
         if self._question is not None:
+            size = PartSize(len(chosen), len(chosen) * ID_BYTES, len(chosen) * ID_BYTES)
             for call, _ in self._started.values():
-                self._count(call, "down", {self._question: PartSize(len(chosen), len(chosen) * ID_BYTES)}, 0)
+                self._count(call, "down", {self._question: size}, 0)
         # Over a copy of the keys, as `_rows` removes a client whose answer is dropped.
         answers = [rows for client in list(self._started) if (rows := self._rows(client, chosen)) is not None]
         if not answers:
@@ -86,14 +88,17 @@ class EngineQuestions:
     def _rows(self, client: int, chosen: Array) -> Tensor | None:
         call, _ = self._started[client]
         # The client has computed all rows; only those of the chosen ids would travel.
-        sent, sizes = self._wire.encoded({self._answer: self._arrival(client)[chosen]})
-        self._count(call, "up", sizes, 0)
-        rows = self._wire.decoded(sent)[self._answer] if self._wire.codec else sent[self._answer]
-        if np.isfinite(rows).all():
+        sending = Sending(("answer", *call.facts.scope, self._asked))
+        sent = self._wire.encoded({self._answer: self._arrival(client)[chosen]}, sending)
+        self._count(call, "up", sent.sizes, 0)
+        rows = self._wire.decoded(sent.wire)[self._answer]
+        if np.isfinite(rows).all() and not sent.refused:
             return to_tensor(rows)
         if not self._drop:
             raise RunError(
-                f"{call}: answer {self._answer} has NaN or infinite values; expected finite ones. "
+                f"{call}: answer {'; '.join(sent.refused)}"
+                if sent.refused
+                else f"{call}: answer {self._answer} has NaN or infinite values; expected finite ones. "
                 "A lower local.optimizer.lr is the usual cure."
             )
         self._traffic.dropped += 1

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cluster.engine.calls import StepResult
 from rayfed_kd.protocol import Array, Handle, Reply, to_tensor
-from rayfed_kd.protocol.message_codec import Wire
+from rayfed_kd.protocol.wire import Wire
 
 
 class ReceivedParts(Mapping[str, Tensor]):
@@ -25,12 +25,20 @@ class ReceivedParts(Mapping[str, Tensor]):
         names: names of the parts.
         wire: decodes them; None: they travelled as they are.
         keeps: whether fetched arrays are kept until `end_round`.
+        sent: the message that they answer, which a codec of differences decodes them with.
     """
 
     def __init__(
-        self, handle: Handle, names: Sequence[str], wire: Wire | None = None, *, keeps: bool = True
+        self,
+        handle: Handle,
+        names: Sequence[str],
+        wire: Wire | None = None,
+        *,
+        keeps: bool = True,
+        sent: Handle | None = None,
     ) -> None:
         self._handle, self._names, self._wire, self._keeps = handle, names, wire, keeps
+        self._sent = sent if wire is not None and wire.differs else None
         self._arrays: Mapping[str, Array] | None = None
 
     def resolve(self) -> Mapping[str, Array]:
@@ -38,12 +46,15 @@ class ReceivedParts(Mapping[str, Tensor]):
         if self._arrays is not None:
             return self._arrays
         arrays = self._handle.resolve()
-        if self._wire is not None and self._wire.codec is not None:
-            arrays = self._wire.decoded(arrays)
+        if self._wire is not None:
+            arrays = self._wire.decoded(arrays, self._received)
         # After `end_round` a kept view would hold the object in memory; see above.
         if self._keeps:
             self._arrays = arrays
         return arrays
+
+    def _received(self, name: str) -> Array | None:
+        return None if self._sent is None else self._sent.resolve().get(name)
 
     def own(self) -> ReceivedParts:
         """This object, now on a copy of its arrays that is not shared with other clients' arrays."""
@@ -92,5 +103,5 @@ class ReceivedReply(Reply):
     ) -> None:
         # Not through `Package`'s own, which looks at every part and would fetch it.
         self.client, self.metadata = client, result.facts.metadata
-        self.parts = self.handle = ReceivedParts(result.parts, list(result.facts.sizes), wire)
+        self.parts = self.handle = ReceivedParts(result.parts, list(result.facts.sizes), wire, sent=sent)
         self.sent, self.staleness = sent, staleness

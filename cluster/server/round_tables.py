@@ -44,7 +44,7 @@ def _round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[s
     sums: dict[str, list[float]] = {}
     # In client order, so that the sums have the same bits in whatever order the replies arrived.
     clients = [facts.logged for _, facts in sorted(traffic.facts, key=lambda entry: entry[0])]
-    for logged in (*clients, ctx.logged()):
+    for logged in (*clients, traffic.logged, ctx.logged()):
         for name, (value, count) in logged.items():
             entry = sums.setdefault(name, [0.0, 0])
             entry[0] += value

@@ -12,7 +12,7 @@ from cluster.server.grouping import Grouping
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Schedule, UpdateRule
-from rayfed_kd.protocol.message_codec import Wire
+from rayfed_kd.protocol.wire import Wire
 from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
 

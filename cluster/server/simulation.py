@@ -26,6 +26,7 @@ from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.state_packing import UnstorableError, pack
+from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
 
@@ -162,8 +163,8 @@ class Simulation:
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),
             grouping=self.grouping or Grouping(setting, self.engine),
-            down=setting.wire("down"),
-            up=setting.wire("up"),
+            down=setting.wires["down"],
+            up=setting.wires["up"],
             poisoning=None if setting.recipe.attack is None else self._poisoning(),
             privacy=PrivacyAccount.of(setting, self._module_pool, start.privacy),
         )
@@ -210,10 +211,12 @@ class Simulation:
         method, started, queue = self.setting.method, time.perf_counter(), self.run_state.queue
         ctx, waited_s = self._context(round_index), queue.waited_s
         cohort = EngineCohort(round_index, self.run_state)
-        if cohort.clients or not self.setting.recipe.sampling.poisson:
-            server = method.run_round(server, cohort, ctx)
-        elif self.run_state.privacy is not None:
-            server = self.run_state.privacy.after_nobody(method, server, ctx)
+        # For modules that draw from torch's global generators, as dropout does.
+        with global_stream(self.setting.recipe.seed, "server", round_index, device=self.device):
+            if cohort.clients or not self.setting.recipe.sampling.poisson:
+                server = method.run_round(server, cohort, ctx)
+            elif self.run_state.privacy is not None:
+                server = self.run_state.privacy.after_nobody(method, server, ctx)
         if round_index == 1:  # later states are checked by their checkpoints alone, as packing takes time
             self._check_storable(server, "round 1")
         cohort.end_round()

@@ -26,6 +26,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.recipe.torch_optimizers import OPTIMIZERS, defaults, torch_class
+from rayfed_kd.setting.message_codecs import CODECS
 from rayfed_kd.setting.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,6 @@ OPTIONS_BELOW = {
     "partition": "[Partitions](#partitions)",
     "schedule": "[Schedules](#schedules)",
     "clock": "[Clocks](#clocks)",
-    "codec": "[Your own codec](../extend/codec.md)",
     "evaluation.metrics": "[Metrics](#metrics)",
 }
 
@@ -53,7 +53,6 @@ NAMED_SECTIONS = {
     "model": "The classifier of the clients.",
     "schedule": "Which clients are asked when, and which replies form an update.",
     "clock": "How long each client takes, in simulated seconds.",
-    "codec": "How the parts of messages and replies travel.",
 }
 
 
@@ -183,6 +182,11 @@ def clocks() -> str:
     return _things("clock", CLOCKS, lambda clock: clock.options_model())
 
 
+def codecs() -> str:
+    """Codecs."""
+    return _things("codec", CODECS, options_model)
+
+
 def optimizers() -> str:
     """The optimisers of `torch.optim`, with all options and their defaults; SGD and Adam have two of ours."""
     heading = ("optimiser", "class", "options", "example")
@@ -264,6 +268,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "schedules": schedules,
     "staleness": staleness,
     "clocks": clocks,
+    "codecs": codecs,
 }
 
 

@@ -267,13 +267,18 @@ class Comparison:
         return [PaperRows(published, self.study) for published in self.study.published]
 
     def printed_values(self) -> dict[str, dict[Row, PrintedValue]]:
-        """Printed metric -> our row -> what the paper has there; no metric that no row has."""
+        """Printed metric -> our row -> what the paper has there; no metric that no row has.
+
+        Where several papers print a metric of this name, the paper's name stands behind it.
+        """
         values: dict[str, dict[Row, PrintedValue]] = {}
         for paper in self.papers:
+            others = {other.published.paper for other in self.papers if other.metric == paper.metric}
+            name = f"{paper.metric} ({paper.published.paper})" if len(others) > 1 else paper.metric
             for row in self.rows():
                 value = paper.value(*row)
-                if value is not None and paper.metric is not None:
-                    values.setdefault(paper.metric, {})[row] = value
+                if value is not None and name is not None:
+                    values.setdefault(name, {})[row] = value
         return values
 
     def agreement(self, paper: PaperRows) -> Agreement | None:

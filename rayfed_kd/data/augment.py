@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.sample_shapes import Shape, is_image, samples_called
 
 PAD = 4  # pixels at each edge, as in the released code of FedKF and MOON
 DEGREES = 15.0  # as KDIA turns CIFAR-100
@@ -27,7 +28,7 @@ def augment(images: Tensor, name: str, stream: torch.Generator) -> Tensor:
     return AUGMENTATIONS[name](images, stream)
 
 
-def check_augmentation(name: str, shape: Sequence[int], path: str = "data.augment") -> None:
+def check_augmentation(name: str, shape: Shape, path: str = "data.augment") -> None:
     """Refuses an augmentation that samples of `shape` cannot take, before the first batch.
 
     Args:
@@ -38,9 +39,9 @@ def check_augmentation(name: str, shape: Sequence[int], path: str = "data.augmen
     """
     if name == "none":
         return
-    if len(shape) != 3:
+    if not is_image(shape):
         raise RecipeError(
-            f"{name} moves pixels, but samples are {tuple(shape)}; expected images (c, h, w), or none",
+            f"{name} moves pixels, but this data set has {samples_called(shape)}; expected images, or none",
             path=path,
         )
     if name == "reflect_crop_flip" and min(shape[1:]) <= PAD:

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from rayfed_kd.data.decoding import begin_decoding
 from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.files import atomic_write, folder_written_aside, remove_unfinished
 from rayfed_kd.recipe.registry import blaming
+from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape, shape_details, shape_of
 
 ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 
@@ -128,7 +130,10 @@ def open_entry(entry: Path) -> Dataset:
         mean=tuple(meta["mean"]),
         std=tuple(meta["std"]),
         writers=mapped("writers.npy"),
-        whole=meta.get("whole"),
+        columns={name: np.load(entry / file, mmap_mode="c") for name, file in meta["columns"].items()},
+        held_out=mapped("held_out.npy"),
+        sample=shape_of(train.images.shape[1:], meta["sample"]) if meta["sample"] else None,
+        whole=meta["whole"],
     )
 
 
@@ -156,15 +161,21 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
     arrays = {"train-images.npy": raw.train.images, "train-labels.npy": raw.train.labels}
     if raw.test is not None:
         arrays |= {"test-images.npy": raw.test.images, "test-labels.npy": raw.test.labels}
+    # A column's name is a user's, and may be no file's.
+    columns = {name: f"column-{place}.npy" for place, name in enumerate(raw.columns)}
+    arrays |= {columns[name]: values for name, values in raw.columns.items()}
     if raw.writers is not None:
         arrays["writers.npy"] = raw.writers
+    if raw.held_out is not None:
+        arrays["held_out.npy"] = raw.held_out
     with _new_entry(entry) as aside:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
         shown = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
-        # `whole`: training samples before `fraction`; entries of 0.1 lack it.
-        meta = {**shown, "files": sizes, "whole": whole}
+        # `whole`: training samples before `fraction`.
+        sample = {} if raw.sample is None else shape_details(raw.sample)
+        meta = {**shown, "files": sizes, "whole": whole, "columns": columns, "sample": sample}
         atomic_write(aside / "meta.json", json.dumps(meta))
 
 
@@ -186,9 +197,13 @@ def _reduced(raw: RawDataset, fraction: float) -> RawDataset:
     if fraction >= 1:
         return raw
     chosen = class_fraction(raw.train.labels, fraction)
-    writers = None if raw.writers is None else raw.writers[chosen]
-    train = Split(raw.train.images[chosen], raw.train.labels[chosen])
-    return RawDataset(train, raw.test, raw.class_names, raw.mean, raw.std, writers)
+    return replace(
+        raw,
+        train=Split(raw.train.images[chosen], raw.train.labels[chosen]),
+        writers=None if raw.writers is None else raw.writers[chosen],
+        columns={name: values[chosen] for name, values in raw.columns.items()},
+        held_out=None if raw.held_out is None else raw.held_out[chosen],
+    )
 
 
 def _check(name: str, raw: RawDataset) -> None:
@@ -197,10 +212,10 @@ def _check(name: str, raw: RawDataset) -> None:
     Raises: DataError
     """
     _check_types(name, raw)
-    _check_split(f"data {name}, train", raw.train, len(raw.class_names))
+    _check_split(f"data {name}, train", raw.train, len(raw.class_names), raw.sample)
     shape = raw.train.images.shape[1:]
     if raw.test is not None:
-        _check_split(f"data {name}, test", raw.test, len(raw.class_names))
+        _check_split(f"data {name}, test", raw.test, len(raw.class_names), raw.sample)
         if raw.test.images.shape[1:] != shape or raw.test.images.dtype != raw.train.images.dtype:
             raise DataError(
                 f"data {name}: test samples are {raw.test.images.shape[1:]} {raw.test.images.dtype}, "
@@ -211,8 +226,11 @@ def _check(name: str, raw: RawDataset) -> None:
             raise DataError(
                 f"data {name}: {len(values)} values of {what}, expected one for each of {shape[0]}"
             )
-    if raw.writers is not None and len(raw.writers) != len(raw.train):
-        raise DataError(f"data {name}: {len(raw.writers)} writers of {len(raw.train)} training samples")
+    for what, known in raw.of_samples().items():
+        if len(known) != len(raw.train):
+            raise DataError(f"data {name}: {len(known)} {what} of {len(raw.train)} training samples")
+    if raw.held_out is not None and raw.writers is None:
+        raise DataError(f"data {name}: held_out is of writers' samples; expected writers as well")
 
 
 def _check_types(name: str, raw: object) -> None:
@@ -241,21 +259,46 @@ def _check_types(name: str, raw: object) -> None:
         raise DataError(f"data {name}: class_names is {shown(names)}, expected a text for each class")
 
 
-def _check_split(where: str, split: Split, classes: int) -> None:
+def _check_split(where: str, split: Split, classes: int, sample: Shape | None) -> None:
     images, labels = split.images, split.labels
     if len(images) != len(labels) or len(labels) == 0:
         raise DataError(f"{where}: {len(images)} images and {len(labels)} labels")
-    if images.dtype not in (np.uint8, np.float32) or labels.dtype != np.int64:
+    if labels.dtype != np.int64:
+        raise DataError(f"{where}: labels are {labels.dtype}, expected int64")
+    if isinstance(sample, TextShape):
+        _check_codes(f"{where}: tokens", images, sample, np.int64, [sample.vocabulary] * sample[0])
+    elif isinstance(sample, RowShape):
+        codes = [0] * sample.numbers + list(sample.categories)
+        _check_codes(f"{where}: rows", images, sample, np.float32, codes)
+    elif images.dtype not in (np.uint8, np.float32):
         raise DataError(
-            f"{where}: images are {images.dtype}, labels {labels.dtype}; expected uint8 or float32 images "
-            f"and int64 labels"
+            f"{where}: images are {images.dtype}; expected uint8 or float32, or int64 tokens beside "
+            "sample=TextShape(...)"
         )
-    if images.ndim < 2 or (images.dtype == np.uint8 and images.ndim != 4):
+    elif images.ndim < 2 or (images.dtype == np.uint8 and images.ndim != 4):
         raise DataError(
             f"{where}: images are {images.shape}, expected [n, c, h, w] pixels or [n, ...] floats"
         )
     if labels.min() < 0 or labels.max() >= classes:
         raise DataError(f"{where}: labels from {labels.min()} to {labels.max()}, expected 0 to {classes - 1}")
+
+
+def _check_codes(
+    what: str, values: Array, sample: Shape, dtype: type[np.generic], codes: Sequence[int]
+) -> None:
+    """Tokens and categories are whole numbers below their number of codes; 0 codes: any number."""
+    if values.dtype != dtype or values.shape[1:] != tuple(sample):
+        raise DataError(
+            f"{what} are {values.dtype} of {values.shape[1:]}, expected {np.dtype(dtype)} of {tuple(sample)}"
+        )
+    coded = np.array(codes)[np.newaxis]
+    beyond = (coded > 0) & ((values < 0) | (values >= coded) | (values != np.round(values)))
+    if beyond.any():
+        row, place = (int(index) for index in np.argwhere(beyond)[0])
+        raise DataError(
+            f"{what}: {values[row, place]:g} in sample {row}, place {place}; expected whole numbers from 0 "
+            f"to {codes[place] - 1}"
+        )
 
 
 def _statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:

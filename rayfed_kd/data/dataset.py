@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 
 from rayfed_kd.errors import DataError
+from rayfed_kd.recipe.sample_shapes import Shape
 from rayfed_kd.seeds import numpy_stream
 
 Array = np.ndarray[Any, Any]
@@ -25,7 +26,8 @@ class Split:
     """Samples and labels.
 
     Attributes:
-        images: [n, c, h, w] uint8 pixels, or [n, ...] float32 features that are used as they are.
+        images: [n, c, h, w] uint8 pixels, [n, ...] float32 numbers that are used as they are, or [n, length]
+            int64 tokens.
         labels: [n] int64.
     """
 
@@ -45,6 +47,12 @@ class RawDataset:
         class_names: one per class.
         mean, std: per channel, of pixels / 255; None: computed from the training pixels.
         writers: [n] int64, the natural client of each training sample, or None.
+        columns: name -> [n] int64, what else is known of each training sample, as its site or its year: a
+            number for each distinct value. The partition `by_column` uses it.
+        held_out: [n] bool, which training samples their writer keeps for its own test, for data that come
+            divided; None for all other data. The partition `from_source` uses it.
+        sample: what one sample is, where its array does not say it: a `TextShape` or a `RowShape`. None:
+            images or numbers.
     """
 
     train: Split
@@ -53,6 +61,17 @@ class RawDataset:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     writers: Array | None = None
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    held_out: Array | None = None
+    sample: Shape | None = None
+
+    def of_samples(self) -> dict[str, Array]:
+        """What is known of each training sample, by the words that a message has for it."""
+        known = {f"values of the column {name}": values for name, values in self.columns.items()}
+        for name, values in (("writers", self.writers), ("values of held_out", self.held_out)):
+            if values is not None:
+                known[name] = values
+        return known
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,8 @@ class Dataset:
 
     Attributes:
         name, folder: of the source, and of the cache entry.
-        train, test, class_names, mean, std, writers: as in RawDataset; mean and std are never None.
+        train, test, class_names, mean, std, writers, columns, held_out, sample: as in RawDataset; mean and
+            std are never None.
         whole: number of training samples before `data.fraction`; None if the cache entry does not say it.
     """
 
@@ -87,7 +107,10 @@ class Dataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    writers: Array | None = field(default=None)
+    writers: Array | None = None
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    held_out: Array | None = None
+    sample: Shape | None = None
     whole: int | None = None
 
     @property
@@ -96,9 +119,9 @@ class Dataset:
         return len(self.class_names)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (channels, height, width) of images."""
-        return tuple(self.train.images.shape[1:])
+    def shape(self) -> Shape:
+        """Shape of one sample: (channels, height, width) of images; a `TextShape` of texts."""
+        return tuple(self.train.images.shape[1:]) if self.sample is None else self.sample
 
 
 def check_size(what: str, shape: Sequence[int], itemsize: int) -> None:

@@ -11,18 +11,23 @@ import numpy as np
 
 from rayfed_kd.data.partition_file import NOBODY, PUBLIC, TEST, TRAIN, PartitionRows, read_rows
 from rayfed_kd.data.schemes import Pool
+from rayfed_kd.data.schemes_of_source import Division
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import PARTITION_SCHEME
 from rayfed_kd.recipe.validation import validate
 
-__all__ = ["SCHEMES", "Partition", "Pool", "make_partition"]
+__all__ = ["SCHEMES", "Division", "Partition", "Pool", "make_partition"]
 
 Array = np.ndarray[Any, Any]
 
 SCHEMES = {
-    name: f"rayfed_kd.data.schemes:{name}"
-    for name in ("iid", "dirichlet", "dirichlet_client", "dirichlet_fedkf", "classes", "quantity", "natural")
+    name: f"rayfed_kd.data.{module}:{name}"
+    for module, names in {
+        "schemes": ("iid", "dirichlet", "dirichlet_client", "dirichlet_fedkf", "classes", "quantity"),
+        "schemes_of_source": ("natural", "by_column", "from_source"),
+    }.items()
+    for name in names
 }
 
 
@@ -162,9 +167,22 @@ def make_partition(
     checked = validate(options_model(function), dict(options), "partition", scheme)
     arguments = {key: getattr(checked, key) for key in type(checked).model_fields}
     with blaming(f"partition.name: {scheme}"):
-        drawn = list(function(pool, clients, stream, **arguments))
-    parts = _checked(drawn, clients, total, scheme)
+        drawn = function(pool, clients, stream, **arguments)
+        drawn = drawn if isinstance(drawn, Division) else list(drawn)
     origin = {"scheme": scheme, "options": dict(options), "test": test, "samples": total}
+    if isinstance(drawn, Division):
+        if test == "official":
+            raise RecipeError(
+                f"{scheme} says what each client tests on; expected local", path="partition.test"
+            )
+        if len(drawn.train) != clients or len(drawn.test) != clients:
+            raise RecipeError(
+                f"partition.name = {scheme!r}: it gave {len(drawn.train)} training and {len(drawn.test)} "
+                f"test parts, expected {clients} of each"
+            )
+        parts = _checked([*drawn.train, *drawn.test], 2 * clients, total, scheme)
+        return Partition(tuple(parts[:clients]), tuple(parts[clients:]), origin)
+    parts = _checked(drawn, clients, total, scheme)
     if test == "official":
         return Partition(tuple(parts), tuple(np.zeros(0, dtype=np.int64) for _ in parts), origin)
     halves = [_halved(part, test_fraction, stream) for part in parts]

@@ -1,14 +1,16 @@
 """Partition schemes: which client holds which samples. All seeded, disjoint, and finished for any input.
 
 Every scheme is a function (pool, clients, stream, *, options...) that returns one ascending index array per
-client; a scheme of your own has the same form. A constraint that cannot be met is an error with both numbers,
+client; a scheme of your own has the same form. `schemes_of_source` has those that follow what the data say of
+their samples. A constraint that cannot be met is an error with both numbers,
 never an endless redraw. Proportions are drawn through log-gammas: numpy's own Dirichlet gives NaN at very
 small alpha.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -32,11 +34,25 @@ class Pool:
         labels: [n] int64.
         classes: C.
         writers: [n] int64, the natural client of each sample, or None.
+        columns: name -> [n] int64, what else is known of each sample: a number for each distinct value.
+        held_out: [n] bool, which samples their writer keeps for its own test, if the data come divided.
     """
 
     labels: Array
     classes: int
     writers: Array | None = None
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    held_out: Array | None = None
+
+    def of(self, chosen: Array) -> Pool:
+        """The pool of some of the samples, [m] indices."""
+        return Pool(
+            self.labels[chosen],
+            self.classes,
+            None if self.writers is None else self.writers[chosen],
+            {name: values[chosen] for name, values in self.columns.items()},
+            None if self.held_out is None else self.held_out[chosen],
+        )
 
 
 def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator) -> Array:
@@ -196,21 +212,6 @@ def quantity(
     counts = apportioned(proportions(alpha, (1, clients), stream)[0], len(order))
     parts = [np.sort(part) for part in np.split(order, np.cumsum(counts)[:-1])]
     return mended(parts, min_size)
-
-
-@partition_scheme
-def natural(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array]:
-    """By the data's own clients, as FEMNIST's writers; a random choice of them if fewer are asked for."""
-    if pool.writers is None:
-        raise RecipeError("partition.name = 'natural': this data names no writers; femnist does")
-    writers = np.unique(pool.writers)
-    if clients > len(writers):
-        raise RecipeError(f"partition.clients = {clients}: the data has {len(writers)} writers")
-    chosen = np.sort(stream.choice(writers, clients, replace=False))
-    order = np.argsort(pool.writers, kind="stable")
-    starts = np.searchsorted(pool.writers[order], chosen, side="left")
-    ends = np.searchsorted(pool.writers[order], chosen, side="right")
-    return [np.sort(order[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
 def apportioned(share: Array, total: int) -> Array:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 from torch import Tensor, nn
 
 from rayfed_kd.data.augment import normalise
@@ -21,6 +21,7 @@ from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.experiment.preparation import find_own_modules
 from rayfed_kd.recipe.registry import load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
+from rayfed_kd.recipe.sample_shapes import Shape, TextShape, shape_of
 from rayfed_kd.recipe.strict import Closed
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.module_checks import check_module_size, checked_module
@@ -49,6 +50,7 @@ class ModelDescription(Closed):
         class_names: one per class of the data.
         pixels: whether inputs are images; else they are features, which are used as they are.
         mean, std: per channel, of pixels in [0, 1]; they normalise images.
+        sample: what text and rows with categories say beside their shape.
     """
 
     weights: str
@@ -59,6 +61,20 @@ class ModelDescription(Closed):
     pixels: bool
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    sample: dict[str, Any] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _without_empty_sample(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Files of images and numbers are as before there was text."""
+        plain: dict[str, Any] = serialise(self)
+        if not self.sample:
+            del plain["sample"]
+        return plain
+
+    @property
+    def shape(self) -> Shape:
+        """Of one input, as models are built for it."""
+        return shape_of(self.input_shape, self.sample)
 
 
 class ExportedModel(nn.Module):
@@ -92,11 +108,12 @@ class ExportedModel(nn.Module):
 
         Args:
             images: [n, channels, height, width], uint8 in [0, 255] or floats in [0, 1], not normalised. Of a
-                model that takes features: [n, ...] floats, used as they are.
+                model that takes features: [n, ...] floats, used as they are. Of text: [n, length] token
+                numbers of any whole type, as the data source makes them.
 
         Raises:
             TypeError: no tensor, or of a type that is neither uint8 nor floating point.
-            ValueError: another shape, or floats outside of [0, 1].
+            ValueError: another shape, floats outside of [0, 1], or tokens beyond the vocabulary.
         """
         logits: Tensor = self.module(self.normalised(images))
         return logits
@@ -109,6 +126,8 @@ class ExportedModel(nn.Module):
         if tuple(images.shape[1:]) != shape:
             sides = ", ".join(map(str, shape))
             raise ValueError(f"expected a batch of shape [n, {sides}], got {list(images.shape)}")
+        if isinstance(self.description.shape, TextShape):
+            return _tokens(images, self.description.shape.vocabulary)
         if images.dtype == torch.uint8 and pixels:
             return normalise(images, self.mean, self.std)  # to the same bits as in the run
         if not images.is_floating_point():
@@ -126,6 +145,17 @@ class ExportedModel(nn.Module):
     def scaled(self, images: Tensor) -> Tensor:
         """Float32 images in [0, 1] -> the module's input; nothing is checked."""
         return PixelScale(self.mean, self.std).normalise(images)
+
+
+def _tokens(tokens: Tensor, vocabulary: int) -> Tensor:
+    """Token numbers as int64."""
+    if tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise TypeError(f"expected token numbers of a whole type, got {tokens.dtype}")
+    if tokens.numel() and not (int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary):
+        raise ValueError(
+            f"expected tokens from 0 to {vocabulary - 1}, got {int(tokens.min())} to {int(tokens.max())}"
+        )
+    return tokens.to(torch.int64)
 
 
 class Unchecked(nn.Module):
@@ -252,7 +282,7 @@ def _built(description: ModelDescription) -> nn.Module:
 def _made(
     make: Callable[..., nn.Module], description: ModelDescription, options: Mapping[str, Any]
 ) -> nn.Module:
-    shape, path = description.input_shape, "architecture"
+    shape, path = description.shape, "architecture"
     check_module_size(lambda: make(shape, description.outputs, **options), path)
     # Layers draw initial values from torch's global generator: it must be afterwards as it was.
     with torch.random.fork_rng(devices=[]):

@@ -16,6 +16,7 @@ from rayfed_kd.files import (
     writing,
     written_aside,
 )
+from rayfed_kd.recipe.sample_shapes import shape_details
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 
@@ -133,11 +134,13 @@ def _description(setting: Setting, architecture: str, weights: str) -> ModelDesc
     from rayfed_kd.experiment.exported_model import ArchitectureName, ModelDescription
 
     named, dataset = setting.described(architecture), setting.dataset
+    shape = setting.input_shape(named)
     of_data = named.space == "images" and named.cut is None  # else it takes maps or features of another model
     return ModelDescription(
         weights=weights,
         architecture=ArchitectureName(kind=named.kind, name=named.name, options=dict(named.options)),
-        input_shape=setting.input_shape(named),
+        input_shape=tuple(shape),
+        sample=shape_details(shape),
         outputs=named.classes or dataset.classes,
         class_names=dataset.class_names,
         pixels=of_data and dataset.train.images.dtype == "uint8",
@@ -170,9 +173,10 @@ def _write_onnx(model: ExportedModel, metadata: dict[str, str], path: Path) -> N
     import torch
 
     from rayfed_kd.experiment.exported_model import Unchecked
+    from rayfed_kd.models.base import blank
 
     # Two: a size of one would become a constant of the graph.
-    images = torch.zeros(2, *model.description.input_shape)
+    images = blank(model.description.shape, 2)
     program = torch.onnx.export(
         Unchecked(model).eval(),
         (images,),

@@ -83,9 +83,15 @@ def _models(setting: Setting) -> str:
     texts = []
     for name in setting.client_architectures:
         flat = pool.lend(name, pool.initial_vector(name))
-        texts.append(f"{setting.described(name).name}, {flat.num_parameters:,} parameters")
+        texts.append(f"{_architecture(setting, name)}, {flat.num_parameters:,} parameters")
     pool.take_back()
     return "; ".join(texts)
+
+
+def _architecture(setting: Setting, name: str) -> str:
+    """What a model is called; one that is projected by its base."""
+    named = setting.described(name)
+    return str(named.options["base"]["name"] if named.name == "projected" else named.name)
 
 
 def _data(setting: Setting) -> str:

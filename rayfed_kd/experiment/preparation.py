@@ -70,7 +70,7 @@ def make_ready(recipe: Recipe) -> Prepared:
 
     method = make_method(location, recipe.method)
     check_exchanges(recipe, method)
-    timing, codec = read_names(recipe)
+    timing, codecs = read_names(recipe)
     check_timing(timing, recipe, method)
     devices = timing.load_devices()
     dataset = load_data(recipe)
@@ -78,7 +78,7 @@ def make_ready(recipe: Recipe) -> Prepared:
     blueprint = Blueprint(
         recipe=recipe,
         method=location,
-        pickled_parts=pickle.dumps((method, timing, codec)),
+        pickled_parts=pickle.dumps((method, timing, codecs)),
         dataset_folder=str(dataset.folder),
         partition=partition,
         devices=devices,

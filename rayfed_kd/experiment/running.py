@@ -20,7 +20,8 @@ from rayfed_kd.experiment.progress import listeners
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
-from rayfed_kd.recipe.schema import Named, Recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.strict import Named
 
 if TYPE_CHECKING:
     from cluster.ray_backend.machines import Surveyed

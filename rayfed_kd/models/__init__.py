@@ -10,6 +10,13 @@ CLASSIFIERS = {
     "m2": "rayfed_kd.models.layered:m2",
     "mlp": "rayfed_kd.models.mlp:mlp",
     "dense": "rayfed_kd.models.mlp:dense",
+    "short_resnet": "rayfed_kd.models.projected:short_resnet",
+    "small_vit": "rayfed_kd.models.attention:small_vit",
+    "projected": "rayfed_kd.models.projected:projected",
+    "word_bag": "rayfed_kd.models.text:word_bag",
+    "fast_text": "rayfed_kd.models.text:fast_text",
+    "text_transformer": "rayfed_kd.models.text:text_transformer",
+    "row_mlp": "rayfed_kd.models.rows:row_mlp",
 }
 
 GENERATORS = {
@@ -22,4 +29,5 @@ GENERATORS = {
 
 HEADS = {
     "linear": "rayfed_kd.models.base:linear",
+    "transformer": "rayfed_kd.models.base:transformer",
 }

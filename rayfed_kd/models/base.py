@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.roles import model_builder
-
-Shape = tuple[int, ...]
+from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape, is_image, samples_called
 
 
 class Classifier(nn.Module):
@@ -85,6 +84,12 @@ class Classifier(nn.Module):
         return hidden
 
 
+def blank(shape: Shape, count: int, device: torch.device | None = None) -> Tensor:
+    """Samples of zeros, [count, *shape]: black images, or texts of padding as int64."""
+    dtype = torch.int64 if isinstance(shape, TextShape) else torch.float32
+    return torch.zeros(count, *shape, dtype=dtype, device=device)
+
+
 def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
     """After how many stages the last feature maps come out, and their shape (c, h, w).
 
@@ -95,7 +100,7 @@ def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
     """
     last, training = None, classifier.training
     # Shapes alone matter. In eval mode, so that no running statistics move.
-    hidden = torch.zeros(1, *shape, device=next(classifier.parameters()).device)
+    hidden = blank(shape, 1, next(classifier.parameters()).device)
     classifier.eval()
     with torch.no_grad():
         for stage, module in enumerate(classifier.stages, start=1):
@@ -140,7 +145,7 @@ def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> S
     if layer not in names:
         known = ", ".join(names) or "none: the model has a single one"
         raise RecipeError(f"{layer!r} is no layer before the model's last; there are {known}", path)
-    images = torch.zeros(1, *shape, device=next(classifier.parameters()).device)
+    images = blank(shape, 1, next(classifier.parameters()).device)
     classifier.eval()
     with torch.no_grad():
         hidden = classifier.up_to(classifier.layers[layer], images)
@@ -206,6 +211,22 @@ def linear(shape: Shape, classes: int) -> nn.Linear:
     return nn.Linear(shape[0], classes)
 
 
+@model_builder
+def transformer(shape: Shape, classes: int, *, outputs: int) -> nn.Sequential:
+    """Make FedKTL's map from a classifier's outputs to a generator's latents.
+
+    Zhang et al. 2024, arXiv 2403.15760.
+
+    Args:
+        shape: of one sample's features, which it does not take.
+        classes: number of inputs.
+        outputs: length of a latent.
+    """
+    return nn.Sequential(
+        nn.Linear(classes, classes), nn.BatchNorm1d(classes), nn.ReLU(), nn.Linear(classes, outputs)
+    )
+
+
 class Shortcut(nn.Conv2d):
     """A strided 1x1 convolution: every stride-th pixel, then a dense 1x1 convolution.
 
@@ -238,8 +259,10 @@ def image_shape(shape: Shape, model: str, smallest: int, path: str = "model.name
     Returns: (channels, height, width).
     Raises: RecipeError if these are no images, or too small ones.
     """
-    if len(shape) != 3:
-        raise RecipeError(f"{model} takes images (channels, height, width), this data has {shape}", path=path)
+    if not is_image(shape):
+        raise RecipeError(
+            f"{model} takes images (channels, height, width), this data has {_shown(shape)}", path=path
+        )
     channels, height, width = shape
     if min(height, width) < smallest:
         raise RecipeError(
@@ -247,3 +270,57 @@ def image_shape(shape: Shape, model: str, smallest: int, path: str = "model.name
             path=path,
         )
     return channels, height, width
+
+
+def number_shape(shape: Shape, model: str, path: str = "model.name") -> Shape:
+    """Check that a model of numbers can take samples of this shape: images or numbers.
+
+    Args:
+        shape: of one sample.
+        model: its name, for the message.
+        path: where in the recipe the model stands.
+    Returns: the same shape.
+    Raises: RecipeError if these are texts, or rows whose categories are codes.
+    """
+    if isinstance(shape, TextShape):
+        raise RecipeError(f"{model} takes images or numbers, this data has text", path=path)
+    if isinstance(shape, RowShape):
+        raise RecipeError(
+            f"{model} takes images or numbers, this data has categories as codes; data.categories=one_hot "
+            "makes numbers of them",
+            path=path,
+        )
+    return shape
+
+
+def text_shape(shape: Shape, model: str) -> TextShape:
+    """Check that samples are texts, which a model takes.
+
+    Args:
+        shape: of one sample.
+        model: its name, for the message.
+    Raises: RecipeError if they are no texts.
+    """
+    if not isinstance(shape, TextShape):
+        raise RecipeError(f"{model} takes text, this data has {_shown(shape)}", path="model.name")
+    return shape
+
+
+def row_shape(shape: Shape, model: str) -> RowShape:
+    """Check that samples are rows whose categories are codes, which a model takes.
+
+    Args:
+        shape: of one sample.
+        model: its name, for the message.
+    Raises: RecipeError if they are none.
+    """
+    if not isinstance(shape, RowShape):
+        raise RecipeError(
+            f"{model} takes rows of a table with data.categories=codes, this data has {_shown(shape)}",
+            path="model.name",
+        )
+    return shape
+
+
+def _shown(shape: Shape) -> str:
+    return f"{samples_called(shape)} {tuple(shape)}"

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import ConditionalGenerator, Shape, image_shape
+from rayfed_kd.models.base import ConditionalGenerator, image_shape
 from rayfed_kd.recipe.roles import model_builder
+from rayfed_kd.recipe.sample_shapes import Shape
 
 PATH = "method.generator.name"
 Latent = Annotated[int, Field(ge=1, description="length of the noise z")]

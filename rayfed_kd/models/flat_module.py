@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rayfed_kd.models.vector_layout import Layout, PlacedTensor, Role
 from rayfed_kd.models.whole_modules import classify, features_of
 from rayfed_kd.seeds import derive
 
@@ -177,6 +178,19 @@ class FlatModule:
             start += tensor.numel()
         return spans
 
+    @cached_property
+    def layout(self) -> Layout:
+        """The vector's tensors, in its order."""
+        tensors = [
+            PlacedTensor(name, _lying(parameter.shape), "parameter")
+            for name, parameter in self.module.named_parameters()
+        ]
+        for prefix, owner in self.module.named_modules():
+            for name, buffer in owner.named_buffers(recurse=False):
+                role: Role = "buffer" if buffer.is_floating_point() else "counter"
+                tensors.append(PlacedTensor(f"{prefix}.{name}".lstrip("."), tuple(buffer.shape), role))
+        return Layout(tuple(tensors))
+
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
         """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
@@ -255,17 +269,24 @@ def view_as(flat: Tensor, shape: torch.Size) -> Tensor:
     return flat.view(*flat.shape[:-1], *shape)
 
 
-def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, client: int | None = None) -> Tensor:
+def _lying(shape: torch.Size) -> tuple[int, ...]:
+    """A parameter's shape in the order in which its numbers lie in the vector."""
+    if len(shape) == 4:
+        out, into, height, width = shape
+        return out, height, width, into
+    return tuple(shape)
+
+
+def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, *owner: str | int) -> Tensor:
     """The vector of a freshly initialised module, on the CPU, the same wherever it is made.
 
     Args:
         build: makes the module, drawing from torch's global generator as torch's layers do.
         seed: the run's seed.
         name: the architecture's name, so that no two share a stream.
-        client: whose own vector; None: the one that all have in common.
+        owner: whose own vector, as a client's number; nothing: the one that all have in common.
     """
-    stream = ("initial", name) if client is None else ("initial", name, client)
     # Layers draw from torch's global generator; it is put back, so that no other draw depends on this one.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, *stream))
+        torch.manual_seed(derive(seed, "initial", name, *owner))
         return FlatModule(build()).vector()

@@ -8,8 +8,9 @@ from pydantic import Field
 from torch import nn
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import Generator, Shape, image_shape
+from rayfed_kd.models.base import Generator, image_shape
 from rayfed_kd.recipe.roles import model_builder
+from rayfed_kd.recipe.sample_shapes import Shape
 
 
 @model_builder

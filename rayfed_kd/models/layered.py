@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
+from rayfed_kd.models.base import Classifier, image_shape, pooled_relu
 from rayfed_kd.recipe.roles import model_builder
+from rayfed_kd.recipe.sample_shapes import Shape
 
 
 @model_builder

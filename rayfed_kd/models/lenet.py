@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, Shape, image_shape, pooled_relu
+from rayfed_kd.models.base import Classifier, image_shape, pooled_relu
 from rayfed_kd.recipe.roles import model_builder
+from rayfed_kd.recipe.sample_shapes import Shape
 
 # Below this, 28x28 and digits' 8x8 among them, the first convolution pads by 2 and keeps the size.
 UNPADDED = 32

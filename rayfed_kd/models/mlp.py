@@ -8,16 +8,17 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, Shape
+from rayfed_kd.models.base import Classifier, number_shape
 from rayfed_kd.recipe.roles import model_builder
+from rayfed_kd.recipe.sample_shapes import Shape
 
 
 @model_builder
 def mlp(
     shape: Shape, classes: int, *, hidden: Annotated[int, Field(ge=1, description="hidden units")] = 64
 ) -> Classifier:
-    """Flatten, fully connected `hidden` with ReLU, fully connected classes. Takes any shape."""
-    body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU())
+    """Flatten, fully connected `hidden` with ReLU, fully connected classes. Takes images and numbers."""
+    body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(number_shape(shape, "mlp")), hidden), nn.ReLU())
     return Classifier(body, nn.Linear(hidden, classes), hidden)
 
 
@@ -30,12 +31,12 @@ def dense(
         list[Annotated[int, Field(ge=1)]], Field(min_length=1, description="units of each hidden layer")
     ] = [32, 16],  # noqa: B006 -- read, never changed
 ) -> Classifier:
-    """Flatten, fully connected `units` with ReLU each, fully connected classes. Takes any shape.
+    """Flatten, fully connected `units` with ReLU each, fully connected classes. Takes images and numbers.
 
     With [32, 16] layers F1 to F3 of `m1`, with [128, 32] those of `m2`.
     """
     body: list[nn.Module] = [nn.Flatten()]
-    into = math.prod(shape)
+    into = math.prod(number_shape(shape, "dense"))
     for out in units:
         body += [nn.Linear(into, out), nn.ReLU()]
         into = out

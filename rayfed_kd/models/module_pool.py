@@ -54,9 +54,9 @@ class ModulePool:
             self._initial[name] = initial_vector(self._builders[name], self._seed, name).to(self.device)
         return self._initial[name].clone()
 
-    def own_initial_vector(self, name: str, client: int) -> Tensor:
-        """The architecture's initial vector of one client alone; not kept."""
-        return initial_vector(self._builders[name], self._seed, name, client).to(self.device)
+    def own_initial_vector(self, name: str, *owner: str | int) -> Tensor:
+        """The architecture's initial vector of one owner alone, as a client; not kept."""
+        return initial_vector(self._builders[name], self._seed, name, *owner).to(self.device)
 
     def _build(self, name: str) -> FlatModule:
         # Layers draw initial values from torch's global generator: it must be afterwards as it was.

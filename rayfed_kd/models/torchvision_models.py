@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.files import path_fault
-from rayfed_kd.models.base import Shape
 from rayfed_kd.models.whole_modules import as_chain, tried_head
 from rayfed_kd.recipe.roles import model_builder
+from rayfed_kd.recipe.sample_shapes import Shape
 from rayfed_kd.recipe.torchvision_import import UNUSABLE, import_torchvision, unusable
 
 WITH_AUXILIARY = ("googlenet", "inception_v3")
@@ -70,8 +70,12 @@ def _builder(name: str) -> Callable[..., nn.Module]:
         """A model of torchvision's for these classes and channels."""
         if len(shape) != 3:
             raise RecipeError(f"torchvision:{name} takes images (channels, height, width), not {shape}")
-        auxiliary = {"aux_logits": False, "init_weights": True} if name in WITH_AUXILIARY else {}
-        module: nn.Module = _models().get_model(name, weights=None, num_classes=classes, **auxiliary)
+        further: dict[str, Any] = (
+            {"aux_logits": False, "init_weights": True} if name in WITH_AUXILIARY else {}
+        )
+        if name.startswith("vit_"):
+            further["image_size"] = shape[1]  # positions are learned for one size
+        module: nn.Module = _models().get_model(name, weights=None, num_classes=classes, **further)
         _take_channels(module, shape[0])
         if weights is not None:
             _load(module, weights, tried_head(module, shape, classes, f"torchvision:{name}"))

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import Classifier, Shape
+from rayfed_kd.models.base import Classifier, blank
 from rayfed_kd.recipe.registry import blame
+from rayfed_kd.recipe.sample_shapes import Shape
 
 # Of images that are tried where a model does not take the data's: the usual ones, from small to large.
 SIDES = (16, 28, 32, 48, 64, 75, 96, 128, 160, 192, 224, 256, 299)
@@ -77,6 +78,8 @@ def as_chain(whole: nn.Module, shape: Shape) -> nn.Module:
         whole: with a linear layer at its end.
         shape: of one input.
     """
+    if next(whole.parameters()).is_meta:
+        return whole  # without numbers nothing can be compared
     *first, last = whole.children()
     ends = list(_units(last))
     if not first or not isinstance(ends[-1], nn.Linear):
@@ -131,7 +134,7 @@ def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str 
             if isinstance(layer, nn.Linear):
                 layer.register_forward_hook(lambda _, __, output, path=path: made.update({path: output}))
         try:
-            logits = tried(torch.zeros(2, *shape))
+            logits = tried(blank(shape, 2))
         except Exception as error:
             fitting = _fitting_shape(tried, shape)
             if fitting is None:

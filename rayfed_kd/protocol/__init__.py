@@ -20,7 +20,7 @@ from rayfed_kd.protocol.evaluated import (
     Personal,
     shared_vectors,
 )
-from rayfed_kd.protocol.message_codec import Codec, TravellingPart
+from rayfed_kd.protocol.message_codec import Codec, CodecError, Coded, TravellingPart
 from rayfed_kd.protocol.messages import (
     KINDS,
     Array,
@@ -50,6 +50,7 @@ from rayfed_kd.protocol.method import (
 from rayfed_kd.protocol.schedule import Progress, Schedule, ScheduleFacts, ScheduleOptions
 from rayfed_kd.protocol.shown import ClassValues, Distribution, Samples, Shown
 from rayfed_kd.protocol.staleness import Lateness, Normalisation, UpdateRule
+from rayfed_kd.protocol.wrapping import InnerMethod, Wrapping, WrappingOptions, WrappingState
 from rayfed_kd.recipe.local_training import LocalRecipe, OptimizerRecipe
 from rayfed_kd.recipe.staleness import Staleness, StalenessRule
 from rayfed_kd.recipe.torch_optimizers import OptimizerName
@@ -69,6 +70,8 @@ __all__ = [
     "ClockFacts",
     "ClockOptions",
     "Codec",
+    "CodecError",
+    "Coded",
     "Cohort",
     "Completing",
     "Context",
@@ -81,6 +84,7 @@ __all__ = [
     "Evaluated",
     "FlatModule",
     "Handle",
+    "InnerMethod",
     "Kind",
     "Lateness",
     "LocalRecipe",
@@ -118,6 +122,9 @@ __all__ = [
     "TravellingPart",
     "UpdateRule",
     "Windows",
+    "Wrapping",
+    "WrappingOptions",
+    "WrappingState",
     "last_maps",
     "layer_shape",
     "read_vector",

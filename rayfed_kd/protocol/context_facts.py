@@ -76,9 +76,18 @@ class DispatchFacts:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The round, every client's training samples, the recipe's local settings, the clients' architectures."""
+    """What the server knows in a round.
+
+    Attributes:
+        round: from 1; 0 before the first.
+        rounds: how many the recipe has.
+        sizes: [K] training samples of every client.
+        local: the recipe's settings of local training.
+        models: [K] the module pool's names of the clients' architectures.
+    """
 
     round: int
+    rounds: int
     sizes: Sequence[int]
     local: LocalRecipe
-    client_architectures: Sequence[str] = ("model",)
+    models: Sequence[str]

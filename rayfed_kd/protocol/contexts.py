@@ -232,9 +232,11 @@ class ServerContext(Context):
 
     Attributes:
         round: from 1; 0 before the first.
+        rounds: how many the recipe has.
         sizes: [K] training samples of every client.
         local: epochs, batch size and optimiser of the recipe.
-        client_architectures: what `model` and `initial_vector` call the clients' own, each once.
+        client_models: [K] what `model` and `initial_vector` call each client's own architecture.
+        client_architectures: the same, each architecture once.
     """
 
     def __init__(
@@ -245,12 +247,17 @@ class ServerContext(Context):
         seed: int,
     ) -> None:
         super().__init__(module_pool, data, seed, ("server", facts.round))
-        self.round, self.sizes, self.local = facts.round, facts.sizes, facts.local
-        self.client_architectures = facts.client_architectures
+        self.round, self.rounds, self.sizes, self.local = facts.round, facts.rounds, facts.sizes, facts.local
+        self.client_models = facts.models
+        self.client_architectures = tuple(dict.fromkeys(facts.models))
 
     def initial_vector(self, architecture: str = "model") -> Tensor:
         """As everywhere, but on the CPU: vectors of a server's state lie there, modules on its device."""
         return super().initial_vector(architecture).cpu()
+
+    def redrawn_vector(self, draw: int, architecture: str = "model") -> Tensor:
+        """An initial vector of this round alone, another for every number `draw`: for a fresh start."""
+        return self._module_pool.own_initial_vector(architecture, "server", self.round, draw)
 
     @property
     def num_clients(self) -> int:

@@ -1,124 +1,148 @@
-"""How the parts of messages and replies travel: as they are, or as a codec makes them.
+"""What a codec is: a class that makes one part of a message or reply smaller, and makes the part again.
 
-A codec is one class in one file. This one sends weights as float16:
+This one sends numbers as float16:
 
     class Half(Codec):
         def encode(self, array, part):
-            half = part.kind == "weights"
-            return {"half": array.astype(np.float16)} if half else super().encode(array, part)
+            return Coded(array.astype(np.float16))
 
-        def decode(self, wire, part):
-            return wire["half"].astype(np.float32) if "half" in wire else super().decode(wire, part)
+        def decode(self, coded, part):
+            return coded.array.astype(np.float32)
 
-A recipe names it: `codec: {name: my_codec:Half}`. Parts are encoded where they are sent and decoded where
-they are received. The ledger counts, and the simulated clock charges, what the codec put on the wire. Parts
-declared as `Simulated` would not travel, so they are left as they are, as are looks at clients for people.
+A recipe names a codec, or a chain of them, for each direction and kind of part: `codec.up.weights:
+[difference, my_codec:Half, zstd]`. Each codec of a chain encodes the array of the one before it;
+rayfed_kd/protocol/wire.py runs the chains. Parts declared as `Simulated` would not travel, so they are left
+as they are, as are looks at clients for people.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from rayfed_kd.protocol.messages import Array, Declaration, Kind, Simulated
+from rayfed_kd.errors import RunError
+from rayfed_kd.models.vector_layout import Layout
+from rayfed_kd.protocol.messages import Array, Kind
+from rayfed_kd.seeds import numpy_stream
 
 Direction = Literal["up", "down"]
+# Kinds of parts that are a model's vector, or the first or last layers of one.
+VECTORS: tuple[Kind, ...] = ("weights", "generator", "discriminator")
+# Kinds whose numbers may come out changed; classes, ids, counts and scalars must arrive as they are.
+INEXACT: tuple[Kind, ...] = (*VECTORS, "logits", "features", "prototypes")
+
+
+class CodecError(RunError):
+    """A codec cannot encode this array."""
 
 
 @dataclass(frozen=True)
 class TravellingPart:
-    """What a codec knows of a part: its name, its kind, and whether it goes up or down."""
+    """What a codec knows of the array that it encodes, and of the part that the array is made of.
+
+    Attributes:
+        name: of the part.
+        kind: of the part.
+        direction: whether it goes up or down.
+        shape: of the array that `encode` gets, and that `decode` must give again.
+        layout: the tensors of a flat vector; None where the array is no vector, or not one of a model.
+        received: for a reply, the part of the same name in the message that it answers, as the client
+            decoded it, if that part has the array's shape; else None.
+        memory: what `encode` gave to remember when this client last sent this part; empty the first time.
+        stream: what the codec's random stream is derived from.
+    """
 
     name: str
     kind: Kind
     direction: Direction
+    shape: tuple[int, ...]
+    layout: Layout | None = None
+    received: Array | None = None
+    memory: Mapping[str, Array] = field(default_factory=dict)
+    stream: tuple[int, tuple[str | int, ...]] = (0, ())
 
+    def random(self) -> np.random.Generator:
+        """The stream of this codec, client, participation and part; the same each time it is asked for.
 
-class Codec:
-    """Base of all codecs: a part as it is. A codec holds only its options, and is a pure function of a part.
-
-    Options are the keyword-only parameters of its constructor.
-    """
-
-    def encode(self, array: Array, part: TravellingPart) -> Mapping[str, Array]:
-        """What goes onto the wire for a part.
-
-        Args:
-            array: the part; read-only.
-        Returns: arrays by names of the codec's own. Their bytes are counted under the part's kind.
+        For `encode` alone: a receiver does not know it.
         """
-        return {"": array}
+        seed, path = self.stream
+        return numpy_stream(seed, "codec", *path)
 
-    def decode(self, wire: Mapping[str, Array], part: TravellingPart) -> Array:
-        """The part again, with the shape and dtype that it had; with other values where the codec is lossy.
-
-        Args:
-            wire: what `encode` gave; read-only, possibly shared memory.
-        """
-        return wire[""]
-
-
-class PartSize(NamedTuple):
-    """How large a part is.
-
-    Attributes:
-        elements: of the part itself.
-        bytes: on the wire.
-    """
-
-    elements: int
-    bytes: int
+    @property
+    def size(self) -> int:
+        """How many numbers the array has that `encode` gets."""
+        return int(np.prod(self.shape, dtype=np.int64))
 
 
 @dataclass(frozen=True)
-class Wire:
-    """One direction of a method's traffic.
+class Coded:
+    """What a codec makes of an array.
 
     Attributes:
-        declared: part -> kind, of the method.
-        direction: down or up.
-        codec: None: parts travel as they are.
+        array: what the next codec of the chain encodes, or what travels.
+        side: more arrays that travel, by names of the codec's own, as indices and scales.
+        memory: what this client's codec remembers until it next sends the part; it does not travel. Only for
+            codecs that say `remembers`.
+        logged: numbers for the table `rounds`, which has their means over clients.
     """
 
-    declared: Declaration
-    direction: Direction
-    codec: Codec | None = None
+    array: Array
+    side: Mapping[str, Array] = field(default_factory=dict)
+    memory: Mapping[str, Array] = field(default_factory=dict)
+    logged: Mapping[str, float] = field(default_factory=dict)
 
-    def encoded(self, parts: Mapping[str, Array]) -> tuple[Mapping[str, Array], Mapping[str, PartSize]]:
-        """What is sent for these parts, and how large each of them is."""
-        if self.codec is None:
-            return parts, {name: PartSize(array.size, array.nbytes) for name, array in parts.items()}
-        wire: dict[str, Array] = {}
-        sizes = {}
-        for name, array in parts.items():
-            part = self._part(name)
-            coded = {"": array} if part is None else self.codec.encode(array, part)
-            # Part names are Python identifiers, so a slash cannot be in one of them.
-            wire |= {f"{name}/{key}" if key else name: np.asarray(value) for key, value in coded.items()}
-            sizes[name] = PartSize(array.size, sum(value.nbytes for value in coded.values()))
-        return wire, sizes
 
-    def decoded(self, wire: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The parts that were sent as `wire`."""
-        codec = self.codec or Codec()
-        coded: dict[str, dict[str, Array]] = {}
-        for name, array in wire.items():
-            part_name, _, key = name.partition("/")
-            coded.setdefault(part_name, {})[key] = array
-        parts = {}
-        for name, arrays in coded.items():
-            part = self._part(name)
-            parts[name] = arrays[""] if part is None else codec.decode(arrays, part)
-        return parts
+class Codec:
+    """Base of all codecs. Options are the keyword-only parameters of its constructor; it holds nothing else.
 
-    def _part(self, name: str) -> TravellingPart | None:
-        """None: it is left as it is. A part that is not declared is refused when it is counted."""
-        kind = self.declared.get(name)
-        return (
-            None
-            if kind is None or isinstance(kind, Simulated)
-            else TravellingPart(name, kind, self.direction)
-        )
+    Attributes:
+        lossless: `decode` gives every bit of what `encode` got.
+        unbiased: `decode` gives on average what `encode` got, so error feedback has nothing to make up for.
+        remembers: `encode` reads and gives memory, which only a client has, so it goes up alone.
+        differs: it needs `part.received`, so it goes up alone.
+    """
+
+    lossless: ClassVar[bool] = False
+    unbiased: bool = False
+    remembers: ClassVar[bool] = False
+    differs: ClassVar[bool] = False
+
+    def encode(self, array: Array, part: TravellingPart) -> Coded:
+        """What is sent for an array.
+
+        Args:
+            array: not empty, all of it finite; read-only.
+            part: what is known of it.
+        Raises: CodecError if the array cannot be encoded: a reply is bad then, and a message ends the run.
+        """
+        return Coded(array)
+
+    def decode(self, coded: Coded, part: TravellingPart) -> Array:
+        """The array again, of `part.shape` and the dtype that it had.
+
+        Args:
+            coded: `array` and `side` as `encode` gave them, `array` perhaps changed by later codecs that are
+                lossy; read-only, possibly shared memory. The rest of it is empty.
+            part: as `encode` got it, without memory and without random stream.
+        """
+        return coded.array
+
+    def refuses(self, kind: Kind) -> str | None:
+        """Why this codec is not for parts of that kind; None: it is. Asked before the first round."""
+        if self.lossless or kind in INEXACT:
+            return None
+        return f"it changes numbers, and {kind} must arrive as they are"
+
+
+def floats(array: Array) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The array itself, if it has float32 numbers, which most codecs need.
+
+    Raises: CodecError if it has others.
+    """
+    if array.dtype != np.float32:
+        raise CodecError(f"it takes float32 numbers, got {array.dtype}")
+    return array

@@ -23,6 +23,7 @@ Kind = Literal[
     "logits",
     "features",
     "prototypes",
+    "images",
     "labels",
     "ids",
     "counts",

@@ -183,6 +183,17 @@ class Method(Generic[ServerState, ClientState]):
         """Modules beside "model" that contexts can make, by the name used there."""
         return {}
 
+    @property
+    def generates(self) -> Literal["", "images", "feature maps of images"]:
+        """What it makes that only data of images have, by a generator; a method without one says it itself.
+
+        Such a method is refused before the first round for text, tables and numbers.
+        """
+        spaces = {one.space for one in self.architectures().values() if one.kind == "generator"}
+        if "images" in spaces:
+            return "images"
+        return "feature maps of images" if "maps" in spaces else ""
+
     def check(self, ctx: ServerContext) -> None:
         """Raises RecipeError if the method cannot run with this model and data; before any round."""
 

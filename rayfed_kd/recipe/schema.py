@@ -11,19 +11,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
+    BeforeValidator,
     Field,
     PrivateAttr,
     model_validator,
 )
 
+from rayfed_kd.errors import nearest
 from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.learning_rates import MOST
 from rayfed_kd.recipe.local_training import LocalRecipe
+from rayfed_kd.recipe.model_groups import GROUP_FEATURES, GROUPS
 from rayfed_kd.recipe.privacy import PrivacyRecipe
 from rayfed_kd.recipe.roles import Better
-from rayfed_kd.recipe.strict import Strict
+from rayfed_kd.recipe.strict import Named, Strict
 
 # The sections that say where, how safely and into which folder a run runs; what it finds is the same.
 EXECUTION = ("placement", "checkpoint", "faults", "results")
@@ -34,6 +35,8 @@ SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
 # More than any data set, machine or person has: beyond them a number is a slip, and would take all memory.
 MOST_CLIENTS = MOST_ROUNDS = 10_000_000
 MOST_THREADS = 4096
+TORCHVISION = "torchvision:"
+PROJECTED = "projected"
 
 
 def _possible_path(text: str) -> str:
@@ -43,18 +46,6 @@ def _possible_path(text: str) -> str:
 
 
 PathText = Annotated[str, AfterValidator(_possible_path)]
-
-
-class Named(BaseModel):
-    """A registered thing and its options."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-    name: str = Field(description="a registered name or package.module:Object")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The keys that are not the frame's."""
-        return dict(self.model_extra or {})
 
 
 class DataRecipe(Named):
@@ -103,24 +94,78 @@ class PartitionRecipe(Named):
 class ClientModelsRecipe(Strict):
     """Clients' own architectures, for methods whose clients need not share one."""
 
-    models: list[Named] = Field(min_length=1, description="models, as under `model`")
+    models: list[Named] = Field([], description="models, as under `model`")
+    group: str | None = Field(None, description="a named group of models in place of a list")
+    features: Annotated[int, Field(ge=1)] | Literal["auto", "own"] = Field(
+        "auto",
+        description="a common length of features, to which each model is projected; own: each has its own; "
+        "auto: 512 in a group, own in a list",
+    )
+    form: Literal["linear", "adaptive_pool"] = Field(
+        "linear", description="how: a linear layer, or HtFLlib's pooling, which repeats or averages values"
+    )
+    weights: dict[str, PathText] = Field(
+        {}, description="files of weights by the name of a torchvision model, as resnet18; none is downloaded"
+    )
     assign: Literal["cycle"] | list[Annotated[int, Field(ge=0)]] = Field(
         "cycle", description="client k has the (k mod n)-th of the n models, or those listed by client"
     )
 
+    @model_validator(mode="after")
+    def _one_of_two(self) -> ClientModelsRecipe:
+        if bool(self.models) == (self.group is not None):
+            raise ValueError("expected either models, one at least, or a group")
+        if self.group is not None and self.group not in GROUPS:
+            near = nearest(self.group, GROUPS)
+            hint = f". Did you mean {near}?" if near else ""
+            raise ValueError(f"group = {self.group!r}: expected one of {', '.join(GROUPS)}{hint}")
+        named = [entry.name.removeprefix(TORCHVISION) for entry in self.entries]
+        if unknown := sorted(set(self.weights) - set(named)):
+            raise ValueError(f"weights.{unknown[0]}: none of these models; there are {', '.join(named)}")
+        return self
+
+    def path(self, place: int) -> str:
+        """Where in the recipe the model at that place stands."""
+        return f"client_models.{'models' if self.group is None else 'group'}.{place}"
+
+    @property
+    def entries(self) -> list[Named]:
+        """The models as they are listed, or the group's."""
+        return self.models or [Named(**entry) for entry in GROUPS[str(self.group)]]
+
+    @property
+    def members(self) -> list[Named]:
+        """The models that clients get, with their weights, and projected where a common length is asked for.
+
+        A group's models are without dropout, also with features of their own length.
+        """
+        return [self.projected(self._weighted(entry)) for entry in self.entries]
+
+    def projected(self, model: Named) -> Named:
+        """A model with features of the common length; as it is if there is no such."""
+        if model.name == PROJECTED or (self.group is None and self.features in ("auto", "own")):
+            return model
+        lengths: dict[Any, int | None] = {"auto": GROUP_FEATURES, "own": None}
+        length = lengths.get(self.features, self.features)
+        return Named(name=PROJECTED, base=model.model_dump(), features=length, form=self.form)
+
+    def _weighted(self, entry: Named) -> Named:
+        file = self.weights.get(entry.name.removeprefix(TORCHVISION))
+        return entry if file is None else Named(name=entry.name, **{**entry.options, "weights": file})
+
     def of(self, client: int) -> int:
         """Which of the models a client has."""
-        return client % len(self.models) if self.assign == "cycle" else self.assign[client]
+        return client % len(self.entries) if self.assign == "cycle" else self.assign[client]
 
     def fault(self, clients: int) -> str | None:
         """Why this cannot be for so many clients; None if it can."""
+        count, key = len(self.entries), "models" if self.group is None else "group"
         if self.assign == "cycle":
-            few = len(self.models) > clients
-            return f"models: {len(self.models)} for {clients} clients" if few else None
+            return f"{key}: {count} for {clients} clients" if count > clients else None
         if len(self.assign) != clients:
             return f"assign: {len(self.assign)} entries for {clients} clients"
-        beyond = [place for place in self.assign if place >= len(self.models)]
-        return f"assign: {beyond[0]} is no place in a list of {len(self.models)} models" if beyond else None
+        beyond = [place for place in self.assign if place >= count]
+        return f"assign: {beyond[0]} is no place in a list of {count} models" if beyond else None
 
 
 class SamplingRecipe(Strict):
@@ -246,6 +291,44 @@ class PlacementRecipe(Strict):
     )
 
 
+class StageRecipe(Named):
+    """One codec of a chain: a name, or a name with its options."""
+
+    feedback: bool = Field(
+        False, description="whether what receivers did not get is added to the next time's"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, written: Any) -> Any:
+        return {"name": written} if isinstance(written, str) else written
+
+
+def _chain(written: Any) -> Any:
+    return written if isinstance(written, list) else [written]
+
+
+ChainRecipe = Annotated[list[StageRecipe], BeforeValidator(_chain), Field(min_length=1)]
+
+
+class CodecRecipe(Strict):
+    """How parts travel: for each direction and kind a codec, or a list of codecs one after another."""
+
+    up: dict[str, ChainRecipe] = Field({}, description="kind of part -> codecs of replies")
+    down: dict[str, ChainRecipe] = Field({}, description="kind of part -> codecs of messages")
+    buffers: Literal["exact", "coded"] = Field(
+        "exact", description="whether codecs with a loss leave BatchNorm's statistics as they are"
+    )
+
+    @property
+    def chains(self) -> dict[str, list[StageRecipe]]:
+        """Where in the recipe a chain stands, as `codec.up.weights` -> its codecs."""
+        directions = {"up": self.up, "down": self.down}
+        return {
+            f"codec.{way}.{kind}": chain for way, kinds in directions.items() for kind, chain in kinds.items()
+        }
+
+
 def _plain_title(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,59}", text):
         raise ValueError(f"{text!r}: expected a letter, then at most 59 letters, digits and _")
@@ -345,7 +428,7 @@ class Recipe(Strict):
     sampling: SamplingRecipe = SamplingRecipe(fraction=0.2)
     schedule: Named = Named(name="sync")
     clock: Named = Named(name="none")
-    codec: Named = Named(name="none")
+    codec: CodecRecipe = CodecRecipe()
     placement: PlacementRecipe = PlacementRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
     checkpoint: CheckpointRecipe = CheckpointRecipe()
@@ -365,6 +448,11 @@ class Recipe(Strict):
         Empty if an override has put another method in the place of the file's.
         """
         return self._header
+
+    @property
+    def shared_model(self) -> Named:
+        """What the method knows as the model: `model`, its features as long as those of `client_models`."""
+        return self.model if self.client_models is None else self.client_models.projected(self.model)
 
     @property
     def fraction_fault(self) -> str:

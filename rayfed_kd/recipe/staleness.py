@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.registry import load_class
-from rayfed_kd.recipe.schema import Named
+from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 
 STALENESS_RULES = {

@@ -9,6 +9,7 @@ import numpy as np
 from rayfed_kd.reporting.pictures import Line, bars_picture, lines_picture, phases_picture
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
+from rayfed_kd.results.schemas import with_raw_bytes
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
 MIB = 2.0**20
@@ -17,10 +18,13 @@ MOST_HOSTS = 14  # hosts that have a colour each
 
 def bytes_section(runs: Sequence[Run]) -> Section | None:
     """Bytes that were sent, by kind and direction; None if no run has messages."""
-    rows, bars, looks = [], dict[str, dict[int, float]](), dict[str, int]()
+    rows, bars, looks, coded = list[Sequence[str]](), dict[str, dict[int, float]](), dict[str, int](), False
     for run in runs:
         keys = ["kind", "direction"]
-        sums = run.tables["messages"].group_by(keys).aggregate([("bytes", "sum"), ("client", "count")])
+        messages = with_raw_bytes(run.tables["messages"])
+        sums = messages.group_by(keys).aggregate(
+            [("bytes", "sum"), ("raw_bytes", "sum"), ("client", "count")]
+        )
         traffic = sorted(sums.to_pylist(), key=lambda row: (row["kind"], row["direction"]))
         rounds = max(run.tables["rounds"].num_rows, 1)
         if traffic:
@@ -32,17 +36,19 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
                 f"{total / MIB:,.2f}",
                 f"{total / rounds / MIB:,.3f}",
                 f"{row['client_count']:,}",
+                f"{row['raw_bytes_sum'] / MIB:,.2f}",
             )
+            coded = coded or row["raw_bytes_sum"] != total
             rows.append((run.label, row["kind"], row["direction"], *shown))
             bars[f"{run.label}, {row['direction']}"][look] = total / MIB
     if not rows:
         return None
-    header = ("run", "kind", "direction", "bytes", "MiB", "MiB a round", "messages")
+    header = ["run", "kind", "direction", "bytes", "MiB", "MiB a round", "messages", "MiB without codec"]
+    shown_rows = rows if coded else [row[:-1] for row in rows]
     title = "MiB by run and direction, kinds side by side"
     picture = bars_picture(title, bars, "MiB", "The table below in bars")
-    return Section(
-        "Bytes", (), [Table("Bytes by kind and direction", header, rows, left=3)], looks, [picture]
-    )
+    table = Table("Bytes by kind and direction", header[: len(shown_rows[0])], shown_rows, left=3)
+    return Section("Bytes", (), [table], looks, [picture])
 
 
 def time_section(runs: Sequence[Run]) -> Section | None:

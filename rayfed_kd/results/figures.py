@@ -24,6 +24,7 @@ Array = np.ndarray[Any, Any]
 # Okabe and Ito's palette: told apart by the colour-blind, too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 PER_ROW = 13  # classes side by side in the picture of class means
+MIB_SENT = "MiB sent"  # an axis on which methods differ by powers of ten
 SMALLEST = 28  # pixels; smaller images are enlarged
 
 
@@ -176,7 +177,7 @@ def band_figure(bands: Mapping[str, tuple[Array, Array, Array]], title: str, see
 
 
 def times_figure(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], title: str) -> Figure:
-    """One metric by round, by simulated second and by real second; a line per seed.
+    """One metric by round, by seconds and by bytes; a line per seed.
 
     Args:
         curves: name -> per seed: "value", and what it is drawn over by axis label.
@@ -192,7 +193,7 @@ def times_figure(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], 
                 values = [scale * value for value in one["value"]]
                 named = name if place == 0 and label == labels[0] else None
                 axes.plot(one[label], values, color=colour, label=named, linewidth=1.2)
-        axes.set_xlabel(label)
+        axes.set(xlabel=label, xscale="log" if label == MIB_SENT else "linear")
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(title)
     figure.legend(loc="outside upper center", ncols=min(4, len(curves)), frameon=False, fontsize=8)

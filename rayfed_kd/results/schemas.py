@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 
 from rayfed_kd.errors import RecipeError, nearest, shown
 
@@ -78,6 +79,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("direction", _TEXT),
             ("kind", _TEXT),
             ("bytes", _INT),
+            ("raw_bytes", _INT),
             ("parts", _INT),
         ]
     ),
@@ -161,6 +163,15 @@ def is_score(metric: str) -> bool:
 def smaller_is_better(scores: Iterable[Mapping[str, Any]]) -> set[str]:
     """Names of those values in rows of the table `scores` of which the smaller is the better one."""
     return {score_name(row) for row in scores if row["better"] == "smaller"}
+
+
+def with_raw_bytes(messages: pa.Table) -> pa.Table:
+    """The table `messages` with `raw_bytes` in every row, also in those of before it was there."""
+    raw = messages["bytes"]
+    if "raw_bytes" in messages.schema.names:
+        raw = pa.compute.coalesce(messages["raw_bytes"], raw)
+        messages = messages.drop_columns("raw_bytes")
+    return messages.append_column("raw_bytes", raw)
 
 
 def with_scores(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[dict[str, Any]]:

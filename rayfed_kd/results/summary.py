@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from rayfed_kd.errors import shown
-from rayfed_kd.results.schemas import is_score, with_scores
+from rayfed_kd.results.schemas import is_score, with_raw_bytes, with_scores
 
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)
@@ -30,7 +30,8 @@ def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict
         status: finished, interrupted or failed.
         clients: the number of clients.
 
-    Returns: what summary.json holds: status, rounds, wall_s, sim_s (None without a clock), bytes, clients,
+    Returns: what summary.json holds: status, rounds, wall_s, sim_s (None without a clock), bytes (on
+        the wire, also by kind, and by kind without codecs), clients,
         tested_clients (those with test samples; None if no client was tested), and models. Each model has
         `last`, `best` and `last10` (the mean of the last ten evaluations) by metric. All of `best` is of one
         round, `best_round`: the first in which `best_by` is largest, the model's first metric of `HEADLINES`.
@@ -48,6 +49,7 @@ def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict
             "up": sum(row["bytes_up"] for row in rounds),
             "down": sum(row["bytes_down"] for row in rounds),
             "by_kind": _by_kind(tables["messages"]),
+            "raw_by_kind": _by_kind(with_raw_bytes(tables["messages"]), "raw_bytes"),
         },
         "clients": clients,
         "tested_clients": tested or None,
@@ -66,11 +68,11 @@ def _privacy(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_kind(messages: pa.Table) -> dict[str, dict[str, int]]:
-    grouped = messages.group_by(["kind", "direction"]).aggregate([("bytes", "sum")]).to_pylist()
+def _by_kind(messages: pa.Table, column: str = "bytes") -> dict[str, dict[str, int]]:
+    grouped = messages.group_by(["kind", "direction"]).aggregate([(column, "sum")]).to_pylist()
     kinds: dict[str, dict[str, int]] = {}
     for row in sorted(grouped, key=lambda row: (row["kind"], row["direction"])):
-        kinds.setdefault(row["kind"], {"up": 0, "down": 0})[row["direction"]] = row["bytes_sum"]
+        kinds.setdefault(row["kind"], {"up": 0, "down": 0})[row["direction"]] = row[f"{column}_sum"]
     return kinds
 
 

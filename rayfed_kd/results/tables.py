@@ -210,7 +210,8 @@ def _read_parts(folder: Path, schema: pa.Schema, columns: Sequence[str] | None) 
     parts = [_read_part(part.path, schema, columns) for part in _covering(folder)]
     if not parts:
         return schema.empty_table() if columns is None else schema.empty_table().select(columns)
-    return pa.concat_tables(parts)
+    # Parts of an earlier version may lack a column that later ones have.
+    return pa.concat_tables(parts, promote_options="default")
 
 
 def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Table:

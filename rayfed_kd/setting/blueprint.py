@@ -18,17 +18,17 @@ from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.protocol import Devices, Method
-from rayfed_kd.protocol.message_codec import Codec
 from rayfed_kd.recipe.registry import find_modules, load_class, load_function, options_model
 from rayfed_kd.recipe.roles import DATA_SOURCE, MODEL_BUILDER, PARTITION_SCHEME
-from rayfed_kd.recipe.schema import Named, Recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
-from rayfed_kd.setting.codecs import make_codec
+from rayfed_kd.setting.message_codecs import Codecs, make_codecs
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.setting.timing import Timing, read_timing
 
-Parts = tuple[Method[Any, Any], Timing, Codec | None]  # what a recipe names and every process needs
+Parts = tuple[Method[Any, Any], Timing, Codecs]  # what a recipe names and every process needs
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Blueprint:
     Attributes:
         recipe: validated where it was read, and nowhere again.
         method: the method's location, `package.module:Object`.
-        pickled_parts: method, timing and codec with their options parsed, as bytes: a class is a user's own
+        pickled_parts: method, timing and codecs with their options parsed, as bytes: a class is a user's own
             perhaps, which a process can import only after it has found the user's folders, and that is after
             it was sent this.
         dataset_folder: the decoded cache entry to map; only its name where every machine has it in its own
@@ -72,8 +72,8 @@ class Blueprint:
             # (x - 0.5) / 0.5: pixels in [-1, 1], as generators that end in tanh make them (DaFKD).
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)
-        method, timing, codec = parts
-        return Setting(self.recipe, method, timing, codec, dataset, self.partition, self.devices)
+        method, timing, codecs = parts
+        return Setting(self.recipe, method, timing, codecs, dataset, self.partition, self.devices)
 
     def find_modules(self) -> None:
         """Makes a user's own modules importable in this process, if it sees their folders."""
@@ -89,15 +89,15 @@ def make_method(location: str, named: Named) -> Method[Any, Any]:
     return kind(validate(kind.options_model(), named.options, "method", named.name))
 
 
-def read_names(recipe: Recipe) -> tuple[Timing, Codec | None]:
+def read_names(recipe: Recipe) -> tuple[Timing, Codecs]:
     """Refuses names and options that can be refused without reading data.
 
-    Returns: the schedule with the clock, and the codec: what a run uses in other processes as it is here.
+    Returns: the schedule with the clock, and the codecs: what a run uses in other processes as it is here.
     Raises: RecipeError
     """
-    own = recipe.client_models.models if recipe.client_models else []
-    models = {"model": recipe.model}
-    models |= {f"client_models.models.{place}": model for place, model in enumerate(own)}
+    models, own = {"model": recipe.shared_model}, recipe.client_models
+    if own is not None:
+        models |= {own.path(place): model for place, model in enumerate(own.members)}
     functions = {
         path: load_function(model.name, CLASSIFIERS, MODEL_BUILDER, f"{path}.name", nn.Module)
         for path, model in models.items()
@@ -107,9 +107,9 @@ def read_names(recipe: Recipe) -> tuple[Timing, Codec | None]:
     named: dict[str, Named] = {**models, "data": recipe.data, "partition": recipe.partition}
     for path, function in functions.items():
         validate(options_model(function), named[path].options, path, named[path].name)
-    timing, codec = read_timing(recipe), make_codec(recipe)
+    timing, codecs = read_timing(recipe), make_codecs(recipe)
     if recipe.data.augment not in AUGMENTATIONS:
         known = ", ".join(sorted(AUGMENTATIONS))
         near = nearest(recipe.data.augment, AUGMENTATIONS)
         raise RecipeError(f"data.augment = {recipe.data.augment!r}: expected one of {known}.", hint=near)
-    return timing, codec
+    return timing, codecs

@@ -9,10 +9,12 @@ import numpy as np
 from rayfed_kd.data.augment import check_augmentation
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.loading import find_source, load_dataset
-from rayfed_kd.data.partition import Partition, Pool, draw_public, make_partition
+from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make_partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import PartitionRecipe, PublicRecipe, Recipe
 from rayfed_kd.seeds import numpy_stream
+
+DIVIDED = "from_source"  # the partition of data that come divided
 
 
 def find_data(recipe: Recipe) -> None:
@@ -62,7 +64,8 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
             )
         _check_public_count(asked, len(partition.public), len(labels))
         return partition
-    whole = Pool(labels, dataset.classes, dataset.writers)
+    _check_division(asked, dataset)
+    whole = Pool(labels, dataset.classes, dataset.writers, dataset.columns, dataset.held_out)
     if asked.public is None:
         return _drawn(recipe, whole)
     count, stream = _public_count(asked.public, len(labels)), numpy_stream(recipe.seed, "public")
@@ -70,9 +73,20 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
         # Clients keep all their samples; the public ones are some of these as well.
         return _drawn(recipe, whole).sharing(count, asked.public.keep, stream)
     public, private = draw_public(len(labels), count, stream)
-    writers = None if dataset.writers is None else np.asarray(dataset.writers)[private]
-    partition = _drawn(recipe, Pool(labels[private], dataset.classes, writers))
+    partition = _drawn(recipe, whole.of(private))
     return partition.beside(public, private, asked.public.keep)
+
+
+def _check_division(asked: PartitionRecipe, dataset: Dataset) -> None:
+    """Data that come divided keep their division, unless a scheme of somebody's own divides them."""
+    if dataset.held_out is None or dataset.writers is None:
+        return
+    if asked.name in SCHEMES and asked.name != DIVIDED:
+        clients = int(dataset.writers.max()) + 1
+        raise RecipeError(
+            f"partition.name = {asked.name!r}: {dataset.name} comes with each client's training and test "
+            f"samples; expected {DIVIDED}, as 'partition={{name: {DIVIDED}, clients: {clients}}}'"
+        )
 
 
 def _public_count(asked: PublicRecipe, total: int) -> int:

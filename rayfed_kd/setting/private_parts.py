@@ -7,7 +7,7 @@ from typing import Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Devices, Method, Simulated
-from rayfed_kd.protocol.message_codec import Codec
+from rayfed_kd.protocol.wire import Chains
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import sampling_rate
 from rayfed_kd.setting.accountant import require_accountant
@@ -67,11 +67,11 @@ def _refused(method: str, part: str, why: str) -> RecipeError:
     )
 
 
-def check_privacy(
-    recipe: Recipe, method: Method[Any, Any], devices: Devices | None, codec: Codec | None
-) -> None:
+def check_privacy(recipe: Recipe, method: Method[Any, Any], devices: Devices | None, replies: Chains) -> None:
     """Refuse what the mechanism does not cover, or what no epsilon here describes.
 
+    Args:
+        replies: the codecs of replies, by kind.
     Raises: RecipeError
     """
     if recipe.privacy is None:
@@ -84,7 +84,7 @@ def check_privacy(
             "covers; expected privacy=null, or a method whose clients send what they have once a round"
         )
     _check_accountable(recipe, devices)
-    _check_noise(recipe, method, codec)
+    _check_noise(recipe, method, replies)
     _check_bounds(recipe, method, parts)
     if recipe.privacy.noise_multiplier:
         require_accountant()
@@ -108,7 +108,7 @@ def _check_accountable(recipe: Recipe, devices: Devices | None) -> None:
         )
 
 
-def _check_noise(recipe: Recipe, method: Method[Any, Any], codec: Codec | None) -> None:
+def _check_noise(recipe: Recipe, method: Method[Any, Any], replies: Chains) -> None:
     privacy, name = recipe.privacy, recipe.method.name
     assert privacy is not None
     if privacy.noise == "server":
@@ -117,10 +117,10 @@ def _check_noise(recipe: Recipe, method: Method[Any, Any], codec: Codec | None) 
                 f"privacy.noise = 'server': {name} with these options uses single replies, and the noise "
                 "would be on their mean alone; expected privacy.noise=client"
             )
-        if codec is not None:
+        if lossy := [kind for kind, chain in replies.items() if not chain.lossless]:
             raise RecipeError(
-                f"codec.name = {recipe.codec.name!r}: a reply may be larger than the clip when decoded, "
-                "and the server's noise would not cover it; expected none, or privacy.noise=client"
+                f"codec.up.{lossy[0]}: a reply may be larger than the clip when decoded, and the server's "
+                "noise would not cover it; expected codecs without a loss, or privacy.noise=client"
             )
         if recipe.sampling.poisson and not method.asynchronous:
             raise RecipeError(

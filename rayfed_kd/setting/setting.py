@@ -32,18 +32,22 @@ from rayfed_kd.protocol import (
     ServerContext,
     ServerFacts,
 )
-from rayfed_kd.protocol.message_codec import Codec, Direction, Wire
 from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
-from rayfed_kd.recipe.schema import Named, Recipe
+from rayfed_kd.recipe.sample_shapes import is_image, samples_called
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import check_attack
+from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
 from rayfed_kd.setting.private_parts import check_privacy, known_sizes
+from rayfed_kd.setting.public_data import check_public
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule
+from rayfed_kd.setting.vector_layouts import vector_borders
 from rayfed_kd.toolbox.robust import AggregationOptions
 
 REGISTRIES: Mapping[str, Mapping[str, str]] = {
@@ -61,7 +65,7 @@ class Setting:
         recipe: the validated recipe.
         method: the method with its options.
         timing: the schedule and the clock, their options parsed.
-        codec: how parts travel; None: as they are.
+        codecs: how parts travel, by direction and kind; those of other kinds as they are.
         dataset: the decoded, memory-mapped data.
         partition: each client's samples.
         devices: the clients' devices in simulated time; None without it.
@@ -70,7 +74,7 @@ class Setting:
     recipe: Recipe
     method: Method[Any, Any]
     timing: Timing
-    codec: Codec | None
+    codecs: Codecs
     dataset: Dataset
     partition: Partition
     devices: Devices | None = None
@@ -95,7 +99,8 @@ class Setting:
     @cached_property
     def _architectures(self) -> dict[str, tuple[Architecture, str]]:
         """Architecture name -> what it is, and where the recipe says so."""
-        model = Architecture("classifier", self.recipe.model.name, self.recipe.model.options)
+        shared = self.recipe.shared_model
+        model = Architecture("classifier", shared.name, shared.options)
         wanted = {"model": (model, "model")}
         for name, architecture in self.method.architectures().items():
             named = architecture
@@ -119,22 +124,30 @@ class Setting:
     def _own_models(self) -> dict[str, tuple[Architecture, str]]:
         """Clients' own architectures, by a name that says what they are: equal ones are one."""
         listed = self.recipe.client_models
+        if listed is None:
+            return {}
         architectures = {}
-        for place, model in enumerate(listed.models if listed else []):
+        for place, model in enumerate(listed.members):
             named = Architecture("classifier", model.name, model.options)
-            architectures[_own_name(model, self.recipe.model)] = (named, f"client_models.models.{place}")
+            architectures[_own_name(model, self.recipe.shared_model)] = (named, listed.path(place))
         architectures.pop("model", None)  # clients with the recipe's own model share its architecture
         return architectures
 
     def model_of(self, client: int) -> str:
         """The name of a client's architecture: "model", or one of `client_models`."""
         listed = self.recipe.client_models
-        return "model" if listed is None else _own_name(listed.models[listed.of(client)], self.recipe.model)
+        if listed is None:
+            return "model"
+        return _own_name(listed.members[listed.of(client)], self.recipe.shared_model)
 
     @cached_property
     def client_architectures(self) -> tuple[str, ...]:
         """The clients' architectures by name, each once."""
-        return tuple(dict.fromkeys(self.model_of(client) for client in range(len(self.partition.train))))
+        return tuple(dict.fromkeys(self._models_by_client))
+
+    @cached_property
+    def _models_by_client(self) -> tuple[str, ...]:
+        return tuple(self.model_of(client) for client in range(len(self.partition.train)))
 
     @property
     def schedule(self) -> Schedule:
@@ -149,13 +162,7 @@ class Setting:
     @cached_property
     def borders(self) -> Mapping[int, int]:
         """Length of an architecture's vector -> how many of its first elements are parameters."""
-        module_pool, parameters = self.module_pool(), dict[int, int]()
-        for name in self.builders:
-            flat = module_pool.lend(name, module_pool.initial_vector(name))
-            length = flat.vector().numel()
-            # Of architectures of one length: what is a buffer in one of them is taken as a buffer in all.
-            parameters[length] = min(flat.num_parameters, parameters.get(length, length))
-        return parameters
+        return vector_borders(self.module_pool(), self.builders)
 
     def module_pool(self, device: torch.device | str = "cpu") -> ModulePool:
         """A pool of this setting's modules."""
@@ -167,15 +174,16 @@ class Setting:
         share = None if public is None else PublicShare(self.partition.public, public.labels)
         return DeviceData(self.dataset, device, share)
 
-    def wire(self, direction: Direction) -> Wire:
-        """How the method's parts travel in that direction."""
-        declared = self.method.down if direction == "down" else self.method.up
-        return Wire(declared, direction, self.codec)
+    @cached_property
+    def wires(self) -> Wires:
+        """How the method's parts travel."""
+        return make_wires(self.method, self.recipe, self.codecs, self.module_pool(), self.builders)
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
+        rounds, local = self.recipe.rounds, self.local_in(round_index)
         sizes = known_sizes(self.recipe, self.partition.sizes.tolist())
-        return ServerFacts(round_index, sizes, self.local_in(round_index), self.client_architectures)
+        return ServerFacts(round_index, rounds, sizes, local, self._models_by_client)
 
     def local_in(self, round_index: int) -> LocalRecipe:
         """What the recipe says of local training in a round: its learning rate may change over the rounds."""
@@ -191,9 +199,15 @@ class Setting:
                 f"client_models: {self.recipe.method.name} combines its clients' weights and needs one "
                 "architecture for all; expected no client_models, only `model`"
             )
-        self._check_public()
+        check_public(self.recipe, self.method)
+        if self.method.generates and not is_image(self.dataset.shape):
+            raise RecipeError(
+                f"{self.recipe.method.name} generates {self.method.generates}; this data set has "
+                f"{samples_called(self.dataset.shape)}",
+                path="method.name",
+            )
         check_attack(self.recipe, self.method)
-        check_privacy(self.recipe, self.method, self.devices, self.codec)
+        check_privacy(self.recipe, self.method, self.devices, self.codecs["up"])
         sizes = self.partition.sizes.tolist()
         if not all(sizes):
             raise RecipeError(
@@ -209,19 +223,9 @@ class Setting:
         for name, architecture in self.method.architectures().items():
             if architecture.kind == "generator":
                 self._try_generator(name, architecture, module_pool)
+        check_codecs(self.method, self.recipe.method.name, self.wires.values())
         data = self.device_data()
         self.method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
-
-    def _check_public(self) -> None:
-        needs, public, name = self.method.public, self.recipe.partition.public, self.recipe.method.name
-        if needs != "none" and public is None:
-            kind = "labelled public" if needs == "labels" else "public"
-            raise RecipeError(
-                f"partition.public is missing: {name} needs {kind} samples, "
-                "as partition.public={fraction: 0.5}"
-            )
-        if needs == "labels" and public is not None and not public.labels:
-            raise RecipeError(f"partition.public.labels = false: {name} needs the labels of public samples")
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         registered = REGISTRIES[architecture.kind]

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import Classifier, no_layers
+from rayfed_kd.models.base import Classifier, blank, no_layers
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.whole_modules import has_features, head_of, no_features
-from rayfed_kd.protocol import MethodOptions, ServerContext
+from rayfed_kd.protocol import Context, MethodOptions, ServerContext
 
 
 def check_features(ctx: ServerContext) -> None:
@@ -61,10 +62,27 @@ def head_place(model: FlatModule) -> slice:
     return slice(places[0][0], places[-1][1])
 
 
-def feature_length(model: FlatModule, ctx: ServerContext) -> int:
+def feature_length(model: FlatModule, ctx: Context) -> int:
     """K_f, of a model in eval mode."""
     with torch.no_grad():
-        return int(model.features(torch.zeros(1, *ctx.shape, device=ctx.device)).shape[1])
+        return int(model.features(blank(ctx.shape, 1, ctx.device)).shape[1])
+
+
+def drawn_map(source: FlatModule, target: FlatModule, ctx: Context) -> Tensor:
+    """Initial weights, [K_target, K_source], of a map between two models' features, from the stream "map"."""
+    into, out = feature_length(source, ctx), feature_length(target, ctx)
+    # Uniform within 1 / sqrt(inputs), as torch draws linear layers.
+    drawn = torch.rand(out, into, generator=ctx.stream("map"), device=ctx.device) * 2 - 1
+    return drawn.div(into**0.5)
+
+
+def linear_map(weights: Tensor) -> FlatModule:
+    """A linear layer without biases, to train, that starts from `weights`, [outputs, inputs]."""
+    # Without initial values, as layers draw them from torch's global generator.
+    layer = skip_init(nn.Linear, weights.shape[1], weights.shape[0], bias=False)  # type: ignore[no-untyped-call]
+    flat = FlatModule(layer, weights.device)
+    flat.load(weights.flatten())
+    return flat.train()
 
 
 class Layers:

@@ -29,6 +29,15 @@ def faded(recipe: OptimizerRecipe, factor: float) -> OptimizerRecipe:
     return recipe.model_copy(update={"lr": recipe.lr * factor})
 
 
+def clipped(recipe: OptimizerRecipe, norm: float | None) -> OptimizerRecipe:
+    """A context's `local.optimizer` with gradients clipped at this norm, unless the recipe clips them."""
+    pace = recipe.pace if isinstance(recipe, LocalOptimizer) else None
+    if norm is None or (isinstance(recipe, LocalOptimizer) and recipe.clip is not None):
+        return recipe
+    values = {**dict(recipe), **(recipe.model_extra or {}), "pace": pace, "clip": ClipRecipe(norm=norm)}
+    return LocalOptimizer.model_construct(**values)
+
+
 @dataclass(frozen=True)
 class StepRule:
     """What an optimiser does to flat parameters, gradients and moments.

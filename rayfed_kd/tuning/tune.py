@@ -108,9 +108,9 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
         return
     method = make_method(method_location(changed), changed.method)
     check_exchanges(changed, method)
-    timing, codec = read_names(changed)
+    timing, codecs = read_names(changed)
     check_timing(timing, changed, method)
-    setting = replace(setting, recipe=changed, method=method, timing=timing, codec=codec)
+    setting = replace(setting, recipe=changed, method=method, timing=timing, codecs=codecs)
     setting.check()
     check_grouping(setting)
 

@@ -23,7 +23,9 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message
 from rayfed_kd.protocol.state_packing import unpack
-from rayfed_kd.toolbox.larger_server import (
+from rayfed_kd.toolbox.losses import blended_loss
+from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.server_models.larger_server import (
     Plateau,
     ServerState,
     blended,
@@ -31,8 +33,6 @@ from rayfed_kd.toolbox.larger_server import (
     learn_public,
     paced,
 )
-from rayfed_kd.toolbox.losses import blended_loss
-from rayfed_kd.toolbox.optimizers import Optimizer
 
 SMALL = {
     "method": {"name": "fedgems", "server": {"name": "mlp", "hidden": 16}, "server_batch_size": 16},

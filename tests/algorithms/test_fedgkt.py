@@ -20,7 +20,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message, Replies
 from rayfed_kd.protocol.state_packing import unpack
-from rayfed_kd.toolbox.split_learning import transfer_loss
+from rayfed_kd.toolbox.server_models.split_learning import transfer_loss
 
 SMALL = {
     "method": {"name": "fedgkt", "cut": "C2", "server": {"name": "dense", "units": [8]}, "server_epochs": 2},

@@ -18,7 +18,8 @@ from rayfed_kd.recipe.registry import load_object
 
 ONE_CLIENT = ("centralized", "datafree")
 CLOSE = 2e-4
-INFERENCE = {"predict", "extract", "class_features"}  # they go over samples, and train at most at first
+# They go over samples, and train at most at first.
+INFERENCE = {"predict", "extract", "class_features", "class_moments"}
 RECIPE = {
     "model": {"name": "lenet5"},
     "data": {"name": "digits", "fraction": 0.2},

@@ -19,6 +19,7 @@ from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+from rayfed_kd.setting.message_codecs import CODECS
 from rayfed_kd.setting.metrics import METRICS
 
 FILE = Path(__file__).with_name("defaults.yaml")
@@ -31,6 +32,7 @@ MODELS = {
     "schedules": (SCHEDULES, lambda entry: entry.options_model()),
     "staleness": (STALENESS_RULES, lambda entry: entry),
     "clocks": (CLOCKS, lambda entry: entry.options_model()),
+    "codecs": (CODECS, options_model),
 }
 
 

@@ -82,7 +82,7 @@ def test_half_precision_halves_what_crosses(tmp_path, monkeypatch):
             [c, "method={name: fedavg}", f"results.folder=run{i}", *SHORT],
             local=True,
         )
-        for i, c in enumerate((codec, "codec={name: none}"))
+        for i, c in enumerate((codec, "codec={}"))
     ]
     for direction in ("bytes_up", "bytes_down"):
         half, whole = (run.tables["rounds"][direction].to_pylist() for run in runs)

@@ -20,6 +20,7 @@ from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.setting.blueprint import make_method, read_names
+from rayfed_kd.setting.message_codecs import CODECS
 from rayfed_kd.setting.metrics import METRICS
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
@@ -96,6 +97,7 @@ def test_examples_are_of_things_that_exist():
         "schedule": SCHEDULES,
         "staleness": STALENESS_RULES,
         "clock": CLOCKS,
+        "codec": CODECS,
     }.items():
         assert set(EXAMPLES[kind]) == set(registered)
     assert set(EXAMPLES["method"]) <= set(METHODS)
@@ -144,6 +146,20 @@ def test_examples_of_schedules_and_clocks_are_taken():
         assert taken(word, CLOCK).schedule.options["staleness"]["name"] == name
     for name, word in EXAMPLES["clock"].items():
         assert taken(word).clock.name == name
+
+
+def test_examples_of_codecs_are_taken():
+    for name, word in EXAMPLES["codec"].items():
+        codecs = [codec for chain in taken(word).codec.chains.values() for codec in chain]
+        assert name in [codec.name for codec in codecs]
+
+
+def test_example_of_the_page_on_codecs_is_taken_and_its_table_is_of_all():
+    (shown,) = code_blocks(PAGES["guide/codecs.md"], "yaml")
+    codec = yaml.safe_load(shown)["codec"]
+    read_names(load_recipe({**yaml.safe_load(QUICKSTART.read_text()), "codec": codec}))
+    rows = re.findall(r"^\| `(\w+)`", PAGES["guide/codecs.md"], re.MULTILINE)
+    assert set(rows) == set(CODECS)
 
 
 def test_examples_of_generators_are_options_of_their_methods():

@@ -10,7 +10,6 @@ import hashlib
 import json
 import tempfile
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -52,12 +51,26 @@ METHODS = ("fedkf", "fedavg", "moon", "qffl", "fedgkd", "feddf", "fedgen", "stan
 # Their rounds have several exchanges, so they have rounds.
 IN_ROUNDS = ("dsfl", "fedmd", "dafkd", "fedgem")
 ROUNDS = ("sync", "grouped", "quorum", "deadline")
+# Codecs of both kinds of memory, which is client state, and of random rounding.
+CODED = {
+    "codec": {
+        "up": {
+            "weights": [
+                "difference",
+                {"name": "powersgd", "rank": 1, "feedback": True},
+                {"name": "uniform", "bits": 6},
+            ]
+        },
+        "down": {"weights": {"name": "uniform", "bits": 12}},
+    }
+}
 # Every method and every schedule in few cases, then all the others.
 FEW = (
     *(f"{method}:{schedule}" for method, schedule in zip(METHODS, [*SCHEDULES][::-1] * 2, strict=False)),
     "dsfl:sync",
     "fedmd:quorum",
     "dafkd:deadline",
+    "fedavg:next_round:coded",
 )
 CASES = (
     *FEW,
@@ -67,6 +80,7 @@ CASES = (
         for schedule in (ROUNDS if method in IN_ROUNDS else SCHEDULES)
         if (name := f"{method}:{schedule}") not in FEW
     ),
+    *(name for schedule in SCHEDULES if (name := f"fedavg:{schedule}:coded") not in FEW),
 )
 
 
@@ -150,16 +164,14 @@ class Case:
     """One recipe, and how its undisturbed run ends.
 
     Args:
-        name: METHOD:SCHEDULE.
+        name: METHOD:SCHEDULE, or METHOD:SCHEDULE:coded.
     """
 
     def __init__(self, name):
-        method, schedule = name.split(":")
+        method, schedule, *coded = name.split(":")
         self.name = name
-        recipe = {**small_recipe({**RECIPE, **SCHEDULES[schedule]}, method)}
+        recipe = small_recipe({**RECIPE, **SCHEDULES[schedule], **(CODED if coded else {})}, method)
         setting = prepare(recipe).setting
-        # Every start and every host asks for them again, and reads the codec's options each time.
-        setting.__dict__["wire"] = cache(setting.wire)
         self._memory = Memory(setting.method)
         self.settings = {False: setting, True: _durable(setting)}
         self._remembering = replace(setting, method=self._memory)

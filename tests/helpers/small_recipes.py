@@ -21,6 +21,13 @@ THREE_CLIENTS = {
     "sampling": {"fraction": 1.0},
     "rounds": 2,
 }
+ONE_SHOT = {
+    "generator": {"name": "dafl_image", "width": 4, "latent": 8},
+    "epochs": 2,
+    "generator_steps": 2,
+    "images": 8,
+    "batch_size": 8,
+}
 # A method without a line here is small enough as it is.
 OPTIONS = {
     "fedcog": {"images": 20, "steps": 2},
@@ -32,6 +39,9 @@ OPTIONS = {
         "batch_size": 8,
     },
     "feddf": {"epochs": 1},
+    "dense": ONE_SHOT,
+    "coboosting": ONE_SHOT,
+    "ccvr": {"every": 1, "samples_per_class": 10},
     "datafree": {
         "teacher_rounds": 1,
         "steps": 1,
@@ -45,6 +55,10 @@ OPTIONS = {
     "fedrep": {"head_epochs": 1},
     "fedrep_plus": {"head_epochs": 1, "z0": 1},
     "fedtgp": {"server_epochs": 2},
+    "fedktl": {
+        "generator": {"width": 4, "latent": 8, "epochs": 1},
+        "server_epochs": 2,
+    },
     "fd": {"means": "after"},  # in groups; `training` counts what a loop of its own sees
     "fedmd": {"public_samples": 50},
     "cronus": {"public_samples": 50},

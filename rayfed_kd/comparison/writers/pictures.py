@@ -1,4 +1,4 @@
-"""A comparison's pictures: curves of every metric, and the headline over rounds and seconds."""
+"""A comparison's pictures: curves of every metric, and the headline over rounds, seconds and MiB."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.comparison import MIB, Comparison
 from rayfed_kd.comparison.table_text import metric_title, row_name
 from rayfed_kd.comparison.writers.bands import bands_by_name
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.results.figures import band_figure, save_figure, times_figure
+from rayfed_kd.results.figures import MIB_SENT, band_figure, save_figure, times_figure
 
 
 def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write curves-METRIC.png for every metric, and times-METRIC.png for the headline over seconds.
+    """Write curves-METRIC.png for every metric, and times-METRIC.png for the headline over seconds and MiB.
 
     The latter is drawn if a clock ran or the study asks for totals.
 
@@ -53,7 +53,7 @@ def curves_picture(comparison: Comparison, metric: str) -> Figure:
 
 
 def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[float]]]]:
-    """Row's name -> per seed the headline's values, with rounds, simulated and real seconds."""
+    """Row's name -> per seed the headline's values, with rounds, simulated and real seconds, and MiB."""
     curves_by_name: dict[str, list[dict[str, list[float]]]] = {}
     for row in comparison.rows():
         for curve in comparison.seed_curves(row, comparison.headline()).values():
@@ -62,6 +62,7 @@ def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[f
                 # NaN leaves a gap, where a row without a clock would have no point.
                 axes["simulated s"] = [math.nan if second is None else second for second in curve.sim_s]
             axes["real s"] = curve.wall_s
+            axes[MIB_SENT] = [count / MIB or math.nan for count in curve.bytes]  # a log axis has no 0
             name = row_name(comparison, row)
             curves_by_name.setdefault(name, []).append({**axes, "value": curve.values})
     return curves_by_name

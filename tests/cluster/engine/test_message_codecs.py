@@ -3,53 +3,59 @@
 import numpy as np
 import pytest
 from runs import run_in_process
-from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_same_run, decided, small_recipe
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError, RunError
 
 RECIPE = {**FOUR_CLIENTS, "rounds": 3, "sampling": {"fraction": 0.75}}
 CODECS = """
-from dataclasses import dataclass
-
 import numpy as np
 
-from rayfed_kd.protocol import Codec
+from rayfed_kd.protocol import Codec, Coded
 
 
 class Half(Codec):
     def encode(self, array, part):
-        half = part.kind in ("weights", "logits")
-        return {"half": array.astype(np.float16)} if half else super().encode(array, part)
+        return Coded(array.astype(np.float16))
 
-    def decode(self, wire, part):
-        return wire["half"].astype(np.float32) if "half" in wire else super().decode(wire, part)
+    def decode(self, coded, part):
+        return coded.array.astype(np.float32)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Largest(Codec):
     '''The largest elements and their places, upwards.'''
 
-    share: float = 0.1
+    def __init__(self, *, share: float = 0.1):
+        self.share = share
 
     def encode(self, array, part):
-        if part.direction == "down":
-            return super().encode(array, part)
         count = max(1, int(self.share * array.size))
         places = np.sort(np.argsort(-np.abs(array.ravel()), kind="stable")[:count]).astype(np.int32)
-        return {"places": places, "values": array.ravel()[places], "shape": np.array(array.shape, np.int32)}
+        return Coded(array.ravel()[places], {"places": places})
 
-    def decode(self, wire, part):
-        if "places" not in wire:
-            return super().decode(wire, part)
-        array = np.zeros(tuple(wire["shape"]), np.float32)
-        array.ravel()[wire["places"]] = wire["values"]
+    def decode(self, coded, part):
+        array = np.zeros(part.shape, np.float32)
+        array.ravel()[coded.side["places"]] = coded.array
         return array
 
 
 class Overflowing(Codec):
     def encode(self, array, part):
-        return {"": np.full(array.shape, np.inf, np.float16)} if part.direction == "up" else {"": array}
+        return Coded(np.full(array.shape, np.inf, np.float16))
+
+    def decode(self, coded, part):
+        return coded.array.astype(np.float32)
+
+
+class Flat(Codec):
+    def decode(self, coded, part):
+        return coded.array.ravel().astype(np.float64)
+
+
+class Unready(Codec):
+    def encode(self, array, part):
+        raise LookupError("no table")
 """
 
 
@@ -59,8 +65,11 @@ def own_codecs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def run(folder, *overrides, method="fedavg", codec="own_codecs:Half", local=True, **options):
-    recipe = {**small_recipe(RECIPE, method, **options), "codec": {"name": codec}}
+HALF = {way: {"weights": "own_codecs:Half"} for way in ("up", "down")}
+
+
+def run(folder, *overrides, method="fedavg", codec=HALF, local=True, **options):
+    recipe = {**small_recipe(RECIPE, method, **options), "codec": codec}
     return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
 
 
@@ -71,68 +80,218 @@ def counted(result):
     }
 
 
-def test_half_precision_halves_the_counted_bytes_and_changes_the_result(tmp_path):
-    half, whole = run(tmp_path / "half"), run(tmp_path / "whole", codec="none")
+def coded(codec, *overrides, method="fedavg"):
+    return run_in_process({**small_recipe(RECIPE, method), "codec": codec}, *overrides)
+
+
+def test_half_precision_halves_the_counted_bytes_and_changes_the_result():
+    half, whole = coded(HALF), coded({})
     expected = {key: size // 2 if key[-1] == "weights" else size for key, size in counted(whole).items()}
     assert counted(half) == expected
+    raw = [result.tables["messages"]["raw_bytes"].to_pylist() for result in (half, whole)]
+    assert raw[0] == raw[1] == whole.tables["messages"]["bytes"].to_pylist()
     assert not np.array_equal(half.models["aca"], whole.models["aca"])
     np.testing.assert_allclose(half.models["aca"], whole.models["aca"], atol=0.02)
 
 
-def test_the_simulated_clock_charges_what_is_on_the_wire(tmp_path):
+def test_the_simulated_clock_charges_what_is_on_the_wire():
     clock = (
         "clock={name: constant, seconds_per_sample: 0.0, latency_s: 0.0, up_mbit_s: 1.0, down_mbit_s: 1.0}"
     )
-    seconds = [
-        run(tmp_path / codec[-4:], clock, codec=codec).tables["rounds"]["sim_s"].to_pylist()
-        for codec in ("own_codecs:Half", "none")
-    ]
+    seconds = [coded(codec, clock, "rounds=2").tables["rounds"]["sim_s"].to_pylist() for codec in (HALF, {})]
     assert [2 * one for one in seconds[0]] == pytest.approx(seconds[1])
 
 
-CODED = [("own_codecs:Half", method) for method in ("fedavg", "fedkf", "fedgems")]
+SPARSE = [
+    "difference",
+    {"name": "top_k", "share": 0.05, "feedback": True},
+    {"name": "uniform", "bits": 8},
+    "zstd",
+]
+LOW_RANK = ["difference", {"name": "powersgd", "rank": 2, "feedback": True}, {"name": "cast", "to": "fp16"}]
+ROUNDED = {
+    "up": {"logits": {"name": "uniform", "bits": 6, "by": "channel"}},
+    "down": {"logits": {"name": "qsgd", "levels": 31}},
+}
+UP = {"sparse": {"up": {"weights": SPARSE}}, "low rank": {"up": {"weights": LOW_RANK}}, "rounded": ROUNDED}
+FREE = "clock={name: lognormal, up_mbit_s: 1e9, down_mbit_s: 1e9}"
+LATE = ["clock.name=lognormal", "schedule={name: fedbuff, buffer: 2, update: difference}"]
 
 
-@pytest.mark.parametrize(("codec", "method"), [*CODED, ("own_codecs:Largest", "fedavg")])
+@pytest.mark.parametrize(
+    ("codec", "method"),
+    [(HALF, "fedavg"), (UP["sparse"], "fedavg"), (UP["low rank"], "fedavg"), (ROUNDED, "fedgems")],
+)
 def test_ray_gives_the_local_engines_bits(codec, method, hosts):
-    recipe = {**small_recipe(RECIPE, method), "codec": {"name": codec}}
+    recipe = {**small_recipe(RECIPE, method), "codec": codec}
     assert_same_run(hosts.run(recipe, "placement.clients_per_actor=2"), run_in_process(recipe))
 
 
 @pytest.mark.slow
 def test_a_whole_run_on_ray_gives_the_local_engines_bits(shared_ray, tmp_path):
-    result = run(tmp_path / "ray", "placement.clients_per_actor=2", local=False)
-    assert_same_run(result, run(tmp_path / "local"))
+    result = run(tmp_path / "ray", "placement.clients_per_actor=2", local=False, codec=UP["sparse"])
+    assert_same_run(result, run(tmp_path / "local", codec=UP["sparse"]))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedkf"])
-def test_resumed_asynchronous_run_is_the_undisturbed_one(method, tmp_path):
+@pytest.mark.parametrize(("method", "codec"), [("fedkf", HALF), ("fedavg", UP["sparse"])])
+def test_resumed_asynchronous_run_is_the_undisturbed_one(method, codec, tmp_path):
     """Messages under way are stored as they were sent, and late replies are held against what clients got."""
-    late = ["clock.name=lognormal", "schedule={name: fedbuff, buffer: 2, update: difference}"]
     options = {"track_oca": True} if method == "fedavg" else {}
-    expected = run(tmp_path / "whole", "rounds=6", *late, method=method, **options)
-    run(tmp_path / "cut", "rounds=3", *late, method=method, **options)
+    expected = run(tmp_path / "whole", "rounds=6", *LATE, method=method, codec=codec, **options)
+    run(tmp_path / "cut", "rounds=3", *LATE, method=method, codec=codec, **options)
     assert_same_run(rayfed_kd.resume(tmp_path / "cut", ["rounds=6"], local=True), expected)
 
 
-def test_options_are_the_constructors_keywords(tmp_path):
-    recipe = {**small_recipe(RECIPE, "fedavg"), "codec": {"name": "own_codecs:Largest", "share": 0.5}}
-    few, many = run(tmp_path / "few", codec="own_codecs:Largest"), rayfed_kd.run(recipe, local=True)
-    sizes = [sum(size for key, size in counted(result).items() if key[2] == "up") for result in (few, many)]
-    assert 4 < sizes[1] / sizes[0] < 6
-    with pytest.raises(RecipeError, match=r"codec\.part is no option of own_codecs:Largest.*share"):
-        rayfed_kd.prepare({**recipe, "codec": {"name": "own_codecs:Largest", "part": 1}})
+def test_clients_that_train_as_one_batch_have_memories_of_their_own():
+    alone, group = (coded(UP["sparse"], f"local.vectorise={size}") for size in ("off", 3))
+    rows = [outcome.tables["messages"].drop("bytes") for outcome in (alone, group)]
+    assert rows[0].equals(rows[1])
+    np.testing.assert_allclose(alone.models["aca"], group.models["aca"], atol=1e-2)
 
 
-def test_what_overflows_on_the_wire_is_a_bad_reply(tmp_path):
+EXACT = {
+    "32 bits": {"name": "uniform", "bits": 32},
+    "all of k": {"name": "top_k", "share": 1.0},
+    "all at random": {"name": "random_k", "share": 1.0},
+    "full rank": {"name": "powersgd", "rank": 10_000},
+    "all energy": {"name": "svd", "energy": 1.0},
+    "without loss": "zstd",
+}
+SCHEDULES = {
+    "sync": [],
+    "quorum": ["clock.name=lognormal", "schedule={name: quorum, min_fraction: 0.5, over_selection: 0.5}"],
+    "buffered": ["clock.name=lognormal", "schedule={name: buffered, buffer: 2}"],
+    "fedbuff": LATE,
+    "fedasync": ["clock.name=lognormal", "schedule.name=fedasync"],
+}
+
+
+def uncounted(outcome):
+    """What a run decided, without seconds, which follow from bytes, and bytes."""
+    dropped = {"rounds": ["sim_s", "bytes_up", "bytes_down"], "messages": ["sim_s", "bytes"]}
+    tables = decided(outcome.tables)
+    return {name: table.drop(dropped.get(name, ["sim_s"])) for name, table in tables.items()}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_codecs_that_leave_nothing_out_change_no_bit(name):
+    down = {} if name == "full rank" else {"weights": EXACT[name]}
+    exact, plain = coded({"up": {"weights": EXACT[name]}, "down": down}), coded({})
+    assert np.array_equal(exact.models["aca"], plain.models["aca"])
+    assert uncounted(exact) == uncounted(plain)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_nothing_is_lost_under_any_schedule(schedule):
+    """Replies are late in the same order, as the clock charges no bytes here."""
+    words = [word.replace("clock.name=lognormal", FREE) for word in SCHEDULES[schedule]]
+    both = {"weights": [EXACT["32 bits"], EXACT["all of k"], "zstd"]}
+    exact = coded({"up": both, "down": both}, *words, "rounds=5")
+    assert np.array_equal(exact.models["aca"], coded({}, *words, "rounds=5").models["aca"])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_error_feedback_runs_under_every_schedule(schedule, hosts):
+    recipe = {**small_recipe({**RECIPE, "rounds": 4}, "fedavg"), "codec": UP["sparse"]}
+    outcome = run_in_process(recipe, *SCHEDULES[schedule])
+    assert_same_run(hosts.run(recipe, "placement.clients_per_actor=2", *SCHEDULES[schedule]), outcome)
+
+
+def test_options_are_the_constructors_keywords():
+    def codec(**options):
+        return {"up": {"weights": {"name": "own_codecs:Largest", **options}}}
+
+    few, many = (counted(coded(codec(**given), "rounds=1")) for given in ({}, {"share": 0.5}))
+    # 21,386 numbers; 8 bytes for each that is sent, and 4 for the shape.
+    assert {size for key, size in few.items() if key[2:] == ("up", "weights")} == {8 * 2138 + 4}
+    assert {size for key, size in many.items() if key[2:] == ("up", "weights")} == {8 * 10693 + 4}
+    wanted = r"codec\.up\.weights\.0\.part is no option of own_codecs:Largest.*share"
+    with pytest.raises(RecipeError, match=wanted):
+        coded(codec(part=1))
+
+
+def test_what_overflows_on_the_wire_is_a_bad_reply():
     with pytest.raises(RunError, match="reply part student has NaN or infinite values"):
-        run(tmp_path / "run", codec="own_codecs:Overflowing")
+        coded({"up": {"weights": "own_codecs:Overflowing"}}, "rounds=1")
 
 
-@pytest.mark.parametrize(
-    ("codec", "told"),
-    [("nome", "codec.name: 'nome' is not known; there are none,"), ("own_codecs:np", "is no subclass of")],
-)
-def test_what_is_no_codec_is_refused(codec, told):
-    with pytest.raises(RecipeError, match=told):
-        rayfed_kd.prepare({**small_recipe(RECIPE, "fedavg"), "codec": {"name": codec}})
+# One step, as the next one would give NaN.
+TOO_LARGE = ["local.optimizer.lr=10000000.0", "local.batch_size=1000", "rounds=1"]
+
+
+def test_what_a_codec_cannot_encode_is_a_bad_reply():
+    codec = {"up": {"weights": {"name": "cast", "to": "fp16"}}}
+    told = r"round 1, client \d, .*: reply part student: cast: \d+ of 21386 numbers are beyond fp16's 65504"
+    with pytest.raises(RunError, match=told):
+        coded(codec, *TOO_LARGE)
+    with pytest.raises(RunError, match="No reply of round 1 is left"):
+        coded(codec, *TOO_LARGE, "faults.bad_replies=drop")
+
+
+def test_a_message_that_cannot_be_encoded_ends_the_run():
+    codec = {"down": {"weights": {"name": "cast", "to": "fp16"}}}
+    with pytest.raises(RunError, match=r"round 2: message part student: cast: \d+ of 21386 numbers"):
+        coded(codec, *TOO_LARGE, "rounds=2")
+
+
+def test_saturated_numbers_are_counted():
+    cast = {"name": "cast", "to": "fp16", "overflow": "saturate"}
+    outcome = coded({"up": {"weights": cast}}, *TOO_LARGE)
+    (losses,) = outcome.tables["rounds"]["losses"].to_pylist()
+    assert dict(losses)["student_saturated"] >= 1
+    assert np.abs(outcome.models["aca"]).max() <= 65504
+
+
+def test_attacks_act_on_what_the_server_decodes():
+    """With z = 0 three attackers send the mean of the honest: of one client, whose changes came as signs."""
+    recipe = {**small_recipe(RECIPE, "fedavg"), "codec": {"up": {"weights": ["difference", "sign"]}}}
+    words = ["rounds=1", "sampling={fraction: 1.0}", "attack={name: lie, clients: [0, 1, 2], z: 0.0}"]
+    setting = rayfed_kd.prepare(recipe, words).setting
+    changes = np.abs(
+        run_in_process(recipe, *words).models["aca"] - setting.module_pool().initial_vector("model").numpy()
+    )
+    for tensor, start, stop in setting.wires["up"].layouts[len(changes)].placed():
+        scale = changes[start]
+        assert scale > 0, tensor.name
+        np.testing.assert_allclose(changes[start:stop], scale, atol=1e-6)
+
+
+FAULTS = {
+    "up: {wieghts: zstd}": r"codec\.up\.wieghts: 'wieghts' is no kind of part.*Did you mean weights\?",
+    "up: {weights: zsdt}": r"codec\.up\.weights\.0\.name: 'zsdt' is not known.*Did you mean zstd\?",
+    "up: {weights: []}": r"codec\.up\.weights = \[\]: expected a list of at least 1",
+    "up: {weights: ['own_codecs:np']}": "is no subclass of",
+    "up: {logits: zstd}": r"codec\.up\.logits: fedavg sends no logits up; it sends weights",
+    "up: {weights: {name: top_k, share: 0}}": r"codec\.up\.weights\.0\.share = 0: expected a number above 0",
+    "up: {weights: {name: uniform, bits: 33}}": r"codec\.up\.weights\.0\.bits = 33: expected .* at most 32",
+    "up: {weights: {name: uniform}}": r"codec\.up\.weights\.0\.bits is missing",
+    "up: {weights: {name: powersgd, rank: 0}}": r"codec\.up\.weights\.0\.rank = 0",
+    "up: {weights: {name: uniform, bits: 4, feedback: true}}": "makes up for a bias, and it has none",
+    "up: {weights: {name: random_k, share: 0.1, feedback: true}}": "makes up for a bias, and it has none",
+    "up: {logits: {name: uniform, bits: 1}}": r"codec\.up\.logits\.0: uniform cannot be here: one bit",
+    "up: {logits: {name: cast, to: fp16, feedback: true}}": "adds up over rounds, and logits",
+    "up: {labels: {name: cast, to: fp16}}": r"codec\.up\.labels\.0: .*labels must arrive as they are",
+    "up: {logits: difference}": r"codec\.up\.logits\.0: difference cannot be here",
+    "down: {weights: difference}": r"codec\.down\.weights\.0: difference cannot be here: .*one client",
+    "down: {weights: {name: powersgd, rank: 1}}": r"codec\.down\.weights\.0: powersgd cannot be here",
+    "down: {weights: {name: top_k, share: 0.1, feedback: true}}": r"codec\.down\.weights\.0: top_k",
+    "up: {weights: [{name: cast, to: bf16}, {name: sign}]}": (
+        r"codec\.up\.weights: .*sign: it takes float32 numbers, got uint16"
+    ),
+    "up: {weights: 'own_codecs:Flat'}": r"codec\.up\.weights: decode gave float64 .*expected .*float32",
+    "up: {weights: 'own_codecs:Unready'}": r"codec\.up\.weights failed: LookupError: no table",
+    "name: zstd": r"codec\.name is no key of codec",
+    "buffers: none": r"codec\.buffers = 'none': expected 'exact' or 'coded'",
+}
+
+
+@pytest.mark.parametrize("codec", FAULTS)
+def test_bad_codecs_are_refused_before_the_first_round(codec):
+    with pytest.raises(RecipeError, match=FAULTS[codec]):
+        rayfed_kd.prepare(small_recipe(RECIPE, "fedavg"), [f"codec={{{codec}}}"])
+
+
+def test_difference_needs_the_part_that_goes_down():
+    """q-FFL sends a delta up, which nothing of that name goes down for."""
+    with pytest.raises(RecipeError, match=r"codec\.up\.weights: qffl sends no delta down"):
+        rayfed_kd.prepare(small_recipe(RECIPE, "qffl"), ["codec={up: {weights: difference}}"])

@@ -9,7 +9,7 @@ import pytest
 from cluster.engine.calls import Held, StepCall, StepFacts
 from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked, unpack_facts, unstacked
 from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.protocol.message_codec import PartSize
+from rayfed_kd.protocol.wire import PartSize
 
 
 def call(client, message, state=None):
@@ -48,7 +48,7 @@ def test_no_handle_is_hidden_in_the_bytes_where_ray_would_not_see_its_reference(
 
 def test_facts_come_out_as_they_went_in():
     facts = StepFacts(
-        {"samples": 5}, {"student": PartSize(3, 12)}, (), {"ce": (1.5, 2)}, 10, 0, "vm", 0.1, 9.0, 0.0
+        {"samples": 5}, {"student": PartSize(3, 12, 12)}, (), {"ce": (1.5, 2)}, 10, 0, "vm", 0.1, 9.0, 0.0
     )
     assert unpack_facts(pack_facts([facts, facts])) == [facts, facts]
 

@@ -17,7 +17,7 @@ from cluster.server.event_queue import Dispatch, EventQueue
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Clock, ClockFacts, Devices, DispatchFacts
-from rayfed_kd.protocol.message_codec import PartSize
+from rayfed_kd.protocol.wire import PartSize
 
 RECIPE = {
     "method": {"name": "fedavg"},
@@ -72,7 +72,7 @@ class Work:
         return [self.futures[call.facts.client]]
 
     def done(self, client, samples=0, up=0):
-        facts = StepFacts({}, {"student": PartSize(up, up)}, (), {}, samples, 0, "", 0.0, 0.0, 0.0)
+        facts = StepFacts({}, {"student": PartSize(up, up, up)}, (), {}, samples, 0, "", 0.0, 0.0, 0.0)
         self.futures[client].set_result(StepResult(facts, Held(), Held()))
 
 

@@ -20,8 +20,11 @@ from cluster.server.schedules import Synchronous
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import ClockFacts, Message, Method, ScheduleFacts, UpdateRule
-from rayfed_kd.protocol.message_codec import PartSize, Wire
+from rayfed_kd.protocol.codec_chain import Chain, Stage
+from rayfed_kd.protocol.wire import PartSize, Wire
 from rayfed_kd.recipe.schema import FaultsRecipe
+from rayfed_kd.setting.built_in_codecs.cast import Cast
+from rayfed_kd.setting.built_in_codecs.quantisers import Uniform
 
 ANSWERS = {k: 100.0 * k + np.arange(12, dtype=np.float32).reshape(6, 2) for k in (1, 4)}
 
@@ -52,7 +55,7 @@ class Engine:
 
     def reply(self, client):
         answer = self.answers[client]
-        sizes = {"logits": PartSize(answer.size, answer.nbytes)}
+        sizes = {"logits": PartSize(answer.size, answer.nbytes, answer.nbytes)}
         facts = StepFacts({}, sizes, (), {}, 0, client, "here", 0.5, 0.0, 0.0)
         self.futures[client].set_result(StepResult(facts, Held({"logits": answer}), Held({})))
 
@@ -64,7 +67,7 @@ class Both(Synchronous):
         return [1, 4]
 
 
-def asked(engine, question="ids", message=None, *, drop=False):
+def asked(engine, question="ids", message=None, *, drop=False, codec=None):
     faults = FaultsRecipe(bad_replies="drop" if drop else "stop")
     recipe = SimpleNamespace(faults=faults, partition=SimpleNamespace(clients=5))
     method = Asking()
@@ -78,7 +81,7 @@ def asked(engine, question="ids", message=None, *, drop=False):
         counters=Counters(),
         grouping=None,  # questions are asked one by one
         down=Wire(method.down, "down"),
-        up=Wire(method.up, "up"),
+        up=Wire(method.up, "up", {} if codec is None else {"logits": Chain((Stage("codec", codec),))}),
     )
     engine.run = run
     cohort = EngineCohort(2, run)
@@ -160,6 +163,41 @@ def test_a_host_is_told_as_busy_once():
 def test_message_is_counted_as_any_other():
     cohort, _ = asked(Engine(), message=Message(weights=torch.zeros(5)))
     assert rows(cohort) == {(1, "down", "weights"): 20, (4, "down", "weights"): 20}
+
+
+def test_rows_are_encoded_by_question_and_counted_with_their_scales():
+    """Two bits for six numbers, two bounds a row of 4 bytes each, and the shape; ends of a row are exact."""
+    codec = Uniform(bits=2, by="channel")
+    cohort, questions = asked(engine := Engine(), codec=codec)
+    engine.reply(1)
+    engine.reply(4)
+    found = questions.ask(torch.tensor([5, 0, 2]))
+    assert found.tolist() == [[[110, 111], [100, 101], [104, 105]], [[410, 411], [400, 401], [404, 405]]]
+    assert rows(cohort)[1, "up", "logits"] == 2 + 3 * 8 + 8
+
+
+def test_each_question_is_rounded_anew():
+    answers = {k: np.array([[0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1.0]] * 6, np.float32) for k in (1, 4)}
+    _, questions = asked(engine := Engine(answers), codec=Uniform(bits=1, by="channel"))
+    engine.reply(1)
+    engine.reply(4)
+    first, second = (questions.ask(torch.arange(6)) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first[0], first[1])
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_answer_that_its_codec_cannot_encode_is_a_bad_one(drop):
+    answers = {1: ANSWERS[1], 4: np.full((6, 2), 1e6, dtype=np.float32)}
+    cohort, questions = asked(engine := Engine(answers), drop=drop, codec=Cast(to="fp16"))
+    engine.reply(1)
+    engine.reply(4)
+    if drop:
+        assert len(questions.ask(torch.tensor([0]))) == 1
+        assert cohort.traffic.dropped == 1
+    else:
+        with pytest.raises(RunError, match=r"client 4, predict: answer logits: codec: 2 of 2 numbers are"):
+            questions.ask(torch.tensor([0]))
 
 
 def broken():

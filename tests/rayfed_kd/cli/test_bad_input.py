@@ -146,7 +146,7 @@ def file(place):
 
 LONG = "x" * 400
 # Sections that name an object, with the key beside it that a partition must have.
-CLIENTS = dict.fromkeys(("method", "model", "data", "schedule", "clock", "codec"), "") | {
+CLIENTS = dict.fromkeys(("method", "model", "data", "schedule", "clock", "codec.up.weights"), "") | {
     "partition": "clients: 3"
 }
 OBJECTS = (":", ":b", "os:", "os:getcwd", "shutil:rmtree", "math:pi", "torch.nn:Linear", "os:environ")

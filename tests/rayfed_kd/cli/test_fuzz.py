@@ -18,8 +18,8 @@ from memory_limit import limited_memory
 
 from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.study_selection import select_studies
-from rayfed_kd.data.parquet import decode_files
 from rayfed_kd.data.partition import Partition
+from rayfed_kd.data.sources.parquet import decode_files
 from rayfed_kd.errors import RayfedError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.loading import load_recipe

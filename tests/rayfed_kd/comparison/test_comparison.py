@@ -125,6 +125,21 @@ def test_printed_value_stands_beside_the_row_that_the_study_links():
     assert "rank correlation" not in paper.heading  # two rows have no order to speak of
 
 
+def test_metric_that_several_papers_print_has_a_column_for_each():
+    """FedAvg: 50.41 in KDIA's Table 2, 95.16 in DaFKD's Table 1 on MNIST, alpha 0.1; AMP is FedKF's alone."""
+    mnist, emnist = ({"dataset": name, "alpha": 0.1} for name in ("MNIST", "EMNIST"))
+    dafkd = {"paper": "dafkd", "table": "1", "where": mnist}
+    fedkf = {"paper": "fedkf", "table": "V", "where": emnist, "metric": "AMP"}
+    runs = [{"label": "A", "published": "FedAvg"}, {"label": "B", "published": "FedProx"}]
+    comparison = compared(runs=runs, published=[KDIA, dafkd, fedkf])
+    assert header(comparison)[-3:] == [
+        "published accuracy (kdia)",
+        "published accuracy (dafkd)",
+        "published AMP",
+    ]
+    assert cells(comparison)[0][-3:] == ["50.41 ± 1.91", "95.16 ± 0.79", "75.61 ± 0.92"]
+
+
 @pytest.mark.parametrize("limits", [{"rows": ["A"]}, {"models": ["aca"]}])
 def test_printed_value_of_another_side_stays_away(limits):
     """B is another row, and its model another, than the table is about."""

@@ -11,6 +11,7 @@ from rayfed_kd.data.cache import load_cached
 from rayfed_kd.data.dataset import RawDataset, Source, Split
 from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.errors import DataError
+from rayfed_kd.recipe.sample_shapes import RowShape, TextShape
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -178,6 +179,7 @@ def test_cache_folder_follows_the_desktops_rule(tmp_path, monkeypatch):
 
 PIXELS, LABELS = np.zeros((4, 1, 2, 2), dtype=np.uint8), np.array([0, 1, 0, 1])
 TRAIN = Split(PIXELS, LABELS)
+TOKENS = np.array([[1, 0], [5, 2], [1, 1], [0, 0]])
 
 
 @pytest.mark.parametrize(
@@ -189,8 +191,36 @@ TRAIN = Split(PIXELS, LABELS)
         (RawDataset(TRAIN, Split(PIXELS[..., :1], LABELS), ("a", "b")), r"test samples are \(1, 2, 1\)"),
         (RawDataset(TRAIN, None, ("a", "b"), (0.5,) * 3, (0.5,) * 3), "3 values of mean"),
         (RawDataset(TRAIN, None, ("a", "b"), writers=LABELS[:2]), "2 writers of 4 training samples"),
+        (
+            RawDataset(TRAIN, None, ("a", "b"), columns={"site": LABELS[:3]}),
+            "3 values of the column site of 4 training samples",
+        ),
+        (RawDataset(TRAIN, None, ("a", "b"), held_out=LABELS > 0), "expected writers as well"),
+        (RawDataset(TRAIN, None, ("a", "b"), sample=TextShape(2, 5)), r"tokens are uint8 of \(1, 2, 2\)"),
+        (
+            RawDataset(Split(TOKENS, LABELS), None, ("a", "b"), sample=TextShape(2, 5)),
+            "5 in sample 1, place 0; expected whole numbers from 0 to 4",
+        ),
+        (
+            RawDataset(
+                Split(TOKENS.astype(np.float32) / 2, LABELS), None, ("a", "b"), sample=RowShape(1, [4])
+            ),
+            "0.5 in sample 2, place 1; expected whole numbers from 0 to 3",
+        ),
     ],
-    ids=["count", "rank", "type", "test shape", "statistics", "writers"],
+    ids=[
+        "count",
+        "rank",
+        "type",
+        "test shape",
+        "statistics",
+        "writers",
+        "column",
+        "division",
+        "text",
+        "token",
+        "code",
+    ],
 )
 def test_source_that_hands_over_nonsense_is_refused(raw, told, counted, monkeypatch):
     monkeypatch.setattr(counted, "decode", lambda: raw)

@@ -288,4 +288,4 @@ def test_whole_numbers_by_share_lose_nothing():
 
 
 def test_every_scheme_is_listed():
-    assert set(SCHEMES) == {*WITH_ALPHA, "iid", "classes", "natural"}
+    assert set(SCHEMES) == {*WITH_ALPHA, "iid", "classes", "natural", "by_column", "from_source"}

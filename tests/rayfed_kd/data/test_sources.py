@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from image_files import images, png, write_parquet
 
-from rayfed_kd.data.image_sets import CIFAR10
 from rayfed_kd.data.loading import load_dataset
+from rayfed_kd.data.sources.image_sets import CIFAR10
 from rayfed_kd.errors import DataError, RecipeError
 
 NAMED = ["mnist", "fashion_mnist", "emnist_letters", "svhn", "cifar10", "cifar100", "cinic10", "femnist"]

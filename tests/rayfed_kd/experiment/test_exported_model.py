@@ -233,3 +233,19 @@ def test_onnx_file_gives_the_models_logits(result, tmp_path):
             torch.testing.assert_close(torch.from_numpy(logits), model(images), rtol=1e-4, atol=1e-5)
     described = json.loads(session.get_modelmeta().custom_metadata_map["rayfed_kd"])
     assert described["architecture"]["name"] == "mlp"
+
+
+def test_a_model_of_text_takes_tokens(tmp_path):
+    changes = {
+        "model": {"name": "word_bag", "width": 4},
+        "data": {"name": "synthetic_text", "samples": 60, "length": 5, "vocabulary": 30},
+        "results.folder": tmp_path / "run",
+    }
+    result = rayfed_kd.run(RECIPE, changes, local=True)
+    model = rayfed_kd.load(rayfed_kd.export(result.folder, "aca", tmp_path / "best")[0])
+    tokens = torch.randint(0, 30, (3, 5), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model(tokens.to(torch.int32)), model.module(tokens))
+    with pytest.raises(ValueError, match="expected tokens from 0 to 29, got"):
+        model(tokens + 30)
+    with pytest.raises(TypeError, match=r"token numbers of a whole type, got torch.float32"):
+        model(tokens.float())

@@ -19,7 +19,7 @@ GOOD = {
 BAD = [
     ("attack={name: paf, theeta: random}", "attack.theeta is no key of attack. Did you mean attack.theta?"),
     ("method.lamda1=0.5", "method.lamda1 is no option of fedkf. Did you mean method.lambda1?"),
-    ("method.name=fedfk", "method.name: 'fedfk' is not known; there are centralized, cronus, dafkd,"),
+    ("method.name=fedfk", "method.name: 'fedfk' is not known; there are ccvr, centralized, "),
     ("method.name=fedfk", "Did you mean fedkf?"),
     ("method.gamma=-1", "method.gamma = -1: expected a number of at least 0 (weight of the distillation"),
     ("method.gamma=strong", "method.gamma = 'strong': expected a number (weight of the distillation term"),
@@ -45,7 +45,7 @@ BAD = [
     ("data.augment=flipp", "data.augment = 'flipp': expected one of"),
     (
         "data={name: synthetic, shape: [6], augment: crop_flip}",
-        "crop_flip moves pixels, but samples are (6,)",
+        "crop_flip moves pixels, but this data set has numbers",
     ),
     ("data.fraction=1.5", "data.fraction = 1.5: expected a number of at most 1"),
     ("partition.alpha=-0.5", "partition.alpha = -0.5: expected a number above 0"),

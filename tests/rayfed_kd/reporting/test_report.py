@@ -87,7 +87,9 @@ class Page(HTMLParser):
         return dict(next(t for t in self.tables if all(len(row) == 2 for row in t)))
 
 
-def made(folder, rounds=3, header=HEADER, status="finished", paper="McMahan et al. 2017", **changes):
+def made(
+    folder, rounds=3, header=HEADER, status="finished", paper="McMahan et al. 2017", raw=None, **changes
+):
     """A run of three rounds whose every number is known."""
     writer = TableWriter(folder / "tables")
     for index in range(1, rounds + 1):
@@ -95,7 +97,7 @@ def made(folder, rounds=3, header=HEADER, status="finished", paper="McMahan et a
         seconds = {"dispatch_s": 0.25, "client_s": 2.0, "server_s": 0.5, "evaluate_s": 0.125}
         sent = {"bytes_up": 2 * MIB, "bytes_down": MIB, "cohort": 2, "dropped": index % 2, "staleness": index}
         metric = {"model": "aca", "amp": AMP[index - 1], "fm": FM[index - 1]}
-        message = {"client": 0, "kind": "weights", "direction": "up", "bytes": MIB}
+        message = {"client": 0, "kind": "weights", "direction": "up", "bytes": MIB, "raw_bytes": raw}
         host = {
             "host": 0,
             "node": "here",
@@ -119,7 +121,7 @@ def made(folder, rounds=3, header=HEADER, status="finished", paper="McMahan et a
             "messages": [
                 one | message,
                 one | message | {"client": 1},
-                one | message | {"direction": "down", "bytes": 512},
+                one | message | {"direction": "down", "bytes": 512, "raw_bytes": 512},
             ],
             "hosts": [one | host],
         }
@@ -178,6 +180,12 @@ def test_bytes_are_those_of_the_messages(page):
         ["one", "weights", "down", "1,536", "0.00", "0.000", "3"],
         ["one", "weights", "up", "6,291,456", "6.00", "2.000", "6"],
     ]
+
+
+def test_bytes_without_codec_are_shown_where_one_made_fewer_of_them(tmp_path):
+    """Two replies of 4 MiB in each of three rounds, each of which took one."""
+    found = report(made(tmp_path / "one", raw=4 * MIB))
+    assert [row[-1] for row in found.table("run", "kind", "direction")] == ["0.00", "24.00"]
 
 
 def test_time_is_split_by_phase_with_a_rest(page):
@@ -491,9 +499,11 @@ def test_page_needs_the_name_of_one(tmp_path):
 
 
 OWN = {
-    section: {"name": "own_by_folder:Object"}
-    for section in ("method", "model", "data", "partition", "clock", "codec")
-} | {"schedule": {"name": "own_by_folder:Object", "staleness": {"name": "own_by_folder:Object"}}}
+    section: {"name": "own_by_folder:Object"} for section in ("method", "model", "data", "partition", "clock")
+} | {
+    "codec": {"up": {"weights": "own_by_folder:Object"}},
+    "schedule": {"name": "own_by_folder:Object", "staleness": {"name": "own_by_folder:Object"}},
+}
 
 
 @pytest.fixture

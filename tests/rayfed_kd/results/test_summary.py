@@ -20,7 +20,15 @@ def found(metrics, clients=(), scores=()):
     rounds = [{"round": r, "wall_s": 2.0 * r, "bytes_up": 10, "bytes_down": 30} for r in (1, 2)]
     messages = [
         {"round": 1, "client": 0, "direction": "up", "kind": "weights", "bytes": 10, "parts": 1},
-        {"round": 2, "client": 1, "direction": "up", "kind": "weights", "bytes": 10, "parts": 1},
+        {
+            "round": 2,
+            "client": 1,
+            "direction": "up",
+            "kind": "weights",
+            "bytes": 10,
+            "raw_bytes": 40,
+            "parts": 1,
+        },
         {"round": 2, "client": 1, "direction": "down", "kind": "metadata", "bytes": 8, "parts": 1},
     ]
     tables = {"rounds": table("rounds", rounds), "messages": table("messages", messages)}
@@ -99,6 +107,11 @@ def test_bytes_add_up_over_rounds_and_by_kind():
     assert (summary["rounds"], summary["wall_s"]) == (2, 4.0)
     assert (summary["bytes"]["up"], summary["bytes"]["down"]) == (20, 60)
     assert summary["bytes"]["by_kind"] == {"metadata": {"up": 0, "down": 8}, "weights": {"up": 20, "down": 0}}
+
+
+def test_bytes_without_codec_are_those_sent_where_a_row_of_an_earlier_version_does_not_say():
+    raw = found([])["bytes"]["raw_by_kind"]
+    assert raw == {"metadata": {"up": 0, "down": 8}, "weights": {"up": 10 + 40, "down": 0}}
 
 
 def test_run_without_a_round_has_a_summary():

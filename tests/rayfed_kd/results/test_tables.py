@@ -52,6 +52,7 @@ COLUMNS = {
         "direction": TEXT,
         "kind": TEXT,
         "bytes": INT,
+        "raw_bytes": INT,
         "parts": INT,
     },
     "privacy": {

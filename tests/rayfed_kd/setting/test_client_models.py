@@ -163,7 +163,7 @@ def test_ray_gives_the_local_engines_bits(hosts):
             "client_models.assign=[0, 1, 0, 2, 0]",
             r"client_models\.assign: 2 is no place in a list of 2 models",
         ),
-        ("client_models.models=[]", r"client_models\.models = \[\]: expected"),
+        ("client_models.models=[]", r"client_models: expected either models, one at least, or a group"),
         ("client_models.models=[{name: mpl}]", r"client_models\.models\.0\.name.*Did you mean mlp"),
         (
             "client_models.models=[{name: mlp, hiden: 4}]",

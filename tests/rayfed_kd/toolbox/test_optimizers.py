@@ -9,7 +9,7 @@ from torch import nn
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.recipe.learning_rates import RateSchedule
 from rayfed_kd.recipe.local_training import LocalRecipe, OptimizerRecipe
-from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, faded, minimise
+from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, clipped, faded, minimise
 
 RECIPES = [
     (OptimizerRecipe(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
@@ -191,6 +191,23 @@ def test_clipping_of_local_training_bounds_the_norm_or_every_coordinate(clip, ex
     flat = FlatModule(nn.Linear(2, 1, bias=False)).train()
     before = flat.vector()
     Optimizer(local_optimizer(clip=clip), flat).minimise(flat(torch.tensor([[3.0, 4.0]])).sum())
+    assert torch.allclose(before - flat.vector(), 0.5 * torch.tensor(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("own", "norm", "expected"),
+    [
+        ({}, 0.5, [0.3, 0.4]),
+        ({"lr_schedule": {"epochs": {"name": "step", "every": 9, "factor": 0.1}}}, 0.5, [0.3, 0.4]),
+        ({"clip": {"value": 2.0}}, 0.5, [2.0, 2.0]),
+        ({}, None, [3.0, 4.0]),
+    ],
+)
+def test_a_methods_clipping_holds_unless_the_recipe_clips_itself(own, norm, expected):
+    flat = FlatModule(nn.Linear(2, 1, bias=False)).train()
+    before = flat.vector()
+    recipe = clipped(local_optimizer(**own), norm)
+    Optimizer(recipe, flat).minimise(flat(torch.tensor([[3.0, 4.0]])).sum())
     assert torch.allclose(before - flat.vector(), 0.5 * torch.tensor(expected), atol=1e-5)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
-from rayfed_kd.data.parquet import IMAGE_COLUMNS, decode_files, decode_images
+from rayfed_kd.data.sources.parquet import IMAGE_COLUMNS, decode_files, decode_images
 from rayfed_kd.errors import DataError
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.torchvision_import import UNUSABLE, import_torchvision, unusable

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from image_files import images, write_parquet
 
-from rayfed_kd.data.image_sets import CIFAR10, CIFAR100, DIGITS
 from rayfed_kd.data.loading import load_dataset
+from rayfed_kd.data.sources.image_sets import CIFAR10, CIFAR100, DIGITS
 from rayfed_kd.errors import DataError
 from rayfed_kd.recipe.torchvision_import import import_torchvision
 
@@ -149,7 +149,7 @@ def test_svhn_without_scipy_tells_what_to_install(tmp_path, unchecked_svhn, monk
 
 
 def test_svhns_test_file_counts_for_the_cache(tmp_path):
-    from rayfed_kd.data.image_sets import svhn
+    from rayfed_kd.data.sources.image_sets import svhn
 
     for part in ("train", "test"):
         (tmp_path / f"{part}_32x32.mat").write_bytes(b"any")

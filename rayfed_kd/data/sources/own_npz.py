@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Source, Split
-from rayfed_kd.data.own_images import SplitSeed, TestFraction, held_out, own_file
+from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, held_out, own_file
 from rayfed_kd.errors import DataError, RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import data_source
 

@@ -44,11 +44,11 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.recipe.local_training import OptimizerRecipe
-from rayfed_kd.toolbox.larger_server import ServerModel
 from rayfed_kd.toolbox.layers import Layers, from_, up_to
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
+from rayfed_kd.toolbox.server_models.larger_server import ServerModel
 
 SERVER = "server"
 # Parts of every reply; whatever else a client sends comes once and is kept in `told`.
@@ -115,13 +115,13 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     def client_terms(self, given: Tensors) -> Terms:
         """What a client adds to cross entropy; the server is the teacher."""
         raise TypeError(
-            f"{type(self).__name__} must define client_terms(): see rayfed_kd/toolbox/split_learning.py"
+            f"{type(self).__name__} must define client_terms(): see toolbox/server_models/split_learning.py"
         )
 
     def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:
         """What the server adds to cross entropy on the samples of a client, which is the teacher."""
         raise TypeError(
-            f"{type(self).__name__} must define server_terms(): see rayfed_kd/toolbox/split_learning.py"
+            f"{type(self).__name__} must define server_terms(): see toolbox/server_models/split_learning.py"
         )
 
     def introduction(self, ctx: ClientContext) -> Mapping[str, Tensor]:

@@ -12,7 +12,7 @@ from PIL import Image
 from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, check_size
-from rayfed_kd.data.parquet import decode_image
+from rayfed_kd.data.sources.parquet import decode_image
 from rayfed_kd.errors import DataError, RecipeError, nearest, shown
 from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.roles import data_source
@@ -160,29 +160,38 @@ def _pixels(file: Path, size: int | None, fit: str, colour: str) -> Array:
 
 
 def held_out(samples: Split, fraction: float, seed: int) -> tuple[Split, Split | None]:
-    """A training and a test part: floor(fraction n_c) of each class of n_c samples are for the test.
-
-    Args:
-        samples: all.
-        fraction: below 1; 0: there is no test part.
-        seed: of the draw.
-
-    Raises: RecipeError if no class has enough samples for one.
-    """
-    if not fraction:
+    """A training and a test part of samples, as `held_out_rows` draws them."""
+    test = held_out_rows(samples.labels, fraction, seed)
+    if test is None:
         return samples, None
-    stream, chosen = numpy_stream(seed, "official test set"), []
-    for label in np.unique(samples.labels):
-        members = np.flatnonzero(samples.labels == label)
-        # 1e-9: 0.1 * 30 is 2.9999999999999996 in floats, and 3 samples are meant.
-        chosen.append(stream.permutation(members)[: int(fraction * len(members) + 1e-9)])
-    test = np.zeros(len(samples), bool)
-    test[np.concatenate(chosen)] = True
-    if not test.any():
-        raise RecipeError(f"{fraction:g} of each class is no sample", path="data.test_fraction")
     return Split(samples.images[~test], samples.labels[~test]), Split(
         samples.images[test], samples.labels[test]
     )
+
+
+def held_out_rows(labels: Array, fraction: float, seed: int) -> Array | None:
+    """Which samples are for the test, [n] bool: floor(fraction n_c) of each class of n_c samples.
+
+    Args:
+        labels: [n] int64.
+        fraction: below 1; 0: there is no test part.
+        seed: of the draw.
+
+    Returns: None where there is no test part.
+    Raises: RecipeError if no class has enough samples for one.
+    """
+    if not fraction:
+        return None
+    stream, chosen = numpy_stream(seed, "official test set"), []
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        # 1e-9: 0.1 * 30 is 2.9999999999999996 in floats, and 3 samples are meant.
+        chosen.append(stream.permutation(members)[: int(fraction * len(members) + 1e-9)])
+    test = np.zeros(len(labels), bool)
+    test[np.concatenate(chosen)] = True
+    if not test.any():
+        raise RecipeError(f"{fraction:g} of each class is no sample", path="data.test_fraction")
+    return test
 
 
 def own_file(folder: Path, name: str, option: str) -> Path:

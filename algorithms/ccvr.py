@@ -1,0 +1,150 @@
+"""CCVR: after the rounds of another method, the last layer is trained anew on features drawn by class.
+
+Luo, Chen, Hu, Zhang, Liang, Feng 2021, No Fear of Heterogeneity: Classifier Calibration for Federated
+Learning with Non-IID Data, NeurIPS, arXiv 2106.05001, eqs. 2 to 4.
+
+    mu_{k,c}, Sigma_{k,c}  mean and unbiased covariance of the global model's features of class c, client k
+    mu_c                   sum_k n_{k,c} mu_{k,c} / N_c
+    Sigma_c                covariance of all clients' features of class c together, from the above
+    server                 draws M features of each class from N(mu_c, Sigma_c); cross entropy of the last
+                           layer on them, and of nothing else
+    down                   the global model                            4 P bytes a client
+    up                     mu, Sigma, c and n_{k,c} of each class      4 C_k (K_f + K_f (K_f + 1) / 2 + 2)
+
+The recipe names the other method: `method: {name: ccvr, method: {name: fedprox, mu: 0.1}}`. Its rounds are as
+they would be without; both models are evaluated. Readings: of the method's shared models the first, unless
+`model` names another; the clients that answered in the last round are asked, in eval mode, without
+augmentation; features are taken as they are; a class that none of them has is not drawn. Without calibration
+epochs the calibrated model is the other method's, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from algorithms import METHODS
+from rayfed_kd.protocol import (
+    Architecture,
+    ClientContext,
+    Cohort,
+    Evaluable,
+    Message,
+    OptimizerRecipe,
+    RecipeError,
+    Reply,
+    ServerContext,
+    Wrapping,
+    WrappingOptions,
+    WrappingState,
+)
+from rayfed_kd.toolbox.by_class.moments import Moments, drawn_rows, feature_moments, pooled_moments
+from rayfed_kd.toolbox.layers import check_features, head_place
+from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.optimizers import Optimizer
+
+HEAD = "ccvr_head"
+PARTS = ("class_labels", "class_means", "class_covariances", "class_counts")  # in the order of Moments
+
+
+class Options(WrappingOptions):
+    """CCVR's options, beside the method that it follows."""
+
+    model: str | None = Field(None, description="which of its evaluated models; null: the first shared one")
+    every: int | None = Field(None, ge=1, description="rounds between calibrations; null: after the last")
+    samples_per_class: int = Field(200, ge=1, description="features drawn of each class, M")
+    epochs: int = Field(1, ge=0, description="passes over the drawn features")
+    batch_size: int | None = Field(None, ge=1, description="features a step; null: local.batch_size")
+    optimizer: OptimizerRecipe | None = Field(None, description="of the last layer; null: local.optimizer")
+
+
+@dataclass(frozen=True)
+class ServerState(WrappingState):
+    """The other method's state, and the model of this round after calibration, [P]; None without one."""
+
+    calibrated: Tensor | None
+
+
+class CCVR(Wrapping[ServerState]):
+    """Classifier calibration with virtual representations."""
+
+    options: Options
+    registered = METHODS
+    summary = "the last layer of another method's model, trained on features drawn from statistics by class"
+    paper = "Luo et al. 2021, arXiv 2106.05001"
+    server_keeps = "what the other method keeps, the calibrated model"
+    client_keeps = "what the other method keeps"
+    group_training = "what the other method trains in groups"
+    down = {"calibrated_model": "weights"}
+    up = {
+        "class_means": "prototypes",
+        "class_covariances": "prototypes",
+        "class_labels": "labels",
+        "class_counts": "counts",
+    }
+
+    def architectures(self) -> Mapping[str, Architecture]:
+        return {**super().architectures(), HEAD: Architecture("head", "linear", {}, space="features")}
+
+    def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError unless the other method has a shared model that ends in a linear layer."""
+        super().check(ctx)
+        self._model(self.inside.init_server(ctx))
+        check_features(ctx)
+        head_place(ctx.frozen_model(ctx.initial_vector()))
+
+    def init_server(self, ctx: ServerContext) -> ServerState:
+        return ServerState(self.inside.init_server(ctx), None)
+
+    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        inside = self.inside.run_round(server.inside, cohort, ctx)
+        if ctx.round % (self.options.every or ctx.rounds):
+            return ServerState(inside, None)
+        _, vector = self._model(inside)
+        replies = cohort.broadcast(self.class_moments, Message(calibrated_model=vector))
+        told = [Moments(*(reply[part] for part in PARTS)) for reply in replies]
+        return ServerState(inside, self._calibrated(vector, pooled_moments(told), ctx))
+
+    def class_moments(self, client: Any, message: Message, ctx: ClientContext) -> tuple[Any, Reply]:
+        """Send mu, Sigma and n of the received model's features; what the client keeps stays."""
+        own = feature_moments(ctx.frozen_model(message["calibrated_model"]), ctx)
+        sent = dict(zip(PARTS, (own.classes, own.means, own.covariances, own.counts), strict=True))
+        return client, Reply(**sent)
+
+    def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        """The other method's models, and the calibrated one as NAME_ccvr."""
+        models = self.inside.evaluated(server.inside)
+        if server.calibrated is None:
+            return models
+        return {**models, f"{self._model(server.inside)[0]}_ccvr": server.calibrated}
+
+    def _model(self, inside: Any) -> tuple[str, Tensor]:
+        """The model that is calibrated, and its name."""
+        models = self.inside.evaluated(inside)
+        shared = {name: model for name, model in models.items() if isinstance(model, Tensor)}
+        name = self.options.model or next(iter(shared), "at all")
+        if name not in shared:
+            known = ", ".join(shared) or "its clients' own models alone"
+            raise RecipeError(f"method.method: there is no shared model {name}; that method has {known}")
+        return name, shared[name]
+
+    def _calibrated(self, vector: Tensor, moments: Moments, ctx: ServerContext) -> Tensor:
+        """The model with its last layer trained on drawn features."""
+        place = head_place(ctx.frozen_model(vector))
+        head = ctx.model(vector[place], HEAD)
+        optimizer = Optimizer(self.options.optimizer or ctx.local.optimizer, head)
+        rows, labels = drawn_rows(moments, self.options.samples_per_class, stream := ctx.stream("virtual"))
+        for _ in range(self.options.epochs):
+            order = torch.randperm(len(rows), generator=stream, device=rows.device)
+            for batch in torch.split(order, self.options.batch_size or ctx.local.batch_size):
+                loss = cross_entropy(head(rows[batch]), labels[batch])
+                ctx.log(calibration_ce=loss)
+                optimizer.minimise(loss)
+        calibrated = vector.clone()
+        calibrated[place] = head.vector().to(vector)
+        return calibrated

@@ -1,0 +1,120 @@
+"""Partition schemes that follow what the data say of their samples: whose they are, where they are from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from rayfed_kd.data.schemes import Pool, apportioned
+from rayfed_kd.errors import RecipeError, nearest, shortened, shown
+from rayfed_kd.recipe.roles import partition_scheme
+
+Array = np.ndarray[Any, Any]
+WRITER = "writer"  # what `by_column` calls the data's own clients
+
+
+class Division(NamedTuple):
+    """What a scheme returns that also says what clients test on: an index array per client, each.
+
+    The simulator splits off no test parts then.
+    """
+
+    train: list[Array]
+    test: list[Array]
+
+
+@partition_scheme
+def natural(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array]:
+    """By the data's own clients, as FEMNIST's writers; a random choice of them if fewer are asked for."""
+    if pool.writers is None:
+        raise RecipeError("partition.name = 'natural': this data names no writers; femnist does")
+    writers = np.unique(pool.writers)
+    if clients > len(writers):
+        raise RecipeError(f"partition.clients = {clients}: the data has {len(writers)} writers")
+    chosen = np.sort(stream.choice(writers, clients, replace=False))
+    order = np.argsort(pool.writers, kind="stable")
+    starts = np.searchsorted(pool.writers[order], chosen, side="left")
+    ends = np.searchsorted(pool.writers[order], chosen, side="right")
+    return [np.sort(order[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+@partition_scheme
+def from_source(pool: Pool, clients: int, stream: np.random.Generator) -> Division:
+    """The division that the data come with: each client's own training and test samples, as `pfllib` has.
+
+    Raises: RecipeError if the data come without one, or with another number of clients.
+    """
+    if pool.writers is None or pool.held_out is None:
+        raise RecipeError(
+            "partition.name = 'from_source': this data comes without clients' training and test parts; "
+            "pfllib has them"
+        )
+    there = int(pool.writers.max()) + 1
+    if clients != there:
+        raise RecipeError(
+            f"partition.clients = {clients}: the data come divided among {there} clients; expected {there}"
+        )
+    owned = [np.flatnonzero(pool.writers == client) for client in range(clients)]
+    return Division([own[~pool.held_out[own]] for own in owned], [own[pool.held_out[own]] for own in owned])
+
+
+@partition_scheme
+def by_column(
+    pool: Pool,
+    clients: int,
+    stream: np.random.Generator,
+    *,
+    column: Annotated[str, Field(description="a column of the data, or writer: the data's own clients")],
+) -> list[Array]:
+    """Feature skew: samples of one value of a column, as a site, a year or a writer, stay together.
+
+    With more values than clients, a client gets whole values: the largest first, each to the client with the
+    fewest samples so far. With more clients than values, each value's samples are dealt in equal shares to
+    clients of its own, as many as its size asks for and at least one. Ties and deals are drawn.
+
+    Raises: RecipeError if there is no such column, or a value has fewer samples than clients.
+    """
+    values = np.unique(_values(pool, column), return_inverse=True)[1]
+    sizes = np.bincount(values)
+    if len(sizes) >= clients:
+        owner = _dealt_values(sizes, clients, stream)[values]
+        return [np.flatnonzero(owner == client) for client in range(clients)]
+    # One for each value, the others by size.
+    shares = 1 + apportioned(sizes / sizes.sum(), clients - len(sizes))
+    parts: list[Array] = []
+    for value, count in enumerate(shares):
+        if sizes[value] < count:
+            raise RecipeError(
+                f"partition.clients = {clients}: a value of the column {column} has {sizes[value]} samples "
+                f"for {count} clients"
+            )
+        members = stream.permutation(np.flatnonzero(values == value))
+        parts += [np.sort(part) for part in np.array_split(members, count)]
+    return parts
+
+
+def _values(pool: Pool, column: str) -> Array:
+    known = dict(pool.columns)
+    if pool.writers is not None:
+        known.setdefault(WRITER, pool.writers)
+    if column not in known:
+        there = shortened(", ".join(known), 300) or "none"
+        raise RecipeError(
+            f"this data has no column {shown(column)} for a partition; there are: {there}.",
+            path="partition.column",
+            hint=nearest(column, known),
+        )
+    return known[column]
+
+
+def _dealt_values(sizes: Array, clients: int, stream: np.random.Generator) -> Array:
+    """Each value's client, [values]: the largest first, to the client with the fewest samples."""
+    owner = np.empty(len(sizes), dtype=np.int64)
+    held, ties = np.zeros(clients, dtype=np.int64), stream.random((2, len(sizes)))
+    for place, value in enumerate(np.lexsort((ties[0], -sizes))):
+        least = np.flatnonzero(held == held.min())
+        owner[value] = least[int(ties[1][place] * len(least))]
+        held[owner[value]] += sizes[value]
+    return owner

@@ -1,0 +1,1 @@
+"""One module for each kind of source: what reads files, or makes data up."""

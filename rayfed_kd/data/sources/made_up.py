@@ -1,0 +1,131 @@
+"""Made-up texts and rows that need no files, for quick recipes and tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
+from rayfed_kd.data.sources.own_table import row_dataset
+from rayfed_kd.data.sources.own_text import Length, Vocabulary
+from rayfed_kd.data.sources.tables import LabelledTables
+from rayfed_kd.data.sources.tokens import HashTokenizer, text_shape_of, tokens_of
+from rayfed_kd.recipe.roles import data_source
+from rayfed_kd.seeds import numpy_stream
+
+TOPICS = {
+    "food": "soup bread butter salt kitchen oven dinner apple cheese spoon recipe plate",
+    "music": "song guitar piano choir concert melody drum violin band stage chorus tune",
+    "sport": "team goal ball match coach race player score field league medal stadium",
+    "weather": "rain storm cloud sunny wind snow forecast thunder fog frost breeze heat",
+}
+COMMON = (
+    "the a we it was and then very new old good long after before today again with from our this about one"
+)
+STYLE = (
+    "honestly frankly well listen dear folks friends hey hello indeed surely maybe perhaps anyway so "
+    "actually basically clearly oddly luckily"
+)
+JOBS = ("clerk", "driver", "farmer", "nurse", "teacher", "trader")
+REGIONS = ("east", "north", "south", "west")
+RISKS = ("high", "low", "middle")
+
+Samples = Annotated[int, Field(ge=1, le=1_000_000, description="training samples")]
+TestSamples = Annotated[
+    int, Field(ge=0, le=1_000_000, description="official test samples; 0: no official test set")
+]
+DataSeed = Annotated[int, Field(ge=0, description="seed of the data, apart from the run's")]
+
+
+@data_source
+def synthetic_text(
+    folder: Path,
+    *,
+    samples: Samples = 1200,
+    test_samples: TestSamples = 0,
+    authors: Annotated[int, Field(ge=1, le=1000, description="writers, each with words of its own")] = 10,
+    length: Length = 16,
+    vocabulary: Vocabulary = 512,
+    data_seed: DataSeed = 0,
+) -> Source:
+    """Made-up short texts of four topics, the classes, by authors with favourite words.
+
+    The column `author` is for the partition `by_column`; `natural` takes an author for a client.
+    """
+    tokenizer = HashTokenizer(vocabulary)
+
+    def decode() -> RawDataset:
+        stream = numpy_stream(data_seed, "synthetic text")
+        topics, common, style = [words.split() for words in TOPICS.values()], COMMON.split(), STYLE.split()
+        favourites = [stream.choice(style, 3, replace=False).tolist() for _ in range(authors)]
+        labels = np.arange(samples + test_samples) % len(topics)
+        writers = stream.integers(0, authors, samples + test_samples)
+        texts = []
+        for label, writer in zip(labels, writers, strict=True):
+            words = stream.integers(6, 15)
+            # Three words of ten are the topic's, two the author's; the others tell nothing.
+            drawn = stream.choice(3, words, p=(0.3, 0.2, 0.5))
+            sources = [topics[label], favourites[writer], common]
+            texts.append(" ".join(sources[kind][int(stream.integers(len(sources[kind])))] for kind in drawn))
+        tokens = tokens_of(texts, length, tokenizer)
+        test = Split(tokens[samples:], labels[samples:]) if test_samples else None
+        own = writers[:samples]
+        return RawDataset(
+            Split(tokens[:samples], labels[:samples]),
+            test,
+            tuple(TOPICS),
+            writers=own,
+            columns={"author": own},
+            sample=text_shape_of(length, tokenizer),
+        )
+
+    settings = {"sizes": [samples, test_samples, authors, length, vocabulary], "seed": data_seed}
+    return Source((), settings, decode)
+
+
+@data_source
+def synthetic_table(
+    folder: Path,
+    *,
+    samples: Samples = 1200,
+    test_samples: TestSamples = 0,
+    categories: Annotated[Literal["one_hot", "codes"], Field(description="as `tabular` has it")] = "one_hot",
+    data_seed: DataSeed = 0,
+) -> Source:
+    """Made-up rows of three classes of risk: age, income and years as numbers, job and region as categories.
+
+    Incomes differ by region. The partition `by_column` takes `job` or `region`.
+    """
+
+    def decode() -> RawDataset:
+        stream = numpy_stream(data_seed, "synthetic table")
+        count = samples + test_samples
+        age, years = stream.integers(18, 80, count), stream.integers(0, 30, count)
+        job, region = stream.integers(0, len(JOBS), count), stream.integers(0, len(REGIONS), count)
+        income = stream.lognormal(10 + 0.2 * region, 0.4)
+        merit = stream.standard_normal(len(JOBS))[job] + 0.04 * (age - 45) + 2 * (np.log(income) - 10.3)
+        score = merit + 0.06 * (years - 15) + 0.4 * stream.standard_normal(count)
+        # Thirds by score, so that classes are equally frequent.
+        third = np.argsort(np.argsort(score)) * 3 // count
+        risk = np.array(["high", "middle", "low"])[third]
+        table = pa.table(
+            {
+                "age": age,
+                "income": income,
+                "years": years,
+                "job": np.array(JOBS)[job],
+                "region": np.array(REGIONS)[region],
+                "risk": risk,
+            }
+        )
+        labels: Array = np.searchsorted(np.array(RISKS), risk).astype(np.int64)
+        tested = np.arange(count) >= samples if test_samples else None
+        read = LabelledTables([Path("synthetic_table")], [table], [labels], RISKS, tested)
+        return row_dataset(read, ["age", "income", "years"], ["job", "region"], "risk", None, categories)
+
+    settings = {"sizes": [samples, test_samples], "categories": categories, "seed": data_seed}
+    return Source((), settings, decode)

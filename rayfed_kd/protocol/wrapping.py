@@ -1,0 +1,121 @@
+"""A method around another: the other one's rounds, and something of its own after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.protocol.contexts import ClientContext, ServerContext
+from rayfed_kd.protocol.evaluated import Evaluated
+from rayfed_kd.protocol.messages import Declaration
+from rayfed_kd.protocol.method import Architecture, Cohort, Method, MethodOptions
+from rayfed_kd.protocol.shown import Shown
+from rayfed_kd.recipe.local_training import LocalRecipe
+from rayfed_kd.recipe.registry import load_class, locate
+from rayfed_kd.recipe.validation import validate
+
+# What a class says of itself, which depends here on the method inside.
+SAID = ("heterogeneous", "public", "aligned", "client_keeps", "group_training")
+
+
+class InnerMethod(BaseModel):
+    """A method by its name, with its own options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    other_options: ClassVar[str] = "the options of that method: `rayfed-kd methods NAME`"
+    name: str = Field("fedavg", description="a registered method or package.module:Object")
+
+
+class WrappingOptions(MethodOptions):
+    """Options of a method around another."""
+
+    method: InnerMethod = InnerMethod()
+
+
+@dataclass(frozen=True)
+class WrappingState:
+    """What the server keeps: the state of the method inside, and what a subclass adds."""
+
+    inside: Any
+
+
+State = TypeVar("State", bound=WrappingState)
+
+
+class Wrapping(Method[State, Any]):
+    """Clients keep what the method inside lets them keep, and its steps are this method's steps as well.
+
+    A method on it defines `init_server`, `run_round` and `evaluated`, and calls those of `inside` there. What
+    it sends beside is in its own `down` and `up`.
+
+    Attributes:
+        inside: the method inside.
+        registered: name -> location of the methods that a recipe may name.
+    """
+
+    options: Any
+    registered: ClassVar[Mapping[str, str]] = {}
+    inside: Method[Any, Any]
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        named, path = self.options.method, "method.method"
+        location = locate(named.name, self.registered, f"{path}.name")
+        kind: type[Method[Any, Any]] = load_class(location, {}, Method, f"{path}.name")
+        inside = kind(validate(kind.options_model(), dict(named.model_extra or {}), path, named.name))
+        declared: dict[str, Declaration] = {
+            "down": {**inside.down, **type(self).down},
+            "up": {**inside.up, **type(self).up},
+        }
+        said = {name: getattr(inside, name) for name in SAID}
+        # Set once and for all, as options are; the class itself can only speak of what it adds.
+        vars(self).update(inside=inside, **declared, **said)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for what is not found otherwise: the steps of the method inside, by which hosts call them.
+        if name == "inside" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.inside, name)
+
+    def architectures(self) -> Mapping[str, Architecture]:
+        """Those of the method inside."""
+        return self.inside.architectures()
+
+    @property
+    def generates(self) -> Literal["", "images", "feature maps of images"]:
+        """What the method inside generates."""
+        return self.inside.generates
+
+    def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if the method inside cannot run."""
+        self.inside.check(ctx)
+
+    @property
+    def public_needed(self) -> Literal["none", "samples", "labels"]:
+        """What the method inside needs."""
+        return self.inside.public_needed
+
+    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """None: a step after those of the method inside draws what it likes."""
+        return 0
+
+    def init_client(self, ctx: ClientContext) -> Any:
+        """As the method inside."""
+        return self.inside.init_client(ctx)
+
+    def personal(self, client: Any, ctx: ClientContext) -> Tensor | Evaluated:
+        """As the method inside."""
+        return self.inside.personal(client, ctx)
+
+    def completed(self, client: Any, part: FlatModule, ctx: ClientContext) -> Callable[[Tensor], Tensor]:
+        """As the method inside."""
+        return self.inside.completed(client, part, ctx)
+
+    def shown(self, server: State, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
+        """As the method inside."""
+        return self.inside.shown(server.inside, cohort, ctx)

@@ -1,0 +1,111 @@
+"""A share of the numbers, with their places; the others come out as 0."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from rayfed_kd.protocol import Array, Codec, Coded, Kind, TravellingPart
+from rayfed_kd.protocol.message_codec import VECTORS, floats
+from rayfed_kd.setting.built_in_codecs.bits import pack_bits, unpack_bits
+
+Places = np.ndarray[Any, np.dtype[np.int64]]
+Share = Annotated[float, Field(gt=0, le=1, description="k/n: of the numbers; at least one is sent")]
+
+
+class _Sparse(Codec):
+    """What both have in common: the numbers at some places go on to the next codec."""
+
+    share: float
+
+    def refuses(self, kind: Kind) -> str | None:
+        return None if kind in VECTORS else f"{kind} that are left out would come out as 0"
+
+    def _count(self, size: int) -> int:
+        return max(1, round(self.share * size))
+
+    def _filled(self, values: Array, places: Places, part: TravellingPart) -> Array:
+        array = np.zeros(part.size, values.dtype)
+        array[places] = values
+        return array.reshape(part.shape)
+
+
+class TopK(_Sparse):
+    """The numbers that are largest in absolute value, of all tensors together; of equal ones the first.
+
+    Their places take ceil(log2 n) bits each, or one bit for every number if that is less. It is biased: use
+    it on a difference, with `feedback: true` (Stich et al. 2018).
+    """
+
+    def __init__(self, *, share: Share) -> None:
+        self.share = share
+
+    def encode(self, array: Array, part: TravellingPart) -> Coded:
+        numbers = floats(array).ravel()
+        count = self._count(numbers.size)
+        if count == numbers.size:
+            return Coded(numbers)
+        sizes = np.abs(numbers)
+        least = np.partition(sizes, numbers.size - count)[numbers.size - count]
+        larger, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
+        places = np.sort(np.concatenate([larger, equal[: count - larger.size]]))
+        return Coded(numbers[places], {"places": self._packed(places, numbers.size)})
+
+    def decode(self, coded: Coded, part: TravellingPart) -> Array:
+        if "places" not in coded.side:
+            return coded.array.reshape(part.shape)
+        places = self._unpacked(coded.side["places"], part.size, coded.array.size)
+        return self._filled(coded.array, places, part)
+
+    def _packed(self, places: Places, size: int) -> Array:
+        bits = _bits(size)
+        if places.size * bits <= size:
+            return pack_bits(places.astype(np.uint32), bits)
+        chosen = np.zeros(size, bool)
+        chosen[places] = True
+        return np.packbits(chosen)
+
+    def _unpacked(self, packed: Array, size: int, count: int) -> Places:
+        bits = _bits(size)
+        if count * bits <= size:
+            return unpack_bits(packed, count, bits).astype(np.int64)
+        return np.flatnonzero(np.unpackbits(packed, count=size))
+
+
+def _bits(size: int) -> int:
+    return max(1, (size - 1).bit_length())  # ceil(log2 size)
+
+
+class RandomK(_Sparse):
+    """Numbers at random places, which a seed of 8 bytes says, times n/k, so that the mean is the number.
+
+    `unbiased: false` sends them as they are, for `feedback: true`.
+    """
+
+    def __init__(
+        self, *, share: Share, unbiased: Annotated[bool, Field(description="times n/k")] = True
+    ) -> None:
+        self.share, self.unbiased = share, unbiased
+
+    def encode(self, array: Array, part: TravellingPart) -> Coded:
+        numbers = floats(array).ravel()
+        count = self._count(numbers.size)
+        if count == numbers.size:
+            return Coded(numbers)
+        seed = part.random().integers(2**63, dtype=np.uint64)
+        values = numbers[self._places(seed, numbers.size, count)]
+        if self.unbiased:
+            values = values * np.float32(numbers.size / count)
+        return Coded(values, {"seed": np.array([seed])})
+
+    def decode(self, coded: Coded, part: TravellingPart) -> Array:
+        if "seed" not in coded.side:
+            return coded.array.reshape(part.shape)
+        places = self._places(coded.side["seed"][0], part.size, coded.array.size)
+        return self._filled(coded.array, places, part)
+
+    def _places(self, seed: np.uint64, size: int, count: int) -> Places:
+        stream = np.random.Generator(np.random.PCG64(int(seed)))
+        return np.sort(stream.choice(size, count, replace=False, shuffle=False))

@@ -1,0 +1,159 @@
+"""The codecs that a recipe names, as chains by direction and kind, and whether they fit the method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+import numpy as np
+
+from rayfed_kd.errors import RecipeError, nearest, shown
+from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.models.vector_layout import Role
+from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method, Simulated
+from rayfed_kd.protocol.codec_chain import Chain, Stage
+from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
+from rayfed_kd.protocol.wire import Chains, Sending, Wire
+from rayfed_kd.recipe.registry import blaming, load_class, locate, options_model
+from rayfed_kd.recipe.schema import Recipe, StageRecipe
+from rayfed_kd.recipe.validation import validate
+from rayfed_kd.setting.vector_layouts import vector_layouts
+
+CODECS: Mapping[str, str] = {
+    "cast": "rayfed_kd.setting.built_in_codecs.cast:Cast",
+    "uniform": "rayfed_kd.setting.built_in_codecs.quantisers:Uniform",
+    "qsgd": "rayfed_kd.setting.built_in_codecs.quantisers:Qsgd",
+    "sign": "rayfed_kd.setting.built_in_codecs.quantisers:Sign",
+    "top_k": "rayfed_kd.setting.built_in_codecs.sparse:TopK",
+    "random_k": "rayfed_kd.setting.built_in_codecs.sparse:RandomK",
+    "powersgd": "rayfed_kd.setting.built_in_codecs.low_rank:PowerSgd",
+    "svd": "rayfed_kd.setting.built_in_codecs.low_rank:Svd",
+    "difference": "rayfed_kd.setting.built_in_codecs.plain:Difference",
+    "zstd": "rayfed_kd.setting.built_in_codecs.plain:Zstd",
+}
+Codecs = Mapping[Direction, Chains]
+Wires = Mapping[str, Wire]
+
+
+def make_codecs(recipe: Recipe) -> Codecs:
+    """The recipe's codecs with their options: direction -> kind -> chain.
+
+    Raises: RecipeError if there is no such kind, a name is unknown, it is no codec, an option is bad, or a
+        codec is not for parts of that kind or direction.
+    """
+    return {
+        direction: {
+            kind: _make_chain(stages, direction, kind, f"codec.{direction}.{kind}")
+            for kind, stages in getattr(recipe.codec, direction).items()
+        }
+        for direction in get_args(Direction)
+    }
+
+
+def _make_chain(stages: Iterable[StageRecipe], direction: Direction, kind: str, path: str) -> Chain:
+    if kind not in KINDS:
+        raise RecipeError(
+            f"{path}: {shown(kind)} is no kind of part; there are {', '.join(KINDS)}.",
+            hint=nearest(kind, KINDS),
+        )
+    return Chain(
+        tuple(_make_stage(stage, direction, kind, f"{path}.{place}") for place, stage in enumerate(stages))
+    )
+
+
+def _make_stage(named: StageRecipe, direction: Direction, kind: Any, path: str) -> Stage:
+    location = locate(named.name, CODECS, f"{path}.name")
+    made = load_class(location, {}, Codec, f"{path}.name")
+    options = validate(options_model(made.__init__), named.options, path, named.name, ["feedback"])
+    with blaming(f"{path}.name: {named.name}"):
+        codec = made(**{name: getattr(options, name) for name in type(options).model_fields})
+    why = codec.refuses(kind)
+    if why is None and named.feedback:
+        why = _feedback_fault(codec, kind)
+    if why is None and direction == "down" and (codec.remembers or codec.differs or named.feedback):
+        why = "it goes on from what one client got or sent before; messages are the same for all"
+    if why is not None:
+        raise RecipeError(f"{path}: {named.name} cannot be here: {why}")
+    return Stage(named.name, codec, named.feedback)
+
+
+def _feedback_fault(codec: Codec, kind: str) -> str | None:
+    if codec.lossless or codec.unbiased:
+        return "error feedback makes up for a bias, and it has none"
+    return (
+        None
+        if kind in VECTORS
+        else f"error feedback adds up over rounds, and {kind} are of other samples each time"
+    )
+
+
+def make_wires(
+    method: Method[Any, Any], recipe: Recipe, codecs: Codecs, module_pool: ModulePool, names: Iterable[str]
+) -> Wires:
+    """How a method's parts travel.
+
+    Args:
+        module_pool: of all architectures.
+        names: of the architectures; the recipe's model first.
+    """
+    exact: tuple[Role, ...] = ("counter", "buffer") if recipe.codec.buffers == "exact" else ("counter",)
+    # Modules are built only where a codec is for vectors and asks how they are made up.
+    vectors = any(kind in VECTORS for chains in codecs.values() for kind in chains)
+    layouts = vector_layouts(module_pool, names) if vectors else {}
+    declared: Mapping[Direction, Declaration] = {"down": method.down, "up": method.up}
+    return {
+        direction: Wire(parts, direction, codecs.get(direction, {}), layouts, exact, recipe.seed)
+        for direction, parts in declared.items()
+    }
+
+
+def check_codecs(method: Method[Any, Any], name: str, wires: Iterable[Wire]) -> None:
+    """Refuse chains that the method has no part for, or that do not give an array again.
+
+    Args:
+        name: of the method, as the recipe has it.
+        wires: down and up.
+    Raises: RecipeError
+    """
+    for wire in wires:
+        declared = {part: kind for part, kind in wire.declared.items() if not isinstance(kind, Simulated)}
+        for kind, chain in wire.chains.items():
+            path = f"codec.{wire.direction}.{kind}"
+            parts = [part for part, of in declared.items() if of == kind]
+            if not parts:
+                there = ", ".join(sorted({*map(str, declared.values())})) or "nothing"
+                raise RecipeError(f"{path}: {name} sends no {kind} {wire.direction}; it sends {there}")
+            for part in parts:
+                if chain.differs and method.down.get(part) != kind:
+                    raise RecipeError(
+                        f"{path}: {name} sends no {part} down, so its {part} differs from nothing; "
+                        "expected no difference"
+                    )
+            _try_chain(wire, parts[0], kind, path)
+
+
+def _try_chain(wire: Wire, part: str, kind: str, path: str) -> None:
+    """Encode and decode an array such as the method may send."""
+    array = _example(wire, kind)
+
+    def received(name: str) -> Array:
+        return array / 2
+
+    with blaming(path):
+        encoded = wire.encoded({part: array}, Sending(("trial",), received))
+        if encoded.refused:
+            raise RecipeError(f"{path}: tried on an array, {encoded.refused[0]}")
+        decoded = wire.decoded(encoded.wire, received)[part]
+    if (decoded.shape, decoded.dtype) != (array.shape, array.dtype):
+        raise RecipeError(
+            f"{path}: decode gave {decoded.dtype} {list(decoded.shape)}; expected what encode got, "
+            f"{array.dtype} {list(array.shape)}"
+        )
+
+
+def _example(wire: Wire, kind: str) -> Array:
+    """A vector of the recipe's model, six samples' numbers, or whole numbers where they must stay."""
+    if kind not in INEXACT:
+        return np.arange(6)
+    shape = (next(iter(wire.layouts)),) if kind in VECTORS else (6, 10)
+    return np.random.default_rng(0).standard_normal(shape, np.float32)

@@ -1,0 +1,1 @@
+"""Distillation without real samples: imitation of one teacher, images synthesised from several."""

@@ -1,0 +1,147 @@
+"""Images synthesised from teachers by a generator that starts afresh again and again, and their pool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.protocol import Context, MethodOptions, OptimizerName, OptimizerRecipe, Samples, ServerContext
+from rayfed_kd.toolbox.data_free.teachers import Teachers
+from rayfed_kd.toolbox.generation import SHOWN, GeneratorOptions, generate, noise, uniform_labels
+from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, minimise
+
+BETAS = (0.5, 0.999)  # Adam's, of generators since Radford et al. 2016 (DCGAN), arXiv 1511.06434
+
+
+class StudentOptimizer(OptimizerRecipe):
+    """The student's optimiser; what is not given is as released."""
+
+    name: OptimizerName = "sgd"
+    lr: float = Field(0.005, gt=0, description="learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum")
+
+
+class SynthesisOptions(MethodOptions):
+    """How images are synthesised, and how the student is distilled on them."""
+
+    generator: GeneratorOptions = GeneratorOptions()
+    epochs: int = Field(200, ge=0, description="epochs at the server; 0: the student stays as it is")
+    generator_steps: int = Field(30, ge=1, description="steps of a new generator in each epoch")
+    images: int = Field(256, ge=2, description="images that an epoch adds to the pool")
+    batch_size: int = Field(256, ge=1, description="images of the pool in a step of the student")
+    lambda_ce: float = Field(1.0, ge=0, description="weight of the teachers' cross entropy")
+    lambda_bn: float = Field(1.0, ge=0, description="weight of the distance of BatchNorm's statistics")
+    lambda_adv: float = Field(1.0, ge=0, description="weight of what teachers and student differ in")
+    optimizer: StudentOptimizer = StudentOptimizer()
+
+
+class ImagePool:
+    """All images so far with the classes asked for, in 8 bits a pixel, as the released codes keep them.
+
+    Args:
+        ctx: the server's; passes draw from its stream "pool order".
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._images: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return sum(len(labels) for labels in self._labels)
+
+    def add(self, images: Tensor, labels: Tensor) -> None:
+        """Adds images as the model sees them, [n, c, h, w], and their classes, [n] int64."""
+        self._images.append(self._ctx.pixels(images).mul(255).round().to(torch.uint8))
+        self._labels.append(labels)
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass in an order of its own: images as the model sees them, and classes."""
+        stream, device = self._ctx.stream("pool order"), self._ctx.device
+        images, labels = torch.cat(self._images), torch.cat(self._labels)
+        for chosen in torch.split(torch.randperm(len(self), generator=stream, device=device), size):
+            yield self._ctx.normalise(images[chosen].float() / 255), labels[chosen]
+
+    def newest(self) -> Samples:
+        """Some of the images that came last, [n, c, h, w] in [0, 1]; without any n is 0."""
+        if not self._images:
+            return Samples(torch.zeros(0, *self._ctx.shape), torch.zeros(0, dtype=torch.int64))
+        return Samples(self._images[-1][:SHOWN].float().cpu() / 255, self._labels[-1][:SHOWN].cpu())
+
+
+class Terms(NamedTuple):
+    """What of a generator's loss is a method's own.
+
+    Attributes:
+        mixed: the ensemble's logits [batch, C] from its members' [K, batch, C].
+        fit: the ensemble's logits, classes [batch] -> scalar, small where they are of these classes.
+        apart: logits of the ensemble and of the student -> scalar, large where they differ.
+    """
+
+    mixed: Callable[[Tensor], Tensor]
+    fit: Callable[[Tensor, Tensor], Tensor]
+    apart: Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    """A generator's training against teachers and a student.
+
+    Attributes:
+        teachers, student: frozen.
+        generator: in train mode; its values are given up at each fresh start.
+        options: the weights of the terms, steps, images, Adam's rate.
+        ctx: noise and classes are from its streams "noise" and "labels"; it logs the terms.
+        clip: largest norm of the generator's gradient, and of the noise's; None: any.
+    """
+
+    teachers: Teachers
+    student: FlatModule
+    generator: FlatModule
+    options: SynthesisOptions
+    ctx: ServerContext
+    clip: float | None = None
+
+    def images(self, draw: int, terms: Terms) -> tuple[Tensor, Tensor]:
+        """Train a generator that starts afresh, with its noise, for images of random classes.
+
+        Args:
+            draw: number of the fresh start in this round.
+            terms: of the loss.
+        Returns: the images of the step whose loss was the smallest, as models see them; their classes.
+        """
+        options, ctx, generator = self.options, self.ctx, self.generator
+        generator.load(ctx.redrawn_vector(draw, "generator"))
+        z, labels = FreeTensor(noise(options.images, generator, ctx)), uniform_labels(options.images, ctx)
+        adams = [Optimizer(options.generator.optimizer, trained, betas=BETAS) for trained in (generator, z)]
+        least, best = math.inf, None
+        for _ in range(options.generator_steps):
+            images = generate(generator, z.value, None, ctx)
+            loss = self.loss(images, labels, terms)
+            # The first in any case: a loss that is not finite shows in the student, which the run refuses.
+            if best is None or loss.item() < least:
+                least, best = loss.item(), images.detach()
+            minimise(loss, *adams, clip=self.clip)
+        assert best is not None
+        return best, labels
+
+    def loss(self, images: Tensor, labels: Tensor, terms: Terms) -> Tensor:
+        """lambda_ce fit + lambda_bn gap - lambda_adv apart; terms without weight are not computed."""
+        options, gap = self.options, images.new_zeros(())
+        logits, gap = self.teachers.with_gap(images) if options.lambda_bn else (self.teachers(images), gap)
+        said = terms.mixed(logits)
+        fit = terms.fit(said, labels)
+        self.ctx.log(generator_ce=fit, batchnorm_gap=gap)
+        loss = options.lambda_ce * fit + options.lambda_bn * gap
+        if options.lambda_adv:
+            apart = terms.apart(said, self.student(images))
+            self.ctx.log(disagreement=apart)
+            loss = loss - options.lambda_adv * apart
+        return loss

@@ -1,0 +1,123 @@
+"""FedKTL: the loss, who gets which gradient, what travels, how models predict."""
+
+import pytest
+import torch
+from runs import run_in_process
+from torch.nn import functional as F
+
+from algorithms.fedktl import MARGIN, SCALE, Options
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.toolbox.by_class.simplex import angular_logits, simplex
+from rayfed_kd.toolbox.losses import cross_entropy
+
+FEW = {"generator": {"width": 4, "latent": 6, "epochs": 1}, "server_epochs": 2}
+PUBLIC = "partition.public={fraction: 0.3}"
+CHANGES = ("model={name: mlp, hidden: 8}", "local.epochs=1", "evaluation.every=1", PUBLIC)
+
+
+def table_with_pairs(bench, **options):
+    """A bench after a first exchange, and its server's state, which has images."""
+    table = bench({"name": "fedktl", **FEW, **options}, *CHANGES, "rounds=2")
+    server = table.method.init_server(table.server(0))
+    assert not table.method.dispatch(server, table.server(1)).parts
+    return table, table.method.absorb(server, table.exchange(server, [0, 1, 2]), table.server(1))
+
+
+def test_loss_is_arcface_and_mu_times_the_distance_from_the_latents(bench):
+    table, server = table_with_pairs(bench, mu=3.0)
+    ctx = table.client(0)
+    etf = simplex(10, 0)
+    models = {
+        "student": ctx.model(table.states[0]),
+        "projector": ctx.model(ctx.initial_vector("projector"), "projector"),
+    }
+    images, labels = next(iter(ctx.samples()))
+    batch = {"images": images, "labels": labels}
+    hard = cross_entropy(angular_logits(models["student"](images), labels, etf, MARGIN, SCALE), labels)
+    assert torch.equal(table.method.loss(models, batch, {"etf": etf}).value, hard)
+    batch |= {"x": server.pairs["images"], "w": server.pairs["latents"]}
+    features = models["student"].features(batch["x"])
+    expected = hard + 3.0 * F.mse_loss(models["projector"](features), batch["w"])
+    found = table.method.loss(models, batch, {"etf": etf})
+    torch.testing.assert_close(found.value, expected)
+    assert set(found.logged) == {"arcface", "transfer"}
+
+
+def test_without_weight_nothing_received_is_used(bench):
+    """Bit for bit the model of a client that received nothing."""
+    states = []
+    for mu in (0.0, 5.0):
+        table, server = table_with_pairs(bench, mu=mu)
+        empty = table.method.init_server(table.server(0))
+        before, states = dict(table.states), []
+        for state in (server, empty):
+            table.states = dict(before)
+            table.participations[1] = 1
+            table.exchange(state, [1], 2)
+            states.append(table.states[1])
+        assert torch.equal(*states) == (mu == 0)
+
+
+def test_images_are_the_generators_of_the_latents_of_classes_that_came(bench):
+    table, server = table_with_pairs(bench)
+    ctx = table.server()
+    present = sorted(
+        {int(label) for client in (0, 1, 2) for _, y in table.client(client).samples() for label in y}
+    )
+    assert server.pairs["classes"].tolist() == present
+    assert server.pairs["latents"].shape == (len(present), 6)
+    generator = ctx.frozen_model(server.generator, "generator")
+    expected = ctx.normalise(generator(server.pairs["latents"]))
+    torch.testing.assert_close(server.pairs["images"], expected)
+    again = table.method.absorb(server, table.exchange(server, [3], 2), table.server(2))
+    assert torch.equal(again.generator, server.generator)  # trained once
+
+
+def test_bytes_are_the_formulas(small):
+    recipe = {
+        **small,
+        "method": {"name": "fedktl", **FEW},
+        "partition": {"name": "classes", "classes_per_client": 3, "clients": 5, "public": {"fraction": 0.3}},
+    }
+    changes = (*CHANGES[:3], "rounds=2", "sampling.fraction=1.0")
+    rows = run_in_process(recipe, *changes).rows["messages"]
+    counted = {(row["round"], row["client"], row["direction"], row["kind"]): row["bytes"] for row in rows}
+    for client in range(5):
+        up = counted[1, client, "up", "prototypes"] + counted[1, client, "up", "labels"]
+        assert up == 4 * 3 * (10 + 1)
+        assert (1, client, "down", "images") not in counted
+        down = counted[2, client, "down", "images"] + counted[2, client, "down", "features"]
+        assert down == 4 * 10 * (1 * 8 * 8 + 6)
+
+
+def test_models_predict_the_class_of_the_largest_cosine(bench):
+    table, _ = table_with_pairs(bench)
+    ctx = table.client(1)
+    images = next(iter(ctx.samples())).images
+    cosines = F.normalize(ctx.model(table.states[1]).predict(images), dim=1) @ simplex(10, 0)
+    whole = table.method.personal(table.states[1], ctx)
+    assert torch.equal(ctx.model(whole).predict(images).argmax(1), cosines.argmax(1))
+
+
+def test_generators_error_stands_in_the_result_where_it_was_trained_there(small):
+    recipe = {**small, "method": {"name": "fedktl", **FEW}}
+    rows = run_in_process(recipe, *CHANGES, "rounds=2").rows["rounds"]
+    assert ["generator_mse" in dict(row["losses"]) for row in rows] == [True, False]
+
+
+def test_models_of_two_architectures_and_features_of_two_lengths(small):
+    recipe = {**small, "method": {"name": "fedktl", **FEW}}
+    models = "client_models={{models: [{{name: lenet5}}, {{name: mlp, hidden: {}}}]}}"
+    changes = ("model={name: lenet5}", *CHANGES[1:], "rounds=1")
+    assert run_in_process(recipe, *changes, models.format(84)).summary["models"]
+    with pytest.raises(RecipeError, match="features have lengths 7, 84"):
+        prepare(recipe, [*changes, models.format(7)])
+
+
+def test_defaults_are_those_of_the_released_script():
+    options = Options()
+    assert (options.mu, options.lambda_mse) == (50, 1)
+    assert (options.server_epochs, options.server_batch_size) == (100, 100)
+    assert (options.server_optimizer.name, options.server_optimizer.lr) == ("adam", 0.01)
+    assert (MARGIN, SCALE) == (0.5, 64)

@@ -1,0 +1,71 @@
+"""Every method on a second device that refuses to mix with the CPU: the CPU's bits, few copies."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+from algorithms import METHODS
+
+SCRIPT = ROOT / "tests/helpers/second_device_runs.py"
+# FedFTG's ensemble of `torch.func.vmap` does not run on that device.
+NAMES = [name for name in METHODS if name != "fedftg"]
+OTHERS = ["attack", "buffered", "codecs", "adam", "scores"]
+CHECKS = """
+import torch
+from second_device import COPIES, NAME, install
+
+install()
+here, there = torch.ones(2), torch.ones(2, device=NAME)
+assert there.device.type == NAME and not COPIES
+for wrong in (lambda: here + there, lambda: torch.nn.functional.linear(there, here)):
+    try:
+        wrong()
+    except RuntimeError as error:
+        assert "a tensor on cpu" in str(error)
+    else:
+        raise AssertionError("mixed")
+assert (there + 1).tolist() == [2, 2] and [copy[:2] for copy in COPIES] == [("cpu", 2)]
+assert torch.tensor([1.0, 2.0, 3.0], device=NAME).device.type == NAME
+assert [copy[:2] for copy in COPIES] == [("cpu", 2), (NAME, 3)]
+part = there[:1]
+part.mul_(5)
+assert there.cpu().tolist() == [5, 1]
+"""
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Case -> what the script says of it. In a process of its own, as the device stays."""
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+def test_device_refuses_to_mix_and_counts_copies():
+    code = f"import sys\nsys.path.insert(0, {str(ROOT / 'tests/helpers')!r})\n{CHECKS}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OTHERS])
+def test_bits_are_those_of_the_cpu(name, lines):
+    assert lines[name]["fault"] == ""
+
+
+def test_each_thing_is_copied_once(lines):
+    """FedAvg: two rounds of four clients with an epoch each; two processes' worth of data and models.
+
+    A broadcast goes down once a round, and once more for the evaluation. Up goes one vector a reply, and the
+    outcome of an evaluation. Batches are drawn as two lists of numbers an epoch, none a batch.
+    """
+    copies = lines["fedavg"]["copies"]
+    assert copies["other rayfed_kd/protocol/messages.py:to_tensor"] == 2 + 2
+    assert copies["cpu rayfed_kd/protocol/messages.py:to_array"] == 2 * 4 + 2
+    assert copies["other rayfed_kd/protocol/contexts.py:batches"] == 2 * 4 * 2
+    # Images and labels, and the two numbers of their scale, at the host and at the server, at the start.
+    assert copies["other rayfed_kd/data/batches.py:_to_device"] == 2 * 2
+    assert copies["other rayfed_kd/data/batches.py:__init__"] == 2 * 2
