@@ -7,10 +7,10 @@ from typing import Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Devices, Method, Simulated
-from rayfed_kd.protocol.wire import Chains
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import sampling_rate
 from rayfed_kd.setting.accountant import require_accountant
+from rayfed_kd.setting.message_codecs import Codecs
 
 VECTORS = ("weights", "generator", "discriminator")
 ROWS = ("logits", "features", "prototypes")
@@ -67,11 +67,11 @@ def _refused(method: str, part: str, why: str) -> RecipeError:
     )
 
 
-def check_privacy(recipe: Recipe, method: Method[Any, Any], devices: Devices | None, replies: Chains) -> None:
+def check_privacy(recipe: Recipe, method: Method[Any, Any], devices: Devices | None, codecs: Codecs) -> None:
     """Refuse what the mechanism does not cover, or what no epsilon here describes.
 
     Args:
-        replies: the codecs of replies, by kind.
+        codecs: by direction and kind.
     Raises: RecipeError
     """
     if recipe.privacy is None:
@@ -84,7 +84,7 @@ def check_privacy(recipe: Recipe, method: Method[Any, Any], devices: Devices | N
             "covers; expected privacy=null, or a method whose clients send what they have once a round"
         )
     _check_accountable(recipe, devices)
-    _check_noise(recipe, method, replies)
+    _check_noise(recipe, method, codecs)
     _check_bounds(recipe, method, parts)
     if recipe.privacy.noise_multiplier:
         require_accountant()
@@ -108,7 +108,7 @@ def _check_accountable(recipe: Recipe, devices: Devices | None) -> None:
         )
 
 
-def _check_noise(recipe: Recipe, method: Method[Any, Any], replies: Chains) -> None:
+def _check_noise(recipe: Recipe, method: Method[Any, Any], codecs: Codecs) -> None:
     privacy, name = recipe.privacy, recipe.method.name
     assert privacy is not None
     if privacy.noise == "server":
@@ -117,10 +117,17 @@ def _check_noise(recipe: Recipe, method: Method[Any, Any], replies: Chains) -> N
                 f"privacy.noise = 'server': {name} with these options uses single replies, and the noise "
                 "would be on their mean alone; expected privacy.noise=client"
             )
-        if lossy := [kind for kind, chain in replies.items() if not chain.lossless]:
+        if lossy := [kind for kind, chain in codecs["up"].items() if not chain.lossless]:
             raise RecipeError(
                 f"codec.up.{lossy[0]}: a reply may be larger than the clip when decoded, and the server's "
                 "noise would not cover it; expected codecs without a loss, or privacy.noise=client"
+            )
+        if lossy := [
+            kind for kind, chain in codecs["down"].items() if kind in VECTORS and not chain.lossless
+        ]:
+            raise RecipeError(
+                f"codec.down.{lossy[0]}: clients would change another vector than the server averages "
+                "around, beyond the clip; expected codecs without a loss, or privacy.noise=client"
             )
         if recipe.sampling.poisson and not method.asynchronous:
             raise RecipeError(

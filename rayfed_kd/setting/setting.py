@@ -207,7 +207,7 @@ class Setting:
                 path="method.name",
             )
         check_attack(self.recipe, self.method)
-        check_privacy(self.recipe, self.method, self.devices, self.codecs["up"])
+        check_privacy(self.recipe, self.method, self.devices, self.codecs)
         sizes = self.partition.sizes.tolist()
         if not all(sizes):
             raise RecipeError(

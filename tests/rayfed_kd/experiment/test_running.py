@@ -79,7 +79,8 @@ def test_options_are_kept_with_all_defaults(finished):
 
 
 def test_every_table_has_rows_of_every_round(finished):
-    for name in SCHEMAS:
+    assert not finished.tables["privacy"].num_rows  # rows are of runs whose recipe has `privacy` only
+    for name in set(SCHEMAS) - {"privacy"}:
         table = pq.read_table(finished.folder / "tables" / name)
         assert set(table["round"].to_pylist()) == {1, 2}, name
 

@@ -55,6 +55,13 @@ COLUMNS = {
         "raw_bytes": INT,
         "parts": INT,
     },
+    "privacy": {
+        "round": INT,
+        **dict.fromkeys(["sim_s", "epsilon", "local_epsilon", "delta"], FLOAT),
+        "releases": INT,
+        **dict.fromkeys(["noise_multiplier", "clip", "row_clip"], FLOAT),
+        **dict.fromkeys(["unit", "neighbours", "noise", "sampling", "accountant"], TEXT),
+    },
     "hosts": {
         "round": INT,
         "sim_s": FLOAT,
@@ -88,6 +95,10 @@ def merged_with_the_small_parts_left(folder):
     writer.close()
     for path, content in parts.items():
         path.write_bytes(content)
+
+
+def test_every_table_is_listed_here():
+    assert set(COLUMNS) == set(SCHEMAS)
 
 
 @pytest.mark.parametrize("name", COLUMNS)

@@ -146,6 +146,10 @@ def test_an_adaptive_clip_needs_weights_a_start_and_a_count_that_leaves_noise():
 
 def test_a_lossy_codec_is_refused_with_noise_at_the_server():
     refused("codec.up.weights: a reply may be larger", changes=["codec.up.weights={name: cast, to: fp16}"])
+    refused(
+        "codec.down.weights: clients would change another vector",
+        changes=["codec.down.weights={name: cast, to: fp16}"],
+    )
 
 
 def test_a_bad_value_names_its_path():
