@@ -56,8 +56,8 @@ def _check_code(planned: Sequence[PlannedRun]) -> None:
     for run in planned:
         if run.done and (changed := changed_own_code(run.folder)):
             raise RecipeError(
-                f"{run.name}: {run.folder} was made with another {changed[0]}.py; move or delete the folder to "
-                "run it anew, give another --folder, or put the file back"
+                f"{run.name}: {run.folder} was made with another {changed[0]}.py; move or delete the folder "
+                "to run it anew, give another --folder, or put the file back"
             )
 
 

@@ -18,36 +18,37 @@ class Mine(FedAvg):
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """The file of a method, `edited_method:Mine`, in the current folder."""
+    """The file of a method, `STEM:Mine`, in the current folder; a module of this test alone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "edited_method.py"
+    file = tmp_path / f"mine_{tmp_path.name}.py"
     file.write_text(METHOD)
     return file
 
 
-RECIPE = THREE_CLIENTS | {"method": {"name": "edited_method:Mine"}, "rounds": 1}
+def recipe_of(file):
+    return THREE_CLIENTS | {"method": {"name": f"{file.stem}:Mine"}, "rounds": 1}
 
 
 def test_comparison_refuses_finished_runs_of_other_code_and_names_file_and_folder(mine):
     def compare():
-        return rayfed_kd.compare({"A": RECIPE}, local=True, folder="runs")
+        return rayfed_kd.compare({"A": recipe_of(mine)}, local=True, folder="runs")
 
     compare()
     compare()
     mine.write_text(METHOD + "\n# edited\n")
-    with pytest.raises(RecipeError, match=r"A, seed 1: runs/A-seed1 was made with another edited_method.py"):
+    with pytest.raises(RecipeError, match=f"A, seed 1: runs/A-seed1 was made with another {mine.name}"):
         compare()
     mine.write_text(METHOD)
     compare()
 
 
 def test_run_is_not_resumed_with_other_code_unless_one_says_so(mine):
-    folder = rayfed_kd.run(RECIPE, {"results.folder": "run"}, local=True).folder
+    folder = rayfed_kd.run(recipe_of(mine), {"results.folder": "run"}, local=True).folder
     assert changed_own_code(folder) == []
     mine.write_text(METHOD + "\n# edited\n")
-    assert changed_own_code(folder) == ["edited_method"]
-    with pytest.raises(RecipeError, match=r"was begun with another edited_method.py: the bits may differ"):
+    assert changed_own_code(folder) == [mine.stem]
+    with pytest.raises(RecipeError, match=f"was begun with another {mine.name}: the bits may differ"):
         rayfed_kd.resume(folder, rounds=2, local=True)
     assert rayfed_kd.resume(folder, rounds=2, local=True, anyway=True).summary["rounds"] == 2
 
