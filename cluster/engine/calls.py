@@ -81,7 +81,7 @@ class StepFacts:
         refused: what is wrong with each part that its codec cannot encode.
         keeps_state: whether the client has a state after the step.
         rss_mb, gpu_mb: memory of the host's process and of its GPU after the step, in MiB.
-        releases, within_clip: with `privacy`, as in `rayfed_kd.setting.privacy.Protected`.
+        releases, within_clip: with `privacy`, as in `rayfed_kd.setting.client_privacy.mechanism.Protected`.
     """
 
     metadata: Mapping[str, Number]

@@ -50,7 +50,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
 from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.seeds import global_stream
-from rayfed_kd.setting.privacy import ClientPrivacy, Protected
+from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Protected
 from rayfed_kd.setting.setting import Setting
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.

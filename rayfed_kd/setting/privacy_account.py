@@ -13,8 +13,13 @@ from rayfed_kd.protocol import Method, OneExchange, Replies, ServerContext, Upda
 from rayfed_kd.protocol.private_update import PrivateUpdate
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.seeds import numpy_stream, torch_stream
-from rayfed_kd.setting.accountant import RELATIONS, Mechanism, accountant_name, require_accountant
-from rayfed_kd.setting.privacy import Noise, places_of
+from rayfed_kd.setting.client_privacy.accountant import (
+    RELATIONS,
+    Mechanism,
+    accountant_name,
+    require_accountant,
+)
+from rayfed_kd.setting.client_privacy.mechanism import Noise, places_of
 from rayfed_kd.setting.setting import Setting
 
 

@@ -41,9 +41,9 @@ from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.attacks import check_attack
+from rayfed_kd.setting.client_privacy.covered_parts import check_privacy, known_sizes
 from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
-from rayfed_kd.setting.private_parts import check_privacy, known_sizes
 from rayfed_kd.setting.public_data import check_public
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.timing import Timing, check_schedule

@@ -13,7 +13,7 @@ from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.setting.accountant import Mechanism
+from rayfed_kd.setting.client_privacy.accountant import Mechanism
 
 RECIPE = {**FOUR_CLIENTS, "rounds": 3, "sampling": {"fraction": 0.5}}
 PUBLIC = {"partition": {**FOUR_CLIENTS["partition"], "public": {"count": 60}}}

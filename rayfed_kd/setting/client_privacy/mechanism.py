@@ -20,7 +20,7 @@ from rayfed_kd.recipe.privacy import PrivacyRecipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import sampling_rate
 from rayfed_kd.seeds import torch_stream
-from rayfed_kd.setting.private_parts import CoveredParts, covered_parts
+from rayfed_kd.setting.client_privacy.covered_parts import CoveredParts, covered_parts
 
 SENSITIVITY_OF_A_COUNT = 0.5  # of the sum of b - 1/2, where b is 0 or 1
 

@@ -9,7 +9,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Devices, Method, Simulated
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import sampling_rate
-from rayfed_kd.setting.accountant import require_accountant
+from rayfed_kd.setting.client_privacy.accountant import require_accountant
 from rayfed_kd.setting.message_codecs import Codecs
 
 VECTORS = ("weights", "generator", "discriminator")

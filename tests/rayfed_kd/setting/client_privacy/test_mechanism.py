@@ -11,7 +11,7 @@ from torch import nn
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import DispatchFacts, Method, RunError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.setting.privacy import ClientPrivacy, Noise, Protected, places_of
+from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Noise, Protected, places_of
 
 FACTS = DispatchFacts(client=3, round=5, participation=2)
 

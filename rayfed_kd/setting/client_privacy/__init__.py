@@ -1,0 +1,1 @@
+"""Differential privacy of clients: what is covered, how it is clipped and noised, what epsilon it has."""
