@@ -499,7 +499,7 @@ def test_submitted_job_runs_the_recipe_in_a_copy_of_the_clone(head: Any, tmp_pat
     submit = ["job", "submit", "--address", address, "--working-dir", ".", "--"]
     done = run_ray(environment, *submit, *command, *changes)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 rounds, finished" in done.stdout
+    assert "1 round, finished" in done.stdout
     assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "finished"
     (copy,) = folder.glob("ray/session_2*/runtime_resources/working_dir_files/_ray_pkg_*/")
     assert (copy / "rayfed_kd/__init__.py").is_file()
