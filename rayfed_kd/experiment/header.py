@@ -9,8 +9,8 @@ import numpy as np
 
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import Tell
-from rayfed_kd.recipe.privacy import PrivacyRecipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.results.telling import as_teller
 

@@ -15,7 +15,8 @@ from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
 from rayfed_kd.protocol.wire import Chains, Sending, Wire
 from rayfed_kd.recipe.registry import blaming, load_class, locate, options_model
-from rayfed_kd.recipe.schema import Recipe, StageRecipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.codec import StageRecipe
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.vector_layouts import vector_layouts
 
