@@ -57,9 +57,14 @@ def _make_chain(stages: Iterable[StageRecipe], direction: Direction, kind: str, 
             f"{path}: {shown(kind)} is no kind of part; there are {', '.join(KINDS)}.",
             hint=nearest(kind, KINDS),
         )
-    return Chain(
-        tuple(_make_stage(stage, direction, kind, f"{path}.{place}") for place, stage in enumerate(stages))
-    )
+    made = tuple(_make_stage(stage, direction, kind, f"{path}.{place}") for place, stage in enumerate(stages))
+    for place, stage in enumerate(made):
+        if place and stage.codec.differs:
+            raise RecipeError(
+                f"{path}.{place}: {stage.name} behind {made[place - 1].name}; expected it first, as it holds "
+                "the part against the one that was received, and codecs before it change the part"
+            )
+    return Chain(made)
 
 
 def _make_stage(named: StageRecipe, direction: Direction, kind: Any, path: str) -> Stage:
@@ -72,9 +77,12 @@ def _make_stage(named: StageRecipe, direction: Direction, kind: Any, path: str) 
     if why is None and named.feedback:
         why = _feedback_fault(codec, kind)
     if why is None and direction == "down" and (codec.remembers or codec.differs or named.feedback):
-        why = "it goes on from what one client got or sent before; messages are the same for all"
+        why = (
+            "it needs what one client got or sent before, and a message is the same for all clients; "
+            "use it under codec.up"
+        )
     if why is not None:
-        raise RecipeError(f"{path}: {named.name} cannot be here: {why}")
+        raise RecipeError(f"{path}: {named.name} does not fit here: {why}")
     return Stage(named.name, codec, named.feedback)
 
 
