@@ -35,7 +35,7 @@ from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
-from rayfed_kd.recipe.schema import FaultsRecipe
+from rayfed_kd.recipe.sections.safety import FaultsRecipe
 
 # Most bytes of a message that travels inside every call instead of in the object store. Measured with Ray
 # 2.60: a call with an argument of 10 to 80 kB takes two thirds of the time of one with a reference to it.

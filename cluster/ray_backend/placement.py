@@ -18,7 +18,8 @@ from cluster.ray_backend.resources import (
     shown_request,
 )
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.recipe.schema import Recipe, ResourceRecipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.placement import ResourceRecipe
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from cluster.ray_backend.machines import prepare_machines, ray_nodes
 from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from cluster.ray_backend.resources import divided, total
 from rayfed_kd.errors import RayfedError, RunError
-from rayfed_kd.recipe.schema import ResourceRecipe
+from rayfed_kd.recipe.sections.placement import ResourceRecipe
 from rayfed_kd.results.telling import as_teller
 from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.setting import Setting

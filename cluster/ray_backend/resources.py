@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rayfed_kd.recipe.schema import ResourceRecipe
+from rayfed_kd.recipe.sections.placement import ResourceRecipe
 
 # An idle actor that has imported torch takes about 180 MB (Linux, Ray 2.60); with a model and data more.
 HOST_BYTES = 400 * 2**20

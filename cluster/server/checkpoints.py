@@ -28,7 +28,7 @@ from cluster.server.event_queue import Dispatch
 from rayfed_kd.files import atomic_write, remove_unfinished, tensors_written_aside
 from rayfed_kd.protocol import Array, DispatchFacts, Handle
 from rayfed_kd.protocol.state_packing import Packed, Publish, pack, unpack
-from rayfed_kd.recipe.schema import CheckpointRecipe
+from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 
 Tell = Callable[[str], None]
 

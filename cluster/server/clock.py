@@ -15,7 +15,7 @@ from pydantic import Field
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Clock, ClockFacts, ClockOptions, Devices
-from rayfed_kd.recipe.schema import PathText
+from rayfed_kd.recipe.strict import PathText
 from rayfed_kd.setting.devices import (
     LEAST_MBIT_S,
     MOST_MBIT_S,

@@ -50,8 +50,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.files import plain_folder
 from rayfed_kd.recipe.loading import overridden
-from rayfed_kd.recipe.schema import PathText
-from rayfed_kd.recipe.strict import Closed
+from rayfed_kd.recipe.strict import Closed, PathText
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.results.summary import known_metric

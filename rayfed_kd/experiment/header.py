@@ -9,8 +9,10 @@ import numpy as np
 
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import Tell
-from rayfed_kd.recipe.privacy import PrivacyRecipe
+from rayfed_kd.protocol.message_codec import VECTORS
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.codec import StageRecipe
+from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.results.telling import as_teller
 
@@ -66,7 +68,39 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
         "engine": f"{engine}, {_count(hosts, 'host')} with {_count(threads, 'thread')}"
         f"{' each' if hosts > 1 else ''}; {_count(recipe.rounds, 'round')}, seed {recipe.seed}",
     }
-    return facts if recipe.privacy is None else {**facts, "privacy": _privacy(recipe.privacy)}
+    if recipe.codec.chains:
+        facts["codec"] = _codecs(prepared)
+    if recipe.privacy is not None:
+        facts["privacy"] = _privacy(recipe.privacy)
+    return facts
+
+
+def _codecs(prepared: Prepared) -> str:
+    """The chains as the recipe has them; and what is known to spoil weights, which nothing forbids."""
+    written, warnings = prepared.recipe.codec.chains, list[str]()
+    for direction, wire in prepared.setting.wires.items():
+        for kind, chain in wire.chains.items():
+            # What a method sends up alone may be a change already; what it also sends down is none.
+            both = set(prepared.setting.method.up) & set(prepared.setting.method.down)
+            whole = any(wire.declared[part] == kind for part in both)
+            if kind in VECTORS and whole and (name := chain.meant_for_changes):
+                warnings.append(
+                    f"warning: {name} gets the {kind} themselves here, not what a client changed, and spoils "
+                    f"them; `{direction}: {{{kind}: [difference, {name}]}}` sends changes"
+                    if direction == "up"
+                    else f"warning: {name} gets the {kind} themselves here, and spoils them; there is no "
+                    "difference downwards"
+                )
+    chains = (
+        f"{path.removeprefix('codec.').replace('.', ' ')}: {', '.join(map(_stage, stages))}"
+        for path, stages in written.items()
+    )
+    return "; ".join([*chains, *warnings])
+
+
+def _stage(stage: StageRecipe) -> str:
+    texts = [f"{name} {value}" for name, value in stage.options.items()] + ["feedback"] * stage.feedback
+    return " ".join(filter(None, (stage.name, _in_brackets(" ".join(texts)))))
 
 
 def _privacy(privacy: PrivacyRecipe) -> str:

@@ -51,9 +51,9 @@ from rayfed_kd.protocol.schedule import Progress, Schedule, ScheduleFacts, Sched
 from rayfed_kd.protocol.shown import ClassValues, Distribution, Samples, Shown
 from rayfed_kd.protocol.staleness import Lateness, Normalisation, UpdateRule
 from rayfed_kd.protocol.wrapping import InnerMethod, Wrapping, WrappingOptions, WrappingState
-from rayfed_kd.recipe.local_training import LocalRecipe, OptimizerRecipe
+from rayfed_kd.recipe.sections.local_training import LocalRecipe, OptimizerRecipe
+from rayfed_kd.recipe.sections.torch_optimizers import OptimizerName
 from rayfed_kd.recipe.staleness import Staleness, StalenessRule
-from rayfed_kd.recipe.torch_optimizers import OptimizerName
 
 __all__ = [
     "KINDS",

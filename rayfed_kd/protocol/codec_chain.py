@@ -58,6 +58,16 @@ class Chain:
         """Whether it needs the part that was received."""
         return any(stage.codec.differs for stage in self.stages)
 
+    @property
+    def meant_for_changes(self) -> str | None:
+        """The name of the first codec that is for changes and gets none; None if there is no such."""
+        for stage in self.stages:
+            if stage.codec.differs:
+                return None
+            if stage.codec.for_changes:
+                return stage.name
+        return None
+
     def encode(self, array: Array, part: TravellingPart) -> EncodedArray:
         """The array's wire form.
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_kd.recipe.local_training import LocalRecipe
+from rayfed_kd.recipe.sections.local_training import LocalRecipe
 
 
 @dataclass

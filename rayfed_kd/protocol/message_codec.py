@@ -104,12 +104,15 @@ class Codec:
         unbiased: `decode` gives on average what `encode` got, so error feedback has nothing to make up for.
         remembers: `encode` reads and gives memory, which only a client has, so it goes up alone.
         differs: it needs `part.received`, so it goes up alone.
+        for_changes: of whole weights it leaves little, so a run's header warns where no difference stands
+            before it.
     """
 
     lossless: ClassVar[bool] = False
     unbiased: bool = False
     remembers: ClassVar[bool] = False
     differs: ClassVar[bool] = False
+    for_changes: ClassVar[bool] = False
 
     def encode(self, array: Array, part: TravellingPart) -> Coded:
         """What is sent for an array.

@@ -41,7 +41,7 @@ from rayfed_kd.protocol.shown import Shown
 if TYPE_CHECKING:
     from rayfed_kd.models.flat_module import FlatModule
     from rayfed_kd.protocol.contexts import ClientContext, ServerContext
-    from rayfed_kd.recipe.local_training import LocalRecipe
+    from rayfed_kd.recipe.sections.local_training import LocalRecipe
 
 
 ServerState = TypeVar("ServerState")

@@ -15,8 +15,8 @@ from rayfed_kd.protocol.evaluated import Evaluated
 from rayfed_kd.protocol.messages import Declaration
 from rayfed_kd.protocol.method import Architecture, Cohort, Method, MethodOptions
 from rayfed_kd.protocol.shown import Shown
-from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import load_class, locate
+from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.recipe.validation import validate
 
 # What a class says of itself, which depends here on the method inside.

@@ -1,10 +1,25 @@
-"""Bases of what is read from files: every key is known, and nothing changes afterwards."""
+"""Bases of what is read from files, where every key is known and nothing changes afterwards; its limits."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from rayfed_kd.files import path_fault
+
+# More than any data set, machine or person has: beyond them a number is a slip, and would take all memory.
+MOST = 1_000_000_000
+MOST_CLIENTS = MOST_ROUNDS = 10_000_000
+
+
+def _possible_path(text: str) -> str:
+    if fault := path_fault(text):
+        raise ValueError(fault)
+    return text
+
+
+PathText = Annotated[str, AfterValidator(_possible_path)]
 
 
 class Strict(BaseModel):

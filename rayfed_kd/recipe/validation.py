@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from rayfed_kd.errors import RecipeError, nearest, shortened, shown
-from rayfed_kd.recipe.torch_optimizers import OptionError
+from rayfed_kd.recipe.sections.torch_optimizers import OptionError
 
 # Keys that others have, or that stand elsewhere in a recipe, and what to write here:
 ELSEWHERE = {

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from rayfed_kd.errors import RecipeError, RunError, nearest
 from rayfed_kd.protocol import Declaration, Method
-from rayfed_kd.recipe.schema import AttackRecipe, Recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.attack import AttackRecipe
 from rayfed_kd.seeds import numpy_stream
 
 ATTACKED = ("weights", "logits")

@@ -11,7 +11,8 @@ from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.loading import find_source, load_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make_partition
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.recipe.schema import PartitionRecipe, PublicRecipe, Recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.data import PartitionRecipe, PublicRecipe
 from rayfed_kd.seeds import numpy_stream
 
 DIVIDED = "from_source"  # the partition of data that come divided

@@ -15,7 +15,8 @@ from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
 from rayfed_kd.protocol.wire import Chains, Sending, Wire
 from rayfed_kd.recipe.registry import blaming, load_class, locate, options_model
-from rayfed_kd.recipe.schema import Recipe, StageRecipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.codec import StageRecipe
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.vector_layouts import vector_layouts
 
@@ -56,9 +57,14 @@ def _make_chain(stages: Iterable[StageRecipe], direction: Direction, kind: str, 
             f"{path}: {shown(kind)} is no kind of part; there are {', '.join(KINDS)}.",
             hint=nearest(kind, KINDS),
         )
-    return Chain(
-        tuple(_make_stage(stage, direction, kind, f"{path}.{place}") for place, stage in enumerate(stages))
-    )
+    made = tuple(_make_stage(stage, direction, kind, f"{path}.{place}") for place, stage in enumerate(stages))
+    for place, stage in enumerate(made):
+        if place and stage.codec.differs:
+            raise RecipeError(
+                f"{path}.{place}: {stage.name} behind {made[place - 1].name}; expected it first, as it holds "
+                "the part against the one that was received, and codecs before it change the part"
+            )
+    return Chain(made)
 
 
 def _make_stage(named: StageRecipe, direction: Direction, kind: Any, path: str) -> Stage:
@@ -71,9 +77,12 @@ def _make_stage(named: StageRecipe, direction: Direction, kind: Any, path: str) 
     if why is None and named.feedback:
         why = _feedback_fault(codec, kind)
     if why is None and direction == "down" and (codec.remembers or codec.differs or named.feedback):
-        why = "it goes on from what one client got or sent before; messages are the same for all"
+        why = (
+            "it needs what one client got or sent before, and a message is the same for all clients; "
+            "use it under codec.up"
+        )
     if why is not None:
-        raise RecipeError(f"{path}: {named.name} cannot be here: {why}")
+        raise RecipeError(f"{path}: {named.name} does not fit here: {why}")
     return Stage(named.name, codec, named.feedback)
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from rayfed_kd.errors import RayfedError, RecipeError, RunError, shown
 from rayfed_kd.recipe.registry import blame, load_function, options_model
 from rayfed_kd.recipe.roles import METRIC, Better, better_of
-from rayfed_kd.recipe.schema import MetricRecipe, Recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.evaluation import MetricRecipe
 from rayfed_kd.recipe.validation import validate
 
 METRICS: Mapping[str, str] = {

@@ -32,11 +32,11 @@ from rayfed_kd.protocol import (
     ServerContext,
     ServerFacts,
 )
-from rayfed_kd.recipe.local_training import LocalRecipe
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate

@@ -23,7 +23,7 @@ from rayfed_kd.experiment.running import run
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object
-from rayfed_kd.recipe.schema import CheckpointRecipe
+from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.testing.rules import CLIENT_KEEPS, ON_RAY, RULES, ContractError
 from rayfed_kd.testing.runs import (

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context
-from rayfed_kd.recipe.local_training import OptimizerRecipe
+from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
 from rayfed_kd.toolbox.losses import cross_entropy, diversity_loss, target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rayfed_kd.models.base import last_maps
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Architecture, ClientContext, Context, Samples
-from rayfed_kd.recipe.local_training import OptimizerRecipe
+from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.local_training import OwnBatch
 
 SHOWN = 64

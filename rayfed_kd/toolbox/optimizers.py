@@ -17,8 +17,8 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.recipe.local_training import ClipRecipe, LocalOptimizer, OptimizerRecipe
-from rayfed_kd.recipe.torch_optimizers import arguments, torch_class
+from rayfed_kd.recipe.sections.local_training import ClipRecipe, LocalOptimizer, OptimizerRecipe
+from rayfed_kd.recipe.sections.torch_optimizers import arguments, torch_class
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
 Moments = Mapping[str, Tensor]

@@ -299,7 +299,7 @@ def test_released_schedule_trains_the_adversary_in_its_first_rounds_and_epochs()
 
 def test_generators_step_moves_the_generator_alone():
     """The discriminator and the trunk that it looks through get no gradient from the deceit."""
-    from rayfed_kd.recipe.local_training import OptimizerRecipe
+    from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
     from rayfed_kd.toolbox.optimizers import Optimizer
 
     _, ctx, server, replies = trained_cohort()

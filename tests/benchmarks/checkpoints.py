@@ -25,7 +25,7 @@ from cluster.engine.local import LocalEngine
 from cluster.server.checkpoints import Checkpointer
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.recipe.schema import CheckpointRecipe
+from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 
 RECIPE: dict[str, Any] = {
     "model": {"name": "lenet5"},

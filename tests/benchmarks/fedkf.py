@@ -22,7 +22,7 @@ from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.recipe.local_training import OptimizerRecipe
+from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.losses import (
     activation_loss,
     cross_entropy,

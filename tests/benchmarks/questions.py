@@ -36,8 +36,8 @@ from cluster.server.cohort import EngineCohort
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import ClientContext, Message, Method, Reply
-from rayfed_kd.recipe.local_training import OptimizerRecipe
-from rayfed_kd.recipe.schema import ResourceRecipe
+from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
+from rayfed_kd.recipe.sections.placement import ResourceRecipe
 from rayfed_kd.toolbox.local_training import public_logits
 from rayfed_kd.toolbox.losses import distillation
 from rayfed_kd.toolbox.optimizers import Optimizer

@@ -40,7 +40,7 @@ from cluster.ray_backend.placement import Plan
 from cluster.ray_backend.session import RaySession
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.recipe.schema import ResourceRecipe
+from rayfed_kd.recipe.sections.placement import ResourceRecipe
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bare_loop import Bare

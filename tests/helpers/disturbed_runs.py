@@ -17,7 +17,8 @@ from cluster.server.assembly import run_recorded
 from cluster.server.checkpoints import Checkpointer
 from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RunError
-from rayfed_kd.recipe.schema import FaultsRecipe, ResourceRecipe
+from rayfed_kd.recipe.sections.placement import ResourceRecipe
+from rayfed_kd.recipe.sections.safety import FaultsRecipe
 
 STARTS = 8  # from the last of them on nothing goes wrong any more
 SPAN_S = 20.0  # simulated seconds in which faults happen; an undisturbed run takes about as many

@@ -110,6 +110,8 @@ class Sign(Codec):
     The compression of EF-signSGD (Karimireddy et al. 2019). It is biased: use it with `feedback: true`.
     """
 
+    for_changes = True
+
     def __init__(self, *, by: By = "tensor") -> None:
         self.by = by
 

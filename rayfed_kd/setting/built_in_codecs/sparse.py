@@ -12,13 +12,14 @@ from rayfed_kd.protocol.message_codec import VECTORS, floats
 from rayfed_kd.setting.built_in_codecs.bits import pack_bits, unpack_bits
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
-Share = Annotated[float, Field(gt=0, le=1, description="k/n: of the numbers; at least one is sent")]
+Share = Annotated[float, Field(gt=0, le=1, description="share of the numbers that is sent; at least one is")]
 
 
 class _Sparse(Codec):
     """What both have in common: the numbers at some places go on to the next codec."""
 
     share: float
+    for_changes = True
 
     def refuses(self, kind: Kind) -> str | None:
         return None if kind in VECTORS else f"{kind} that are left out would come out as 0"

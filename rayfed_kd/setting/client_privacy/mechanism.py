@@ -16,8 +16,8 @@ from torch import Tensor
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import Array, DispatchFacts, Method, Number, RunError, to_array
 from rayfed_kd.protocol.private_update import BufferPlaces, normal
-from rayfed_kd.recipe.privacy import PrivacyRecipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import sampling_rate
 from rayfed_kd.seeds import torch_stream
 from rayfed_kd.setting.client_privacy.covered_parts import CoveredParts, covered_parts

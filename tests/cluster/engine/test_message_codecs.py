@@ -268,12 +268,13 @@ FAULTS = {
     "up: {weights: {name: powersgd, rank: 0}}": r"codec\.up\.weights\.0\.rank = 0",
     "up: {weights: {name: uniform, bits: 4, feedback: true}}": "makes up for a bias, and it has none",
     "up: {weights: {name: random_k, share: 0.1, feedback: true}}": "makes up for a bias, and it has none",
-    "up: {logits: {name: uniform, bits: 1}}": r"codec\.up\.logits\.0: uniform cannot be here: one bit",
+    "up: {logits: {name: uniform, bits: 1}}": r"codec\.up\.logits\.0: uniform does not fit here: one bit",
     "up: {logits: {name: cast, to: fp16, feedback: true}}": "adds up over rounds, and logits",
     "up: {labels: {name: cast, to: fp16}}": r"codec\.up\.labels\.0: .*labels must arrive as they are",
-    "up: {logits: difference}": r"codec\.up\.logits\.0: difference cannot be here",
-    "down: {weights: difference}": r"codec\.down\.weights\.0: difference cannot be here: .*one client",
-    "down: {weights: {name: powersgd, rank: 1}}": r"codec\.down\.weights\.0: powersgd cannot be here",
+    "up: {weights: [{name: cast, to: fp16}, difference]}": r"weights\.1: difference behind cast; expected it first",
+    "up: {logits: difference}": r"codec\.up\.logits\.0: difference does not fit here",
+    "down: {weights: difference}": r"codec\.down\.weights\.0: difference does not fit here: .*one client",
+    "down: {weights: {name: powersgd, rank: 1}}": r"codec\.down\.weights\.0: powersgd does not fit here",
     "down: {weights: {name: top_k, share: 0.1, feedback: true}}": r"codec\.down\.weights\.0: top_k",
     "up: {weights: [{name: cast, to: bf16}, {name: sign}]}": (
         r"codec\.up\.weights: .*sign: it takes float32 numbers, got uint16"

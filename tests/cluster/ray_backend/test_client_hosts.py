@@ -9,7 +9,7 @@ from simulated_cluster import SERVER, Ref, SimulatedLoop
 from cluster.ray_backend.client_hosts import ANSWER_S, RESTART_S, SILENCES, ClientHosts
 from cluster.ray_backend.patience import FIRST_S, MULTIPLE
 from cluster.ray_backend.placement import Plan
-from rayfed_kd.recipe.schema import ResourceRecipe
+from rayfed_kd.recipe.sections.placement import ResourceRecipe
 
 
 class Silent:

@@ -24,7 +24,8 @@ from cluster.server.cohort import EngineCohort
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message
-from rayfed_kd.recipe.schema import FaultsRecipe, ResourceRecipe
+from rayfed_kd.recipe.sections.placement import ResourceRecipe
+from rayfed_kd.recipe.sections.safety import FaultsRecipe
 
 CLIENTS = 40
 RECIPE = {

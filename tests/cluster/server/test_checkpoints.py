@@ -33,7 +33,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import PartRef
 from rayfed_kd.protocol.state_packing import pack, unpack
-from rayfed_kd.recipe.schema import CheckpointRecipe
+from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.results.recorder import RunRecorder
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.toolbox.slots import Slots

@@ -19,7 +19,7 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message, Method, Reply
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.recipe.schema import AttackRecipe
+from rayfed_kd.recipe.sections.attack import AttackRecipe
 from rayfed_kd.setting.attacks import attackers
 
 RECIPE = {

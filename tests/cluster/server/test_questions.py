@@ -22,7 +22,7 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import ClockFacts, Message, Method, ScheduleFacts, UpdateRule
 from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.wire import PartSize, Wire
-from rayfed_kd.recipe.schema import FaultsRecipe
+from rayfed_kd.recipe.sections.safety import FaultsRecipe
 from rayfed_kd.setting.built_in_codecs.cast import Cast
 from rayfed_kd.setting.built_in_codecs.quantisers import Uniform
 

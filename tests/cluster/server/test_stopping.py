@@ -9,7 +9,8 @@ from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.recipe.schema import FaultsRecipe, ResourceRecipe
+from rayfed_kd.recipe.sections.placement import ResourceRecipe
+from rayfed_kd.recipe.sections.safety import FaultsRecipe
 
 STEP = StepCall("step", DispatchFacts(0, 1, 1), Held(), {}, None, 0)
 

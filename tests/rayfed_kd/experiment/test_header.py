@@ -71,6 +71,32 @@ def test_header_names_every_architecture_of_the_clients():
     assert facts["model"] == "mlp, 349 parameters; mlp, 211 parameters"
 
 
+TOP = "{name: top_k, share: 0.25, feedback: true}"
+
+
+@pytest.mark.parametrize(
+    ("codec", "line"),
+    [
+        (
+            f"{{up: {{weights: [difference, {TOP}]}}}}",
+            "up weights: difference, top_k (share 0.25 feedback)",
+        ),
+        (
+            f"{{up: {{weights: [{TOP}, zstd]}}}}",
+            "up weights: top_k (share 0.25 feedback), zstd; warning: top_k gets the weights themselves here, "
+            "not what a client changed, and spoils them; `up: {weights: [difference, top_k]}` sends changes",
+        ),
+        (
+            "{down: {weights: sign}, up: {weights: {name: cast, to: fp16}}}",
+            "up weights: cast (to fp16); down weights: sign; warning: sign gets the weights themselves here, "
+            "and spoils them; there is no difference downwards",
+        ),
+    ],
+)
+def test_header_says_how_parts_travel_and_warns_of_spoilt_weights(codec, line):
+    assert describe_run(prepare(RECIPE, [f"codec={codec}"]), "local", 1)["codec"] == line
+
+
 @pytest.mark.parametrize("method", ["fedavg"])
 def test_run_tells_phases_then_what_runs_then_rounds(method, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))  # so that data are decoded

@@ -13,11 +13,11 @@ from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.models.attention import small_vit
 from rayfed_kd.models.cnn2 import cnn2
 from rayfed_kd.models.projected import SteadyBatchNorm2d, projected, short_resnet
-from rayfed_kd.recipe.model_groups import GROUP_FEATURES, GROUPS
 from rayfed_kd.recipe.registry import load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.sample_shapes import TextShape
-from rayfed_kd.recipe.schema import ClientModelsRecipe
+from rayfed_kd.recipe.sections.client_models import ClientModelsRecipe
+from rayfed_kd.recipe.sections.model_groups import GROUP_FEATURES, GROUPS
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.torchvision_import import import_torchvision
 from rayfed_kd.recipe.validation import validate

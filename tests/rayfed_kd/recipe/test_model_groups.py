@@ -6,8 +6,8 @@ import pytest
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.recipe.model_groups import GROUPS
-from rayfed_kd.recipe.schema import ClientModelsRecipe
+from rayfed_kd.recipe.sections.client_models import ClientModelsRecipe
+from rayfed_kd.recipe.sections.model_groups import GROUPS
 
 RECIPE = {"method": {"name": "fedproto"}, "partition": {"clients": 12}, "sampling": {"count": 3}}
 

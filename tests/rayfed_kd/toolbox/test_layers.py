@@ -8,8 +8,8 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.models.base import Classifier
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.recipe.local_training import OptimizerRecipe
 from rayfed_kd.recipe.registry import load_object
+from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.layers import Layers, between, from_, lowest_layer, up_to
 from rayfed_kd.toolbox.optimizers import Optimizer, minimise
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.recipe.learning_rates import RateSchedule
-from rayfed_kd.recipe.local_training import LocalRecipe, OptimizerRecipe
+from rayfed_kd.recipe.sections.learning_rates import RateSchedule
+from rayfed_kd.recipe.sections.local_training import LocalRecipe, OptimizerRecipe
 from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, clipped, faded, minimise
 
 RECIPES = [

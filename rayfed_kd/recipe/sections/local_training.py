@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from rayfed_kd.recipe.learning_rates import MOST, LearningRates, Pace
-from rayfed_kd.recipe.strict import Strict
-from rayfed_kd.recipe.torch_optimizers import OPTIMIZERS, OptimizerName, check_options, defaults
+from rayfed_kd.recipe.sections.learning_rates import LearningRates, Pace
+from rayfed_kd.recipe.sections.torch_optimizers import OPTIMIZERS, OptimizerName, check_options, defaults
+from rayfed_kd.recipe.strict import MOST, Strict
 
 
 class OptimizerRecipe(Strict):

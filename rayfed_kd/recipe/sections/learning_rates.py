@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rayfed_kd.recipe.strict import Strict
+from rayfed_kd.recipe.strict import MOST, Strict
 
-MOST = 1_000_000_000
 # Which schedules have a key.
 OWNERS = {"every": ("step",), "factor": ("step", "exponential"), "least": ("cosine",)}
 

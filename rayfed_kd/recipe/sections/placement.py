@@ -1,0 +1,76 @@
+"""The section `placement`: what Ray reserves, and how clients lie on actors."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rayfed_kd.recipe.strict import MOST, Strict
+
+_LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
+SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
+MOST_THREADS = 4096
+
+
+class ResourceRecipe(Strict):
+    """What Ray reserves for one actor."""
+
+    num_cpus: float = Field(1.0, ge=0, le=MOST, description="CPU cores, also a fraction")
+    num_gpus: float = Field(0.0, ge=0, le=MOST, description="GPUs; a fraction below 1, or a whole number")
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="the cluster's own resources, by name"
+    )
+    label_selector: dict[str, str] = Field(
+        {}, description="labels that its machine must have: value, !value, in(a, b) or !in(a, b)"
+    )
+
+    @model_validator(mode="after")
+    def _selectors_are_sayable(self) -> ResourceRecipe:
+        for label, wanted in self.label_selector.items():
+            if not SELECTOR.fullmatch(wanted):
+                raise ValueError(
+                    f"label_selector.{label} = {wanted!r}: expected a value, !value, in(a, b) or !in(a, b)"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> ResourceRecipe:
+        if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
+            raise ValueError("num_gpus above 1 must be a whole number: Ray does not split across GPUs")
+        return self
+
+
+class ClientResourceRecipe(ResourceRecipe):
+    """What Ray reserves for an actor that runs these clients."""
+
+    clients: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, description="their ids")
+
+
+class PlacementRecipe(Strict):
+    """How clients lie on actors."""
+
+    clients_per_actor: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST)] = Field(
+        "auto", description="1: each client is an actor; n: n share one; auto: as many actors as fit"
+    )
+    client: ResourceRecipe = ResourceRecipe()
+    server: ResourceRecipe = ResourceRecipe()
+    overrides: list[ClientResourceRecipe] = Field([], description="more, or less, for some clients' actors")
+    strategy: Literal["pack", "spread"] = Field(
+        "pack", description="actors on as few machines as possible, or over as many"
+    )
+    max_inflight: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="calls at a time that client actors have; null: two each while more wait",
+    )
+    data: Literal["auto", "shared", "ship"] = Field(
+        "auto",
+        description="how machines get the decoded data: from the path where it was decoded (shared), through "
+        "Ray's object store into their own caches (ship), or that where some do not see the path (auto)",
+    )
+    threads: int = Field(
+        1, ge=1, le=MOST_THREADS, description="torch threads per actor; part of what makes bits equal"
+    )
