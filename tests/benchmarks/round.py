@@ -125,7 +125,7 @@ def report(work: Workload, idle: bool) -> Iterator[str]:
     spread = f"{min(pairs):.3f} to {max(pairs):.3f}"
     yield f"ratio {statistics.median(pairs):8.3f}   (median of pairs; {spread})"
     yield f"first {times['ray'][0]:8.4f} s on ray, {times['bare'][0]:.4f} s bare"
-    yield f"memory {held:7.0f} MB at the end in all processes of both sides together (shared pages counted in each)"
+    yield f"memory {held:7.0f} MB in the end in all processes of both sides (shared pages counted in each)"
     if not idle:
         yield f"both sides end at the same model: largest difference {distance:.1e}"
     bare.close()
