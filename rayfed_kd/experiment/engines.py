@@ -125,22 +125,24 @@ class InProcess(Launcher):
     def hosts(self, prepared: Prepared) -> int:
         """One.
 
-        Raises: RecipeError if the recipe's placement asks for a GPU and torch sees none.
+        Raises: RecipeError if the recipe's placement asks for a GPU and torch sees none, or if the device
+            cannot compute in `local.precision`.
         """
         import torch
 
-        from cluster.engine.device import LOGICAL_GPUS, is_logical
+        from cluster.engine.device import LOGICAL_GPUS, check_precision, is_logical
 
-        if torch.cuda.is_available() or is_logical():
-            return 1
+        recipe, counted = prepared.recipe, is_logical()
         for whose in ("client", "server"):
-            share = getattr(prepared.recipe.placement, whose).num_gpus
-            if share > 0:
+            share = getattr(recipe.placement, whose).num_gpus
+            if share > 0 and not counted and not torch.cuda.is_available():
                 raise RecipeError(
                     f"placement.{whose}.num_gpus = {share:g}: torch sees no GPU on this machine, which "
                     "`rayfed-kd doctor` explains; expected 0, by which it computes on the CPU "
                     f"({LOGICAL_GPUS}=1 in the environment does so, too)"
                 )
+        on_cpu = recipe.placement.client.num_gpus == 0 or counted
+        check_precision(recipe.local.precision, torch.device("cpu" if on_cpu else "cuda"))
         return 1
 
     def launch(
