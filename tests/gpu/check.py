@@ -74,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if lacking := missing_packages():
         return refuse(
             f"missing packages: {', '.join(lacking)}. On a machine with network: "
-            f"`tests/gpu/fetch_wheels.sh {' '.join(lacking)}`, and carry tests/gpu/wheels here"
+            f"`tests/gpu/fetch_wheels.sh {' '.join(lacking)}`, and carry wheels here"
         )
     options = Options("cpu" if given.cpu else "cuda", given.cpu, given.out)
     options.out.mkdir(parents=True, exist_ok=True)

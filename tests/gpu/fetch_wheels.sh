@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches wheels into tests/gpu/wheels, for a machine with torch and without network; git ignores them.
+# Fetches wheels into the folder wheels, for a machine with torch and without network; git ignores them.
 #
 #   tests/gpu/fetch_wheels.sh                       # wheels/package: what a machine with torch usually lacks
 #   tests/gpu/fetch_wheels.sh --ray                 # also Ray: wheels/ray, wheels/ray-part-0, wheels/ray-part-1
@@ -10,6 +10,7 @@
 # other machine one beside the other when check.sh joins them.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+wheels="$(cd "$here/../.." && pwd)/wheels"
 python="${PYTHON:-python3}"
 names=(annotated-types greenlet pydantic pydantic-core typing-inspection)
 ray_needs=(jsonschema jsonschema-specifications referencing rpds-py)
@@ -30,18 +31,18 @@ with_ray=
 for word in "$@"; do
     if [ "$word" = --ray ]; then with_ray=1; else names+=("$word"); fi
 done
-rm -rf "$here/wheels/site"
-fetch "$here/wheels/package" "${names[@]}"
+rm -rf "$wheels/site" "$wheels/joined"
+fetch "$wheels/package" "${names[@]}"
 if [ -n "$with_ray" ]; then
-    fetch "$here/wheels/ray" "${ray_needs[@]}"
-    fetch "$here/wheels/whole" ray
-    wheel="$(basename "$here"/wheels/whole/ray-*.whl)"
-    (cd "$here/wheels/whole" && sha256sum "$wheel" >"$here/wheels/ray/parts.sha256")
-    split --number=2 --numeric-suffixes --suffix-length=1 "$here/wheels/whole/$wheel" "$here/wheels/whole/part-"
+    fetch "$wheels/ray" "${ray_needs[@]}"
+    fetch "$wheels/whole" ray
+    wheel="$(basename "$wheels"/whole/ray-*.whl)"
+    (cd "$wheels/whole" && sha256sum "$wheel" >"$wheels/ray/parts.sha256")
+    split --number=2 --numeric-suffixes --suffix-length=1 "$wheels/whole/$wheel" "$wheels/whole/part-"
     for part in 0 1; do
-        mkdir -p "$here/wheels/ray-part-$part"
-        mv "$here/wheels/whole/part-$part" "$here/wheels/ray-part-$part/$wheel.$part"
+        mkdir -p "$wheels/ray-part-$part"
+        mv "$wheels/whole/part-$part" "$wheels/ray-part-$part/$wheel.$part"
     done
-    rm -r "$here/wheels/whole"
+    rm -r "$wheels/whole"
 fi
-du -sh "$here"/wheels/*
+du -sh "$wheels"/*

@@ -60,7 +60,12 @@ def main(wheels: Path, site: Path) -> None:
     if not paths or (done.exists() and done.read_text(encoding="utf8") == names):
         return
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
-    subprocess.run([*pip, "--upgrade", "--target", str(site), *map(str, paths)], check=True)
+    command = [*pip, "--upgrade", "--target", str(site), *map(str, paths)]
+    if subprocess.run(command, check=False).returncode:
+        raise SystemExit(
+            f"the wheels in {wheels} do not suit {sys.executable}; fetch_wheels.sh says for which Python it "
+            "fetches, and PYTHON names another one"
+        )
     done.write_text(names, encoding="utf8")
 
 
