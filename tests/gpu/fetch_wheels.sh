@@ -13,7 +13,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 wheels="$(cd "$here/../.." && pwd)/wheels"
 python="${PYTHON:-python3}"
 names=(annotated-types greenlet pydantic pydantic-core typing-inspection)
-ray_needs=(jsonschema jsonschema-specifications referencing rpds-py)
+ray_needs=(attrs jsonschema jsonschema-specifications referencing rpds-py)
 platforms=()
 for platform in ${PLATFORMS:-manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_24_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64}; do
     platforms+=(--platform "$platform")
