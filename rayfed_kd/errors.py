@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,29 @@ class DataError(RayfedError):
 
 class RunError(RayfedError):
     """A run that started and could not go on."""
+
+
+class ServerError(RunError):
+    """A method's part at the server raised an error, shown with its own traceback."""
+
+
+class FrozenError(AttributeError):
+    """A method was changed after it was made."""
+
+
+@contextmanager
+def blaming_method(where: str) -> Iterator[None]:
+    """Let what a method's part at the server raises become one message; ours are messages already.
+
+    Args:
+        where: the round and the method, as `round 3, server of fedavg`.
+    """
+    try:
+        yield
+    except (RayfedError, AssertionError):  # an assertion is how a check of a method ends its run
+        raise
+    except Exception as error:
+        raise ServerError(f"{where} failed:\n{traceback.format_exc()}") from error
 
 
 def shortened(text: str, most: int = 60) -> str:

@@ -101,6 +101,11 @@ class InProcess(Launcher):
 
     name = "local"
 
+    @property
+    def resume_options(self) -> tuple[str, ...]:
+        """This engine's own."""
+        return ("--local",)
+
     def engine(self, setting: Setting) -> Engine:
         """The engine that runs the steps; it keeps the states of all clients in memory."""
         from cluster.engine.host import Host
