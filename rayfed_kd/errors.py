@@ -101,8 +101,9 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate most like `name`, or None if none is close."""
+    """The candidate most like `name`, whatever the case, or None if none is close."""
     import difflib
 
-    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.65)
-    return matches[0] if matches else None
+    by_folded = {candidate.casefold(): candidate for candidate in candidates}
+    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.65)
+    return by_folded[matches[0]] if matches else None
