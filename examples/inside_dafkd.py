@@ -16,7 +16,6 @@ from rayfed_kd.toolbox.mixtures import samples_seed
 
 
 def right(logits, labels):
-    """The share of rows whose largest value is at the label."""
     return (logits.argmax(-1) == labels).float().mean()
 
 
