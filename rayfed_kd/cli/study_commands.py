@@ -39,6 +39,13 @@ MOST_SEEDS = 10_000  # each is a run of every row
 )
 @click.option("--only", multiple=True, metavar="LABEL", help="Run this row and no other; repeatable.")
 @click.option("--without", multiple=True, metavar="LABEL", help="Leave this row out; repeatable.")
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="AXIS",
+    help="Draw the headline over bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s or wall_s; "
+    "repeatable.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray. Default: as many as have room.")
 @click.option("--folder", type=UserPath(), help="Where runs and tables go. Default: the study's folder.")
 @click.option("--local", is_flag=True, help="Run in this process, one run after another, without Ray.")
