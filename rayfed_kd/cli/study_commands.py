@@ -217,17 +217,25 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
 @click.option(
     "--to",
     type=UserPath(path_type=Path),
-    default="report.html",
-    help="File name of the page. Default: report.html.",
+    help="File name of the page. Default: report.html, inside the FOLDER; of several in the current one.",
 )
-def report(folders: tuple[Path, ...], to: Path) -> None:
-    """Write one HTML page about the runs, comparisons and searches in FOLDERs.
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="AXIS",
+    help="Draw the headline over bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s or wall_s; "
+    "repeatable. Default: bytes of several rows, and epsilon of runs with privacy.",
+)
+@click.option("--force", is_flag=True, help="Replace a file that is no report about the same FOLDERs.")
+def report(folders: tuple[Path, ...], to: Path | None, against: tuple[str, ...], *, force: bool) -> None:
+    """Write one HTML page about the runs, comparisons and searches in FOLDERs, and say where it lies.
 
     The page works offline. Its tables lie beside it as Markdown, under the same name with the suffix .md.
+    A comparison's tables are those that `compare` wrote; the same compare command writes them anew.
     """
     from rayfed_kd.reporting.page import write_report
 
-    for path in write_report(folders, to):
+    for path in write_report(folders, to, against=against, force=force):
         click.echo(path)
 
 

@@ -10,9 +10,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rayfed_kd.comparison.comparison import STATISTICS, Comparison, Row
+from rayfed_kd.comparison.comparison import STATISTICS, Comparison
 from rayfed_kd.comparison.costs import AXES
-from rayfed_kd.comparison.differences import FEWEST_SEEDS_FOR_ADVICE, MOST_SEEDS, Difference
+from rayfed_kd.comparison.differences import FEWEST_SEEDS_FOR_ADVICE, MOST_SEEDS, Difference, Row
 from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
 from rayfed_kd.comparison.studies import in_words
 from rayfed_kd.results.model_names import model_notes
@@ -112,9 +112,9 @@ def _privacy_text(values: Sequence[float | None]) -> str:
         return "no bound"
     if math.inf in known:
         return "inf"
-    if len(set(known)) == 1:
-        return f"{known[0]:.4g}"
-    return f"{statistics.fmean(known):.4g} ± {statistics.stdev(known):.2g}"
+    mean = statistics.fmean(known)
+    text = f"{mean:,.0f}" if mean >= 1e4 else f"{mean:.4g}"  # not 1.92e+04
+    return text if len(set(known)) == 1 else f"{text} ± {statistics.stdev(known):.2g}"
 
 
 def caption(comparison: Comparison) -> str:

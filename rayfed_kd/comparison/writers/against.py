@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.costs import AXES, AxisName
@@ -19,6 +20,7 @@ from rayfed_kd.results.shown_figure import ShownFigure
 
 # With the colours 28 looks: more rows than these cannot be told apart anyway.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (6, 2, 1.5, 2)), (0, (3, 1)))
+FEW_DECADES = 200.0  # the largest over the least cost, below which ticks stand at 1, 2 and 5
 FEW = 30  # points; a curve of fewer has a dot at each
 
 
@@ -30,6 +32,22 @@ def spans_a_decade(costs: Iterable[float]) -> bool:
     """
     positive = [cost for cost in costs if np.isfinite(cost) and cost > 0]
     return bool(positive) and max(positive) > 10 * min(positive)
+
+
+def make_logarithmic(axes: Axes, costs: Iterable[float]) -> None:
+    """Make a picture's x axis logarithmic, with plain numbers at its ticks.
+
+    Args:
+        axes: whose.
+        costs: what is drawn over; what is not above 0 does not count.
+    """
+    positive = [cost for cost in costs if np.isfinite(cost) and cost > 0]
+    axes.set_xscale("log")
+    # Powers of ten alone would leave one or two ticks on two decades.
+    steps = (1.0, 2.0, 5.0) if max(positive) < FEW_DECADES * min(positive) else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def against_picture(comparison: Comparison, metric: str, axis: AxisName) -> ShownFigure:
@@ -53,8 +71,9 @@ def against_picture(comparison: Comparison, metric: str, axis: AxisName) -> Show
     bands = cost_bands_by_name(comparison, metric, axis)
     figure = ShownFigure(figsize=(8.0, 4.4), layout="constrained")
     axes = figure.add_subplot()
-    if spans_a_decade(cost for band in bands.values() for cost in band.costs):
-        axes.set_xscale("log")
+    costs = [cost for band in bands.values() for cost in band.costs]
+    if spans_a_decade(costs):
+        make_logarithmic(axes, costs)
     for look, (name, band) in enumerate(bands.items()):
         _draw(axes, look, name, band, metric_scale(metric), AXES[axis].none)
     seeds = len(comparison.study.seeds)

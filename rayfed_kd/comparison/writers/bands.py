@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rayfed_kd.comparison.comparison import Comparison, Row
+from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.costs import AxisName
+from rayfed_kd.comparison.differences import Row
 from rayfed_kd.comparison.table_text import row_name
 
 Array = np.ndarray[Any, Any]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from rayfed_kd.comparison.comparison import Comparison, Row
+from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.costs import MIB, RunTotals
+from rayfed_kd.comparison.differences import Row
 from rayfed_kd.comparison.table_text import row_name
 
 Total = Callable[[RunTotals], float]
@@ -35,7 +36,7 @@ def cost_title(comparison: Comparison) -> str:
     title = "Costs of a whole run, mean over seeds" if seeds > 1 else "Costs of a whole run"
     if not _has_codec(comparison):
         return title
-    return f"{title}; without codec: what the same parts would have taken, and how many times as much that is"
+    return f"{title}; without codec: the same parts as they are, and how many times as much that is"
 
 
 def cost_header(comparison: Comparison) -> list[str]:
@@ -93,8 +94,8 @@ def _has_codec(comparison: Comparison) -> bool:
 
 
 def _with_factor(raw: Sequence[float], sent: Sequence[float]) -> str:
-    """Bytes without a codec, and in brackets how many times as much as what was sent."""
-    if not sum(sent):
+    """Bytes without a codec, and in brackets how many times as much as what was sent, where they differ."""
+    if not sum(sent) or sum(raw) == sum(sent):
         return _mean_text(raw)
     return f"{_mean_text(raw)} (x {sum(raw) / sum(sent):.3g})"
 

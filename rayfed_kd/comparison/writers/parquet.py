@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_kd.comparison.comparison import STATISTICS, Comparison, Row
+from rayfed_kd.comparison.comparison import STATISTICS, Comparison
+from rayfed_kd.comparison.differences import Row
 from rayfed_kd.results.schemas import EPSILONS
 
 

@@ -28,6 +28,20 @@ def test_best_of_any_metric_is_of_the_round_that_is_best_by_the_headline():
     assert comparison.values(("A", "aca"), "ua", "best") == [0.2, 0.3]
 
 
+def test_first_model_of_a_row_is_the_one_that_its_method_names_first():
+    """A's method names its server before its clients; B's has one model."""
+    claim = {"says": "A above B", "higher": "A", "lower": "B"}
+    known = compared(baseline="A", claims=[claim])
+    curves = {}
+    for model in ("server", "personal"):
+        for key, curve in known.curves.items():
+            curves[(key[0], model if key[0] == "A" else "aca", *key[2:])] = curve
+    comparison = Comparison(known.study, curves, known.totals)
+    assert comparison.rows() == [("A", "server"), ("A", "personal"), ("B", "aca")]
+    assert comparison.baseline(("B", "aca")) == ("A", "server")
+    assert comparison.judged_claims()[0].higher == ("A", "server")
+
+
 def test_headline_is_the_metric_that_the_study_names():
     """UA beside an official test: A's last two .3, .5 and .2, .2 make 40 and 20: 30 and 14.14."""
     comparison = compared(headline="ua")
