@@ -63,7 +63,7 @@ def test_what_the_command_line_changes_is_told_on_the_screen_in_the_files_and_on
         assert differs in text
     section = comparison_section("x", (folder / "comparison.md").read_text())
     assert title in section.tables[0].title
-    assert differs in section.tables[1].title
+    assert differs in section.tables[2].title
 
 
 def test_seeds_are_named_one_by_one_or_counted(tables):
@@ -264,13 +264,15 @@ def test_rows_that_differ_are_named_beneath_the_table_with_what_they_differ_in(s
         "Rows differ in rounds: 2 in A; 1 in the others.",
     ]
     assert caption(found) == "Comparison; last round, one seed."
-    table, *beneath = render_markdown(found).split("\n\n")[1:]
+    table, *beneath, costs_title, costs = render_markdown(found).split("\n\n")[1:]
     assert table.startswith("| run |")
     assert beneath == remarks(found)
     assert all(f"% {remark}" in render_latex(found) for remark in remarks(found))
     section = comparison_section("x", render_markdown(found))
     assert section.notes == remarks(found)
-    assert [table.title for table in section.tables] == [caption(found)]
+    assert [table.title for table in section.tables] == [caption(found), "Costs of a whole run"]
+    assert costs_title == "Costs of a whole run:"
+    assert costs.startswith("| run | MiB up | MiB down | MiB |")
 
 
 def test_two_rows_that_differ_are_both_named(study):
