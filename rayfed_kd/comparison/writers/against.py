@@ -69,7 +69,8 @@ def against_picture(comparison: Comparison, metric: str, axis: AxisName) -> Show
     if metric not in comparison.metrics():
         raise RecipeError(f"no row has {metric}; there are {', '.join(comparison.metrics())}")
     bands = cost_bands_by_name(comparison, metric, axis)
-    figure = ShownFigure(figsize=(8.0, 4.4), layout="constrained")
+    # As tall as the names need, or the last ones would be cut.
+    figure = ShownFigure(figsize=(8.0, max(4.4, 0.3 + 0.175 * len(bands))), layout="constrained")
     axes = figure.add_subplot()
     costs = [cost for band in bands.values() for cost in band.costs]
     if spans_a_decade(costs):

@@ -81,7 +81,7 @@ def test_seeds_are_named_one_by_one_or_counted(tables):
     ("override", "message"),
     [
         ("roundz=1", "roundz is no key of a recipe. Did you mean rounds?"),
-        ("method.moo=1", "method.moo is no option of fedprox. There are: "),
+        ("method.moo=1", "method.moo is no option of fedprox. 'method={name: fedprox}' replaces name and "),
         ("rounds", "override 'rounds': expected key.path=value"),
     ],
 )
