@@ -7,8 +7,8 @@ RUNS is the folder with the studies' folders, as `runs`. Each block of a page be
 RUNS/STUDY/TABLE/comparison.md; a block whose study is not there stays as it is. Sentences between the blocks
 are written by hand.
 
-Pictures of `PICTURES` are copied. If the leaderboard's study is there, each method's rows are drawn beside its baseline's, as
-docs/images/methods/METHOD.png for the method's page.
+Pictures of `PICTURES` are copied. If the leaderboard's study is there, each method's rows are drawn beside
+its baseline's, as docs/images/methods/METHOD.png for the method's page.
 """
 
 from __future__ import annotations
