@@ -10,8 +10,8 @@ import platform
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from cluster.engine.calls import (
     StepError,
     StepFacts,
 )
+from cluster.engine.device import check_precision, tf32_products
 from cluster.engine.outcomes import checked_outcome, non_finite_parts
 from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.models.flat_module import FlatModule
@@ -68,6 +69,7 @@ class Host:
         device: where it computes.
         keep_states: number of clients whose latest states it keeps, so that these need not travel.
         node: the machine's name for the tables; None: as the machine calls itself.
+    Raises: RecipeError if the device cannot compute in the recipe's `local.precision`.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class Host:
         node: str | None = None,
     ) -> None:
         self._setting, self._host, self._device = setting, host, torch.device(device)
+        self._precision = setting.recipe.local.precision
+        check_precision(self._precision, self._device)
         self._module_pool = setting.module_pool(device)
         self._data = setting.device_data(device)
         self._down, self._up = setting.wires["down"], setting.wires["up"]
@@ -113,7 +117,7 @@ class Host:
                 self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
             message = Message.of(self._message[1], call.metadata)
             state, memory = self._kept_state(call.state, call.state_version, ctx)
-            with nullcontext() if in_group else self._own_draws(call):
+            with nullcontext() if in_group else self._surroundings(call):
                 outcome = getattr(self._setting.method, call.step)(state, message, ctx)
             state, reply = checked_outcome(call, outcome)
             given = Protected({name: to_array(part) for name, part in reply.parts.items()}, reply.metadata)
@@ -163,7 +167,7 @@ class Host:
         contexts = [self._context(call.facts) for call in calls]
         steps = [(ctx, partial(self.step, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
         try:
-            with self._own_draws(calls[0]):
+            with self._surroundings(calls[0]):
                 outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
         finally:
             self._module_pool.take_back()
@@ -179,10 +183,16 @@ class Host:
         """A part of the message as codecs see it: on the CPU, as the server decodes it."""
         return to_array(message.parts[name]) if name in message.parts else None
 
-    def _own_draws(self, call: StepCall) -> AbstractContextManager[None]:
-        """What a step's modules draw from torch's global generators, as dropout does, is the client's own."""
+    @contextmanager
+    def _surroundings(self, call: StepCall) -> Iterator[None]:
+        """What is global in torch, as a client's step needs it.
+
+        What its modules draw from the global generators, as dropout does, is the client's own.
+        """
         seed, scope = self._setting.recipe.seed, call.facts.scope
-        return global_stream(seed, "step", call.step, *scope, device=self._device)
+        draws = global_stream(seed, "step", call.step, *scope, device=self._device)
+        with draws, tf32_products() if self._precision == "tf32" else nullcontext():
+            yield
 
     def _packed(self, call: StepCall, state: Any) -> Mapping[str, Any]:
         """A client's new state as it travels; this host keeps it, too, unless the step was an observation."""
@@ -247,6 +257,7 @@ class Host:
         # Participations count from 1, so participation 0 shares no random stream with a client's steps. A
         # client without a state gets the one that its first step, of participation 1, will start from.
         ctx, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
+        ctx.compute_exactly()  # an evaluation does so, whatever local training does
         return self._kept_state(call.state, call.state_version, first).state, ctx
 
     def _completed(self, call: PersonalCall, part: SharedPart) -> Callable[[Tensor], Tensor]:

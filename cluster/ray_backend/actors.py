@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from cluster.engine.calls import (
     StepCall,
     StepError,
 )
+from cluster.engine.device import LOGICAL_GPUS, gpu, is_logical
 from cluster.engine.host import Host, HostResult
 from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.metrics import Meters
@@ -35,8 +35,6 @@ from cluster.server.assembly import AssembledRun, assemble
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array
 from rayfed_kd.setting.blueprint import Blueprint
-
-LOGICAL_GPUS = "RAYFED_KD_LOGICAL_GPUS"
 
 
 def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch.device:
@@ -52,7 +50,7 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     # Ray sets it from num_cpus. The recipe decides instead, so that all hosts give the same bits.
     torch.set_num_threads(threads)
     assigned = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-    if not assigned or num_gpus == 0 or os.environ.get(LOGICAL_GPUS) == "1":
+    if not assigned or num_gpus == 0 or is_logical():
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise RunError(
@@ -62,12 +60,7 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     if num_gpus < 1:
         # Ray only counts fractions of a GPU and limits nothing. This limits torch's own allocations.
         torch.cuda.set_per_process_memory_fraction(num_gpus, 0)
-    if deterministic:
-        # cuBLAS is deterministic only with a fixed workspace; torch raises an error without the variable.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.backends.cudnn.benchmark = False
-        torch.use_deterministic_algorithms(True)
-    return torch.device("cuda", 0)
+    return gpu(deterministic)
 
 
 def machine_name() -> str:

@@ -196,7 +196,8 @@ def _places(module: nn.Module) -> tuple[list[tuple[nn.Module, str]], list[tuple[
 
 def _normalised(layer: nn.GroupNorm, images: Tensor) -> Tensor:
     """What a GroupNorm layer computes, of plain operations: torch's own fails on channels-last in vmap."""
-    grouped = images.reshape(len(images), layer.num_groups, -1)
+    # In float32, as torch's own is under autocast: a mean of many bfloat16 numbers would lose digits.
+    grouped = images.float().reshape(len(images), layer.num_groups, -1)
     # correction=0: GroupNorm divides by the number of elements, not by one less.
     variance, mean = torch.var_mean(grouped, dim=2, correction=0, keepdim=True)
     scaled = ((grouped - mean) * (variance + layer.eps).rsqrt()).view(images.shape)

@@ -1,4 +1,4 @@
-"""What `rayfed-kd doctor` prints: versions, torch, torchvision, data, and the machines that Ray sees."""
+"""What `rayfed-kd doctor` prints: versions, torch, GPUs, torchvision, data, the machines that Ray sees."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ def report_lines(address: str | None) -> Iterator[str]:
 def _torch_lines() -> Iterator[str]:
     import torch
 
+    from rayfed_kd.cli.gpus import gathered, gpu_lines
     from rayfed_kd.recipe.torchvision_import import torchvision_state
 
+    facts = gathered()  # first: from the next line on this process itself holds memory of each GPU
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     kernels = torch.backends.cpu.get_cpu_capability()
     yield f"torch sees    {os.cpu_count()} cores ({kernels}), GPUs: {', '.join(gpus) or 'none'}"
+    yield from gpu_lines(facts)
     yield f"torchvision   {torchvision_state()}"
 
 

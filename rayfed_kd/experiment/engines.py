@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rayfed_kd.errors import RecipeError, shown
 from rayfed_kd.experiment.preparation import Prepared, find_own_modules
@@ -34,6 +34,8 @@ from rayfed_kd.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import torch
 
     from cluster.engine.interface import Engine
     from cluster.ray_backend.placement import Plan
@@ -97,7 +99,11 @@ class Launcher(ABC):
 
 
 class InProcess(Launcher):
-    """One host in the calling process, without Ray."""
+    """One host in the calling process, without Ray.
+
+    Clients or the server compute on the first GPU that torch sees if the recipe's placement gives them a
+    share of one, however large; the share itself is for Ray.
+    """
 
     name = "local"
 
@@ -111,7 +117,38 @@ class InProcess(Launcher):
         from cluster.engine.host import Host
         from cluster.engine.local import LocalEngine
 
-        return LocalEngine(Host(setting, keep_states=setting.recipe.partition.clients))
+        device = self.device(setting.recipe, "client")
+        return LocalEngine(Host(setting, device=device, keep_states=setting.recipe.partition.clients))
+
+    def device(self, recipe: Recipe, whose: Literal["client", "server"]) -> torch.device | str:
+        """The device of the clients or of the server, set up; `launch` undoes the setting up."""
+        from cluster.engine.device import gpu, is_logical
+
+        share = getattr(recipe.placement, whose).num_gpus
+        return "cpu" if share == 0 or is_logical() else gpu(recipe.deterministic)
+
+    def hosts(self, prepared: Prepared) -> int:
+        """One.
+
+        Raises: RecipeError if the recipe's placement asks for a GPU and torch sees none, or if the device
+            cannot compute in `local.precision`.
+        """
+        import torch
+
+        from cluster.engine.device import LOGICAL_GPUS, check_precision, is_logical
+
+        recipe, counted = prepared.recipe, is_logical()
+        for whose in ("client", "server"):
+            share = getattr(recipe.placement, whose).num_gpus
+            if share > 0 and not counted and not torch.cuda.is_available():
+                raise RecipeError(
+                    f"placement.{whose}.num_gpus = {share:g}: torch sees no GPU on this machine, which "
+                    "`rayfed-kd doctor` explains; expected 0, by which it computes on the CPU "
+                    f"({LOGICAL_GPUS}=1 in the environment does so, too)"
+                )
+        on_cpu = recipe.placement.client.num_gpus == 0 or counted
+        check_precision(recipe.local.precision, torch.device("cpu" if on_cpu else "cuda"))
+        return 1
 
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
@@ -119,18 +156,22 @@ class InProcess(Launcher):
         """Run in this thread, with the recipe's number of torch threads; see `Launcher.launch`."""
         import torch
 
+        from cluster.engine.device import settings_kept
         from cluster.server.assembly import assemble
 
         setting, threads = prepared.setting, torch.get_num_threads()
         # How sums are rounded depends on the number of threads: it is the recipe's, not the machine's.
         torch.set_num_threads(setting.recipe.placement.threads)
         try:
-            engine = self.engine(setting)
-            assembled = assemble(setting, engine, folder, resume=resume, on_event=on_event, tell=tell)
-            summary = assembled.run()
-            if summary["status"] == "interrupted":
-                raise KeyboardInterrupt
-            return summary, assembled.models()
+            with settings_kept():
+                engine, device = self.engine(setting), self.device(setting.recipe, "server")
+                assembled = assemble(
+                    setting, engine, folder, device=device, resume=resume, on_event=on_event, tell=tell
+                )
+                summary = assembled.run()
+                if summary["status"] == "interrupted":
+                    raise KeyboardInterrupt
+                return summary, assembled.models()
         finally:
             torch.set_num_threads(threads)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ class FlatModule:
         integers: the integer buffers.
         leaves: the parameters, in the vector's order.
         submodules: the module and all within it.
+        autocast: what it computes in beside float32, where torch's autocast holds that safe; None: nothing.
+            Inputs that it is given and outputs that it gives are float32 all the same.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -55,6 +58,7 @@ class FlatModule:
         self._requires_grad = True
         self.leaves = parameters
         self.submodules = list(self.module.modules())
+        self.autocast: torch.dtype | None = None
 
     def _adopt_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         start = 0
@@ -82,8 +86,17 @@ class FlatModule:
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The module's output."""
-        output: Tensor = self.module(*inputs)
-        return output
+        return self._computed(self.module, *inputs)
+
+    def _computed(self, function: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        """What a part of the module gives; the only way by which inputs reach it."""
+        if self.autocast is None:
+            return function(*inputs)
+        # No cache: it would hold copies of weights, which an optimiser changes in place.
+        with torch.autocast(self.storage.device.type, dtype=self.autocast, cache_enabled=False):
+            output = function(*inputs)
+        # Losses are computed in float32, and a backward pass begins in it.
+        return output.float()
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The output in eval mode, without gradient; a module in training goes on training after it."""
@@ -96,21 +109,19 @@ class FlatModule:
 
     def features(self, inputs: Tensor) -> Tensor:
         """The classifier's features, [batch, feature_size]: the input of its last layer."""
-        return features_of(self.module, inputs)
+        return self._computed(features_of, self.module, inputs)
 
     def classify(self, features: Tensor) -> Tensor:
         """The classifier's logits, [batch, classes], from features."""
-        return classify(self.module, features)
+        return self._computed(classify, self.module, features)
 
     def up_to(self, stage: int, images: Tensor) -> Tensor:
         """The output of the classifier's first `stage` stages."""
-        hidden: Tensor = self.module.up_to(stage, images)  # type: ignore[operator]
-        return hidden
+        return self._computed(self.module.up_to, stage, images)  # type: ignore[arg-type]
 
     def from_(self, stage: int, hidden: Tensor) -> Tensor:
         """The classifier's logits, [batch, classes], from the output of its first `stage` stages."""
-        logits: Tensor = self.module.from_(stage, hidden)  # type: ignore[operator]
-        return logits
+        return self._computed(self.module.from_, stage, hidden)  # type: ignore[arg-type]
 
     @property
     def latent(self) -> int:

@@ -28,9 +28,13 @@ class ModulePool:
         self._lent: list[tuple[str, FlatModule]] = []
         self._initial: dict[str, Tensor] = {}
 
-    def lend(self, name: str, vector: Tensor) -> FlatModule:
+    def lend(self, name: str, vector: Tensor, autocast: torch.dtype | None = None) -> FlatModule:
         """A module of this architecture that holds `vector`, until `take_back`.
 
+        Args:
+            name: of the architecture.
+            vector: [num_elements] float32.
+            autocast: what it computes in, as `FlatModule.autocast` says.
         Raises: KeyError if no architecture has that name.
         """
         if name not in self._builders:
@@ -39,6 +43,7 @@ class ModulePool:
         # Any of them: `load` replaces its whole content, and a context sets its mode.
         module = idle.pop() if idle else self._build(name)
         module.load(vector)
+        module.autocast = autocast
         self._lent.append((name, module))
         return module
 

@@ -22,6 +22,7 @@ class Context:
     """What server and client contexts share."""
 
     local: LocalRecipe
+    _autocast: torch.dtype | None = None
     group_runner: Callable[[Any], None] | None = None
 
     def __init__(
@@ -62,11 +63,11 @@ class Context:
 
     def model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """A module to train that holds `vector`; a new one at each call, lent for this step."""
-        return self._module_pool.lend(self.architecture(architecture), vector).train()
+        return self._module_pool.lend(self.architecture(architecture), vector, self._autocast).train()
 
     def frozen_model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """The same in eval mode, its parameters without gradient: a teacher."""
-        return self._module_pool.lend(self.architecture(architecture), vector).freeze()
+        return self._module_pool.lend(self.architecture(architecture), vector, self._autocast).freeze()
 
     def initial_vector(self, architecture: str = "model") -> Tensor:
         """The architecture's initial vector: a function of the run's seed alone."""
@@ -129,9 +130,14 @@ class ClientContext(Context):
         super().__init__(module_pool, data, seed, dispatch.scope)
         self.client, self.round, self.participation = dispatch.client, dispatch.round, dispatch.participation
         self.local = client_data.local.of_client(len(client_data.indices))
+        self._autocast = torch.bfloat16 if self.local.precision == "bf16" else None
         self._client_data = client_data
         self.num_samples = len(client_data.indices)
         self.samples_drawn = 0
+
+    def compute_exactly(self) -> None:
+        """From now on models compute in float32, whatever the recipe's `local.precision`: for evaluations."""
+        self._autocast = None
 
     def architecture(self, name: str) -> str:
         """The module pool's name: "model" is the client's own, where the recipe has `client_models`."""

@@ -127,6 +127,19 @@ class Recipe(Strict):
         return self
 
     @model_validator(mode="after")
+    def _tf32_on_gpus(self) -> Recipe:
+        requests = {"placement.client": self.placement.client}
+        for place, override in enumerate(self.placement.overrides):
+            requests[f"placement.overrides.{place}"] = override
+        on_cpu = [name for name, request in requests.items() if request.num_gpus == 0]
+        if self.local.precision == "tf32" and on_cpu:
+            raise ValueError(
+                f"local.precision = tf32: tf32 is arithmetic of NVIDIA GPUs, and {on_cpu[0]}.num_gpus is 0; "
+                "expected a GPU for all clients, or fp32 or bf16"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _lists_fit_the_clients(self) -> Recipe:
         clients = self.partition.clients
         fault = None if self.client_models is None else self.client_models.fault(clients)

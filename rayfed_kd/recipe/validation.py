@@ -23,6 +23,7 @@ ELSEWHERE = {
     **dict.fromkeys(("num_rounds", "communication_rounds", "comm_rounds"), "rounds"),
     **dict.fromkeys(("optimizer", "optim"), "local.optimizer"),
     **dict.fromkeys(("dataset", "data_name"), "data.name"),
+    **dict.fromkeys(("precision", "amp", "mixed_precision", "bf16", "tf32"), "local.precision"),
     "seeds": "--seeds, an option of `rayfed-kd compare`, or seed",
     **dict.fromkeys(
         ("lr_decay", "learning_rate_decay", "lr_scheduler", "learning_rate_schedule"),

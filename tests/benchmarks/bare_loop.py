@@ -1,4 +1,4 @@
-"""What the benchmark measures against: FedAvg in plain PyTorch, two processes, no framework.
+"""What the benchmark measures against: FedAvg in plain PyTorch, no framework.
 
 The same steps on the same batches as the simulator's run: the batch order comes from the same named
 streams, so that the bare loop's model after the last round can be held against the simulator's.
@@ -6,46 +6,64 @@ streams, so that the bare loop's model after the last round can be held against 
 
 from __future__ import annotations
 
+import multiprocessing as mp
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rayfed_kd.models import CLASSIFIERS
+from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.setting.setting import Setting
+
+Weights = dict[str, np.ndarray]
 
 
 class BareWorker:
-    """One process's half of a round: a module, an optimiser afresh per client, a loop over batches."""
+    """One process's part of a round: a module, an optimiser afresh per client, a loop over batches."""
 
-    def __init__(self, work: Any, images: np.ndarray, labels: np.ndarray, statistics: Any, seed: int) -> None:
+    def __init__(
+        self,
+        work: Any,
+        images: np.ndarray,
+        labels: np.ndarray,
+        statistics: Any,
+        seed: int,
+        device: str = "cpu",
+    ) -> None:
         torch.set_num_threads(1)
-        self._work, self._seed = work, seed
-        self._images, self._labels = torch.from_numpy(images), torch.from_numpy(labels)
-        self._model: nn.Module = load_object(CLASSIFIERS[work.model], "model")(work.shape, 10)
+        self._work, self._seed, self._device = work, seed, device
+        self._images, self._labels = torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device)
+        built: nn.Module = load_object(CLASSIFIERS[work.model], "model")(work.shape, 10)
+        self._model = built.to(device)
         self._floats = images.dtype == np.float32
-        self._mean, self._std = (torch.tensor(values).view(1, -1, 1, 1) for values in statistics)
+        self._mean, self._std = (
+            torch.tensor(values, device=device).view(1, -1, 1, 1) for values in statistics
+        )
 
     def round(
-        self, weights: dict[str, np.ndarray], clients: list[tuple[int, int, np.ndarray]]
-    ) -> list[tuple[int, dict[str, np.ndarray]]]:
+        self, weights: Weights, clients: list[tuple[int, int, np.ndarray]]
+    ) -> list[tuple[int, Weights]]:
         """Trains (client, participation, indices) each from `weights`; gives (samples, weights)."""
-        return [(len(indices), self._train(weights, c, n, indices)) for c, n, indices in clients]
+        # Once a round, as a simulator's broadcast, and not once a client.
+        start = {name: torch.from_numpy(value).to(self._device) for name, value in weights.items()}
+        return [(len(indices), self._train(start, c, n, indices)) for c, n, indices in clients]
 
     def _train(
-        self, weights: dict[str, np.ndarray], client: int, participation: int, indices: np.ndarray
-    ) -> dict[str, np.ndarray]:
+        self, start: dict[str, Tensor], client: int, participation: int, indices: np.ndarray
+    ) -> Weights:
         model = self._model
-        model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+        model.load_state_dict(start)
         model.train()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         for epoch in range(self._work.epochs):
             stream = numpy_stream(self._seed, "batches", client, participation, epoch)
-            order = stream.permutation(len(indices))
-            for batch in torch.from_numpy(indices[order]).split(self._work.batch_size):
+            order = torch.from_numpy(indices[stream.permutation(len(indices))]).to(self._device)
+            for batch in order.split(self._work.batch_size):
                 images = self._images[batch]
                 if not self._floats:
                     images = (images.float() / 255 - self._mean) / self._std
@@ -53,14 +71,78 @@ class BareWorker:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-        return {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in model.state_dict().items()}
 
 
-def serve(
-    connection: Connection, work: Any, images: np.ndarray, labels: np.ndarray, statistics: Any, seed: int
-) -> None:
-    """A worker process's loop; None ends it."""
-    worker = BareWorker(work, images, labels, statistics, seed)
+def serve(connection: Connection, *arguments: Any) -> None:
+    """A worker process's loop; None ends it. Arguments: a `BareWorker`'s."""
+    worker = BareWorker(*arguments)
     connection.send("ready")
     while (job := connection.recv()) is not None:
         connection.send(worker.round(*job))
+
+
+class Bare:
+    """The bare loop's rounds: weights over pipes, an average in numpy.
+
+    Args:
+        work: the workload.
+        setting: the simulator's, for the data, the partition and the cohorts.
+        start: the simulator's first weights, as a vector.
+        processes: plain processes that share the clients; 0: this process trains them all.
+        device: where they compute.
+    """
+
+    def __init__(
+        self, work: Any, setting: Setting, start: Tensor, processes: int, device: str = "cpu"
+    ) -> None:
+        self._partition, self._schedule = setting.partition, setting.schedule
+        self._clients, self._count = range(setting.recipe.partition.clients), self._schedule.concurrency
+        train, seed = setting.dataset.train, setting.recipe.seed
+        images, labels = np.array(train.images), np.array(train.labels)
+        arguments = (work, images, labels, (setting.dataset.mean, setting.dataset.std), seed, device)
+        self._pipes: list[Any] = []
+        self._processes: list[Any] = []
+        self._seen: dict[int, int] = {}
+        self._here = None if processes else BareWorker(*arguments)
+        context = mp.get_context("spawn")
+        for _ in range(processes):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
+            process.start()
+            self._pipes.append(mine)
+            self._processes.append(process)
+        for pipe in self._pipes:
+            pipe.recv()
+        self._flat = FlatModule(setting.builders["model"]())
+        self._flat.load(start)
+        self.weights = {n: value.numpy().copy() for n, value in self._flat.module.state_dict().items()}
+
+    def round(self, index: int) -> None:
+        """One round."""
+        cohort = self._schedule.sample(self._clients, self._count, index)
+        for client in cohort:
+            self._seen[client] = self._seen.get(client, 0) + 1
+        jobs = [(c, self._seen[c], self._partition.train[c]) for c in cohort]
+        if self._here is not None:
+            replies = self._here.round(self.weights, jobs)
+        else:
+            for worker, pipe in enumerate(self._pipes):
+                pipe.send((self.weights, jobs[worker :: len(self._pipes)]))
+            replies = [reply for pipe in self._pipes for reply in pipe.recv()]
+        total = sum(count for count, _ in replies)
+        self.weights = {
+            name: sum(count * weights[name] for count, weights in replies) / total for name in self.weights
+        }
+
+    def vector(self) -> Tensor:
+        """The model in the simulator's order."""
+        self._flat.module.load_state_dict({n: torch.from_numpy(w) for n, w in self.weights.items()})
+        return self._flat.vector()
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for pipe in self._pipes:
+            pipe.send(None)
+        for process in self._processes:
+            process.join()

@@ -30,7 +30,7 @@ from rayfed_kd.batching.stacked_modules import StackedModules
 from rayfed_kd.experiment.preparation import prepare
 
 sys.path.insert(0, str(Path(__file__).parent))
-from round import TINY, Silent
+from workloads import TINY, Silent
 
 ROUNDS, WARM, GROUPS = 40, 8, 2
 TIMED = [

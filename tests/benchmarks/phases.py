@@ -1,4 +1,4 @@
-"""Where a round's seconds go, for FedAvg, FedKF, KDIA and DaFKD: phases, and what a client's step is made of.
+"""Where a round's seconds go, for FedAvg and the five methods: phases, and what a client's step is made of.
 
     python tests/benchmarks/phases.py                    # one process
     python tests/benchmarks/phases.py --ray              # two hosts on Ray: what waits for what
@@ -15,6 +15,7 @@ import argparse
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -62,6 +63,15 @@ WORK = {
         batch_size=32,
         optimizer={"name": "adam", "lr": 0.001},
     ),
+    "FedD2S, m2": recipe({"name": "fedd2s"}, "m2", GREY),
+    "FedGEMS, ResNet-11, server ResNet-20": {
+        **recipe(
+            {"name": "fedgems", "server": {"name": "bottleneck_resnet", "blocks": [2, 2, 2]}},
+            "bottleneck_resnet",
+            GREY,
+        ),
+        "partition": {"name": "iid", "clients": 10, "test": "official", "public": {"fraction": 0.5}},
+    },
 }
 KINDS = {
     "convolutions, products": ("conv", "mm", "linear", "mkldnn", "gemm", "addmv"),
@@ -93,10 +103,13 @@ class Silent:
         return {}
 
 
-def phases(asked: dict[str, Any], *, local: bool) -> dict[str, float]:
-    """Median seconds of a round by phase."""
+def phases(
+    asked: dict[str, Any], *, local: bool, overrides: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Median seconds of a round by phase, of a recipe with overrides."""
     with tempfile.TemporaryDirectory() as folder:
-        tables = rayfed_kd.run(asked, [f"results.folder={folder}/run"], local=local).tables
+        changes = {**(overrides or {}), "results.folder": f"{folder}/run"}
+        tables = rayfed_kd.run(asked, changes, local=local).tables
     rows = tables["rounds"].to_pylist()
     found = {phase: statistics.median(row[phase] for row in rows[1:]) for phase in PHASES}
     walls = [b["wall_s"] - a["wall_s"] for a, b in pairwise(rows)]

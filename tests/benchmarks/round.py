@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import multiprocessing as mp
 import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,7 +28,6 @@ from typing import Any
 from cluster.ray_backend import private_ray  # noqa: F401  before Ray
 
 # isort: split
-import numpy as np
 import psutil
 import ray
 import torch
@@ -42,68 +40,13 @@ from cluster.ray_backend.placement import Plan
 from cluster.ray_backend.session import RaySession
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bare_loop import serve
+from bare_loop import Bare
+from workloads import ROUND, TINY, Silent, Workload, in_turns, median_s, ratios
 
 WORKERS = 2
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A FedAvg workload of random data, equal clients."""
-
-    name: str
-    clients: int
-    samples: int
-    shape: tuple[int, ...]
-    cohort: int
-    batch_size: int
-    model: str
-    rounds: int
-    vectorise: str | int = "off"
-    epochs: int = 1
-
-    def recipe(self) -> dict[str, Any]:
-        """The workload as a recipe."""
-        return {
-            "method": {"name": "fedavg"},
-            "model": {"name": self.model},
-            "data": {
-                "name": "synthetic",
-                "samples": self.clients * self.samples,
-                "test_samples": 10,
-                "shape": list(self.shape),
-                "signal": 0.0,
-            },
-            "partition": {"name": "iid", "clients": self.clients, "test": "official"},
-            "local": {
-                "epochs": self.epochs,
-                "batch_size": self.batch_size,
-                "vectorise": self.vectorise,
-                "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9},
-            },
-            "rounds": self.rounds,
-            "sampling": {"count": self.cohort},
-            "evaluation": {"every": self.rounds + 1, "samples": False},
-        }
-
-
-ROUND = Workload("round", 100, 500, (3, 32, 32), 10, 64, "cnn2", 20)
-TINY = Workload("tiny", 1000, 20, (64,), 50, 20, "mlp", 30)
-
-
-class Silent:
-    """A recorder that writes nothing: the bare loop writes nothing either."""
-
-    def record(self, record: Any) -> None:
-        """Nothing."""
-
-    def close(self, status: str) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
 
 class IdleActor(ClientActor):
@@ -123,16 +66,29 @@ class IdleActor(ClientActor):
 
 
 class OnRay:
-    """Side A: the simulator's own loop, hosts as Ray actors."""
+    """Side A: the simulator's own loop, hosts as Ray actors.
 
-    def __init__(self, work: Workload, actor_class: type[ClientActor] = ClientActor) -> None:
+    Args:
+        work: the workload.
+        actor_class: what each host is.
+        hosts: how many.
+        num_gpus: each host's share of a GPU.
+    """
+
+    def __init__(
+        self,
+        work: Workload,
+        actor_class: type[ClientActor] = ClientActor,
+        hosts: int = WORKERS,
+        num_gpus: float = 0.0,
+    ) -> None:
         self.prepared = prepare(work.recipe())
         self._session = RaySession(self.prepared.recipe, None)
         self._session.__enter__().ready()
-        plan = Plan(WORKERS, False, 1, ResourceRecipe(), ResourceRecipe())
+        plan = Plan(hosts, False, 1, ResourceRecipe(num_gpus=num_gpus), ResourceRecipe())
         shared = ray.put(self.prepared.blueprint)
-        actor = ray.remote(actor_class).options(num_cpus=1)
-        actors = [actor.remote() for _ in range(WORKERS)]
+        actor = ray.remote(actor_class).options(num_cpus=1, num_gpus=num_gpus)
+        self._actors = actors = [actor.remote() for _ in range(hosts)]
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         setting = self.prepared.setting
@@ -146,86 +102,30 @@ class OnRay:
         self.state = self.simulation.round(index, self.state)
 
     def close(self) -> None:
-        """Ends Ray."""
+        """Ends the hosts, and Ray if this side has started it."""
+        for actor in self._actors:
+            ray.kill(actor)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._session.__exit__(None, None, None)
-
-
-class Bare:
-    """Side B: two plain processes, weights over pipes, an average in torch."""
-
-    def __init__(self, work: Workload, side: OnRay) -> None:
-        setting = side.prepared.setting
-        self._partition, self._schedule = setting.partition, setting.schedule
-        self._clients, self._count = range(setting.recipe.partition.clients), self._schedule.concurrency
-        train, seed = setting.dataset.train, setting.recipe.seed
-        images, labels = np.array(train.images), np.array(train.labels)
-        statistics_ = (setting.dataset.mean, setting.dataset.std)
-        context = mp.get_context("spawn")
-        self._pipes, self._seen = [], {}
-        self._processes = []
-        for _ in range(WORKERS):
-            mine, theirs = context.Pipe()
-            arguments = (theirs, work, images, labels, statistics_, seed)
-            process = context.Process(target=serve, args=arguments, daemon=True)
-            process.start()
-            self._pipes.append(mine)
-            self._processes.append(process)
-        for pipe in self._pipes:
-            pipe.recv()
-        self._flat = FlatModule(setting.builders["model"]())
-        self._flat.load(side.state.weights)
-        self.weights = {n: value.numpy().copy() for n, value in self._flat.module.state_dict().items()}
-
-    def round(self, index: int) -> None:
-        """One round."""
-        cohort = self._schedule.sample(self._clients, self._count, index)
-        for client in cohort:
-            self._seen[client] = self._seen.get(client, 0) + 1
-        for worker, pipe in enumerate(self._pipes):
-            mine = [(c, self._seen[c], self._partition.train[c]) for c in cohort[worker::WORKERS]]
-            pipe.send((self.weights, mine))
-        replies = [reply for pipe in self._pipes for reply in pipe.recv()]
-        total = sum(count for count, _ in replies)
-        self.weights = {
-            name: sum(count * weights[name] for count, weights in replies) / total for name in self.weights
-        }
-
-    def vector(self) -> torch.Tensor:
-        """The model in the simulator's order."""
-        self._flat.module.load_state_dict({n: torch.from_numpy(w) for n, w in self.weights.items()})
-        return self._flat.vector()
-
-    def close(self) -> None:
-        """Ends the processes."""
-        for pipe in self._pipes:
-            pipe.send(None)
-        for process in self._processes:
-            process.join()
 
 
 def report(work: Workload, idle: bool) -> Iterator[str]:
     """Runs both sides in turns and tells what was seen."""
     on_ray = OnRay(work, IdleActor if idle else ClientActor)
-    bare = Bare(work, on_ray)
-    times: dict[str, list[float]] = {"ray": [], "bare": []}
-    peak = 0.0
-    for index in range(1, work.rounds + 1):
-        for name, side in (("ray", on_ray), ("bare", bare)):
-            started = time.perf_counter()
-            side.round(index)
-            times[name].append(time.perf_counter() - started)
-        peak = max(peak, _memory_mb())
+    bare = Bare(work, on_ray.prepared.setting, on_ray.state.weights, WORKERS)
+    times = in_turns({"ray": on_ray, "bare": bare}, work.rounds)
+    held = _memory_mb()
     distance = (on_ray.state.weights - bare.vector()).abs().max().item()
     tasks = work.cohort
-    ours, theirs = (statistics.median(times[name][1:]) for name in ("ray", "bare"))
-    ratios = [a / b for a, b in zip(times["ray"][1:], times["bare"][1:], strict=True)]
+    ours, theirs = median_s(times, "ray"), median_s(times, "bare")
+    pairs = ratios(times, "ray", "bare")
     yield f"workload {work.name}: {work.rounds} rounds in turns, {tasks} clients a round, {WORKERS} processes"
     yield f"ray   {ours:8.4f} s a round (median after the first), {1000 * ours / tasks:.2f} ms a client"
     yield f"bare  {theirs:8.4f} s a round (median after the first), {1000 * theirs / tasks:.2f} ms a client"
-    spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-    yield f"ratio {statistics.median(ratios):8.3f}   (median of pairs; {spread})"
+    spread = f"{min(pairs):.3f} to {max(pairs):.3f}"
+    yield f"ratio {statistics.median(pairs):8.3f}   (median of pairs; {spread})"
     yield f"first {times['ray'][0]:8.4f} s on ray, {times['bare'][0]:.4f} s bare"
-    yield f"memory {peak:7.0f} MB in all processes of both sides together (shared pages counted in each)"
+    yield f"memory {held:7.0f} MB in the end in all processes of both sides (shared pages counted in each)"
     if not idle:
         yield f"both sides end at the same model: largest difference {distance:.1e}"
     bare.close()

@@ -101,6 +101,12 @@ class LocalRecipe(Strict):
         description="how many clients of one architecture train together as one batched program, at most; "
         "auto: as a short measurement decides; part of what makes bits equal",
     )
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32",
+        description="arithmetic of clients' steps: fp32; tf32, in which a GPU multiplies with 10 bits of "
+        "mantissa; or bf16, which models compute in while weights and optimiser stay in fp32. The server's "
+        "steps and evaluations are in fp32 always",
+    )
 
     @field_validator("vectorise", mode="before")
     @classmethod

@@ -125,6 +125,13 @@ BAD = [
     ),
     ("placement.clients_per_actor=many", "expected 'auto' or a whole number"),
     ("placement.client.num_gpus=1.5", "num_gpus above 1 must be a whole number"),
+    ("local.precision=fp16", "local.precision = 'fp16': expected 'fp32', 'tf32' or 'bf16'"),
+    (
+        "local.precision=tf32",
+        "local.precision = tf32: tf32 is arithmetic of NVIDIA GPUs, and placement.client.num_gpus is 0; "
+        "expected a GPU for all clients, or fp32 or bf16",
+    ),
+    ("precision=bf16", "precision is no key of a recipe. Did you mean local.precision?"),
     ("seed=-1", "seed = -1: expected a number of at least 0"),
     ("rounds", "override 'rounds': expected key.path=value, as method.gamma=0.5, without blanks"),
     ("lr=0.1", "lr is no key of a recipe. Did you mean local.optimizer.lr?"),

@@ -1,0 +1,101 @@
+"""The device on which a process computes: the CPU, or a GPU set up as the recipe asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from rayfed_kd.errors import RecipeError
+
+LOGICAL_GPUS = "RAYFED_KD_LOGICAL_GPUS"
+AMPERE = (8, 0)  # the first capability with tf32 and bf16; torch imitates bf16 on older ones, slowly
+
+
+def is_logical() -> bool:
+    """Whether GPUs are only counted and everything computes on the CPU, to try a placement."""
+    return os.environ.get(LOGICAL_GPUS) == "1"
+
+
+def gpu(deterministic: bool) -> torch.device:
+    """Set up the first GPU that this process sees.
+
+    Args:
+        deterministic: whether it may use only kernels that repeat bit for bit.
+    """
+    # cuDNN's convolutions use tf32 unless they are told not to: a mantissa of 10 bits where the recipe says
+    # fp32, and other bits than those of a GPU without it.
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    if deterministic:
+        # cuBLAS is deterministic only with a fixed workspace; torch raises an error without the variable.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True)
+    return torch.device("cuda", 0)
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Check that a device computes in a recipe's `local.precision`.
+
+    Args:
+        precision: fp32, tf32 or bf16.
+        device: where clients' steps are to run.
+    Raises: RecipeError if it cannot.
+    """
+    if device.type != "cuda":
+        fault = precision_fault(precision, "the CPU", None)
+    elif precision == "fp32":  # every GPU does, also one that is not there yet
+        return
+    else:
+        name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+        fault = precision_fault(precision, name, capability)
+    if fault is not None:
+        raise RecipeError(fault, path="local.precision")
+
+
+def precision_fault(precision: str, name: str, capability: tuple[int, int] | None) -> str | None:
+    """Why a device cannot compute in a precision; None if it can.
+
+    Args:
+        precision: fp32, tf32 or bf16.
+        name: of the device.
+        capability: of a GPU; None: it is a CPU.
+    """
+    if capability is None:
+        if precision != "tf32":
+            return None
+        return "tf32 is arithmetic of NVIDIA GPUs, and clients compute on the CPU; expected fp32 or bf16"
+    if precision == "fp32" or capability >= AMPERE:
+        return None
+    return (
+        f"{precision} needs a GPU of capability {AMPERE[0]}.{AMPERE[1]} or more, and {name} has "
+        f"{capability[0]}.{capability[1]}; expected fp32"
+    )
+
+
+@contextmanager
+def tf32_products() -> Iterator[None]:
+    """Within, a GPU's convolutions and matrix products of float32 numbers are computed in tf32."""
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, products.allow_tf32
+    cudnn.allow_tf32 = products.allow_tf32 = True
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32, products.allow_tf32 = before
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Within, `gpu` may change how torch computes in this process; afterwards it is as before."""
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, products.allow_tf32, cudnn.benchmark
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32, products.allow_tf32, cudnn.benchmark = before
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)

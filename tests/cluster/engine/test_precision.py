@@ -1,0 +1,154 @@
+"""`local.precision`: clients' steps in bf16 or tf32, all else in fp32; the same bits everywhere."""
+
+from functools import wraps
+
+import pytest
+import torch
+from runs import run_in_process
+from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
+
+import rayfed_kd
+from algorithms.fedavg import FedAvg
+from algorithms.fedgkt import FedGKT
+from cluster.engine import host as host_module
+from cluster.engine.device import check_precision, precision_fault, tf32_products
+from cluster.engine.host import Host
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.preparation import prepare
+
+# A float64 sum, whose bits tell more than accuracies.
+SCORES = {"samples": False, "metrics": ["negative_log_likelihood"]}
+BASE = {**FOUR_CLIENTS, "rounds": 2, "sampling": {"fraction": 1.0}, "evaluation": SCORES}
+BF16 = "local.precision=bf16"
+METHODS = ("fedavg", "fedkf", "fedd2s", "fedgems")
+
+
+def recipe_of(method):
+    return small_recipe(BASE, method)
+
+
+def vectors(outcome):
+    return torch.cat([torch.as_tensor(vector) for vector in outcome.models.values()])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fp32_is_what_a_recipe_without_the_key_computes(method):
+    recipe = recipe_of(method)
+    assert_same_run(run_in_process(recipe, "local.precision=fp32"), run_in_process(recipe))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bf16_gives_the_same_bits_on_every_placement(method, hosts):
+    recipe = recipe_of(method)
+    expected = run_in_process(recipe, BF16)
+    assert_same_run(hosts.run(recipe, BF16, "placement.clients_per_actor=2"), expected)
+    assert not expected.tables["scores"].equals(run_in_process(recipe).tables["scores"])
+
+
+def test_bf16_resumed_gives_the_bits_of_the_undisturbed_run(tmp_path):
+    def run(name, rounds):
+        folder = f"results.folder={tmp_path / name}"
+        return rayfed_kd.run(recipe_of("fedkf"), [BF16, folder, f"rounds={rounds}"], local=True)
+
+    run("cut", 1)
+    assert_same_run(rayfed_kd.resume(tmp_path / "cut", ["rounds=2"], local=True), run("whole", 2))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_evaluations_compute_in_fp32(method):
+    """Without epochs nothing is trained: what is left is the evaluation, of personal models, too."""
+    recipe = recipe_of(method)
+    rounded, exact = (run_in_process(recipe, "local.epochs=0", *more) for more in ([BF16], []))
+    assert_same_run(rounded, exact)
+
+
+def test_first_layers_of_clients_are_evaluated_in_fp32(monkeypatch):
+    lent = {"training": set(), "evaluation": set()}
+
+    def watched(name, where, place):
+        original = getattr(FedGKT, name)
+
+        @wraps(original)
+        def function(*arguments):
+            ctx = arguments[place]
+            lent[where].add(ctx.frozen_model(ctx.initial_vector()).autocast)
+            return original(*arguments)
+
+        monkeypatch.setattr(FedGKT, name, function)
+
+    watched("completed", "evaluation", 3)
+    watched("train", "training", 3)
+    run_in_process(recipe_of("fedgkt"), BF16)
+    assert lent == {"training": {torch.bfloat16}, "evaluation": {None}}
+
+
+def test_a_group_in_bf16_ends_as_near_to_clients_alone_as_rounding_brings_them():
+    recipe = recipe_of("fedavg")
+    exact, alone = vectors(run_in_process(recipe)), vectors(run_in_process(recipe, BF16))
+    group = vectors(run_in_process(recipe, BF16, "local.vectorise=4"))
+    assert not group.equal(exact)
+    assert (group - exact).norm() < 2 * (alone - exact).norm()
+    assert (group - alone).norm() < 2 * (alone - exact).norm()
+
+
+def test_tf32_holds_within_clients_steps_alone(monkeypatch):
+    def allowed():
+        return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+
+    seen = {"client": set(), "server": set(), "evaluation": set()}
+
+    def watched(owner, name, where):
+        original = getattr(owner, name)
+
+        @wraps(original)
+        def function(*arguments, **options):
+            seen[where].add(allowed())
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, function)
+
+    watched(FedAvg, "client_update", "client")
+    watched(FedAvg, "absorb", "server")
+    watched(Host, "_tested", "evaluation")
+    monkeypatch.setattr(host_module, "check_precision", lambda precision, device: None)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    recipe = recipe_of("fedavg") | {"placement": {"client": {"num_gpus": 1}}}
+    for more in ([], ["local.vectorise=4"]):
+        run_in_process(recipe, "local.precision=tf32", *more)
+    assert seen == {"client": {(True, True)}, "server": {(False, False)}, "evaluation": {(False, False)}}
+    with pytest.raises(ZeroDivisionError), tf32_products():
+        raise ZeroDivisionError
+    assert allowed() == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "told"),
+    [
+        ("fp32", None, None),
+        ("bf16", None, None),
+        ("tf32", None, "clients compute on the CPU; expected fp32 or bf16"),
+        ("fp32", (7, 0), None),
+        ("tf32", (7, 5), "tf32 needs a GPU of capability 8.0 or more, and T4 has 7.5; expected fp32"),
+        ("bf16", (7, 0), "bf16 needs a GPU of capability 8.0 or more, and T4 has 7.0; expected fp32"),
+        ("tf32", (8, 0), None),
+        ("bf16", (9, 0), None),
+    ],
+)
+def test_what_a_device_cannot_compute_in_is_refused(precision, capability, told):
+    fault = precision_fault(precision, "T4", capability)
+    assert fault is None if told is None else told in fault
+
+
+def test_a_gpus_capability_decides(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "V100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    with pytest.raises(RecipeError, match=r"local\.precision: bf16 needs a GPU of capability 8\.0 or mo"):
+        check_precision("bf16", torch.device("cuda", 0))
+    check_precision("fp32", torch.device("cuda", 0))
+
+
+def test_a_host_on_the_cpu_refuses_tf32():
+    recipe = recipe_of("fedavg") | {"placement": {"client": {"num_gpus": 1}}}
+    setting = prepare(recipe, ["local.precision=tf32"]).setting
+    with pytest.raises(RecipeError, match=r"local\.precision: tf32 is arithmetic of NVIDIA GPUs"):
+        Host(setting)

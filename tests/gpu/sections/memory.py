@@ -1,0 +1,51 @@
+"""What a host of each kind holds after two rounds: the data, torch's share, and what its process takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import psutil
+import torch
+from phases import WORK, Silent
+from sections.apart import fresh
+from size import Row, Size, rows_of
+
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from cluster.server.simulation import Simulation
+from rayfed_kd.experiment.preparation import prepare
+
+TOY = "FedAvg, LeNet-5"
+
+
+def rows(size: Size) -> Iterator[Row]:
+    """A row for each of the recipes of `phases`, each in a process of its own."""
+    names = size.of(list(WORK), [TOY])
+    yield from rows_of("host", {name: partial(fresh, _row, name, size) for name in names})
+
+
+def _row(name: str, size: Size) -> Row:
+    """In a new process: it holds nothing of another host."""
+    on_gpu = size.device != "cpu"
+    free_before = torch.cuda.mem_get_info()[0] if on_gpu else 0
+    size.set_up()
+    setting = prepare(WORK[name]).setting
+    splits = [setting.dataset.train, *([setting.dataset.test] if setting.dataset.test else [])]
+    data = sum(split.images.nbytes + split.labels.nbytes for split in splits)
+    host = Host(setting, device=size.device, keep_states=setting.recipe.partition.clients)
+    # The server computes on the CPU: what the GPU holds is the host's.
+    run = Simulation(setting, LocalEngine(host), Silent())
+    state = run.begin().server
+    for index in (1, 2):
+        state = run.round(index, state)
+    row: Row = {"data_mib": data / 2**20, "rss_mib": psutil.Process().memory_info().rss / 2**20}
+    if on_gpu:
+        torch.cuda.synchronize()
+        row |= {
+            "most_allocated_mib": torch.cuda.max_memory_allocated() / 2**20,
+            "reserved_mib": torch.cuda.memory_reserved() / 2**20,
+            # With CUDA's context, which every process has of its own; right as long as nobody else is there.
+            "process_mib": (free_before - torch.cuda.mem_get_info()[0]) / 2**20,
+        }
+    return row

@@ -1,0 +1,138 @@
+"""Models in bfloat16 over weights in float32: how far gradients are from float32's, and what stays exact."""
+
+import pytest
+import torch
+from torch import nn
+
+from rayfed_kd.models import CLASSIFIERS, GENERATORS
+from rayfed_kd.models.base import blank
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.recipe.registry import load_object
+from rayfed_kd.recipe.sample_shapes import RowShape, TextShape
+from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
+from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.optimizers import Optimizer
+
+# bfloat16 has 8 binary digits that count, so rounding changes a number by at most half of 2^-7 of it.
+U = 2.0**-8
+OF_TEXT = ("word_bag", "fast_text", "text_transformer")
+SHAPES = {
+    "row_mlp": RowShape(3, [4, 2]),
+    **dict.fromkeys(OF_TEXT, TextShape(5, 30)),
+    "dense_feature": (12,),
+    "fedcg_feature": (16, 5, 5),
+}
+
+
+def gradients(module, images, labels, autocast):
+    """The gradient of the mean cross entropy, as an optimiser finds it."""
+    module.autocast = autocast
+    module.zero_gradients()
+    torch.autograd.backward(cross_entropy(module(images), labels), inputs=module.leaves)
+    return module.gradients.clone()
+
+
+def test_gradients_of_a_linear_model_are_within_what_rounding_allows():
+    """Every number that bfloat16 rounds, one after the other, bounds the error of each gradient.
+
+    Logits z = W x + b: x, W, b and the sum are rounded, so z changes by d at most, which is (1 + u)^4 - 1 of
+    sum |W| |x| + |b|. Log-softmax then changes by 2 d at most, and p by a factor of e^(2 d). The gradient
+    g = (p - y) / n is rounded before it goes back, and so are x and the products' sum: (1 + u)^3. Sums in
+    float32 are exact beside that.
+    """
+    torch.manual_seed(3)
+    module = FlatModule(nn.Linear(64, 10)).train()
+    images, labels = torch.rand(32, 64), torch.randint(0, 10, (32,))
+    weight, bias = module.parts(module.trainable)
+    with torch.no_grad():
+        size = images.abs() @ weight.abs().T + bias.abs()
+        d = ((1 + U) ** 4 - 1) * size.amax(dim=1, keepdim=True)
+        p = module(images).softmax(dim=1)
+        g = (p - nn.functional.one_hot(labels, 10)) / 32
+        wrong = p * torch.expm1(2 * d) / 32
+        back = wrong * (1 + U) ** 3 + g.abs() * ((1 + U) ** 3 - 1)
+        bound = torch.cat([(back.T @ images).flatten(), back.sum(dim=0)])
+    exact = gradients(module, images, labels, None)
+    rounded = gradients(module, images, labels, torch.bfloat16)
+    error = (rounded - exact).abs()
+    assert error.max() > 0
+    assert (error <= bound + 1e-7).all()
+    assert bound.norm() < exact.norm()  # the bound is no triviality
+
+
+def samples(name, shape):
+    """Sixteen random samples that a classifier takes."""
+    if name in OF_TEXT or name == "row_mlp":
+        return torch.randint(0, 2, (16, *shape)).to(blank(shape, 0).dtype)
+    return torch.randn(16, *shape)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_gradients_of_every_classifier_point_where_those_of_float32_do(name):
+    torch.manual_seed(1)
+    shape = SHAPES.get(name, (3, 32, 32))
+    module = FlatModule(load_object(CLASSIFIERS[name], "model")(shape, 10)).train()
+    for part in module.submodules:
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    images, labels = samples(name, shape), torch.randint(0, 10, (16,))
+    exact = gradients(module, images, labels, None)
+    rounded = gradients(module, images, labels, torch.bfloat16)
+    assert rounded.dtype == torch.float32
+    assert torch.isfinite(rounded).all()
+    assert not rounded.equal(exact)
+    assert torch.cosine_similarity(rounded, exact, dim=0) > 0.9
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_every_generator_computes_in_bfloat16(name):
+    torch.manual_seed(1)
+    build = load_object(GENERATORS[name], "model")
+    generator = FlatModule(build(SHAPES.get(name, (1, 28, 28)), 10)).train()
+    inputs = [torch.randn(4, generator.latent)]
+    if generator.module.conditional:
+        inputs.append(torch.arange(4))
+    exact = generator(*inputs)
+    generator.autocast = torch.bfloat16
+    rounded = generator(*inputs)
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).norm() < 0.1 * exact.norm()
+    assert torch.isfinite(torch.autograd.grad(rounded.sum(), generator.leaves[-1])[0]).all()
+
+
+def test_parts_of_a_model_compute_in_bfloat16_too():
+    module = FlatModule(load_object(CLASSIFIERS["lenet5"], "model")((1, 28, 28), 10)).freeze()
+    images = torch.randn(4, 1, 28, 28)
+    exact = module.features(images), module.up_to(2, images)
+    module.autocast = torch.bfloat16
+    parts = module.features(images), module.up_to(2, images)
+    assert all(part.dtype == torch.float32 for part in parts)
+    assert not any(part.equal(other) for part, other in zip(parts, exact, strict=True))
+    assert module.classify(parts[0]).equal(module(images))
+    assert module.from_(2, parts[1]).equal(module(images))
+
+
+def test_weights_and_moments_stay_in_float32():
+    """Steps of 2^-12 are lost beside a weight of 1 in bfloat16, whose next number is 1 - 2^-8."""
+    module = FlatModule(nn.Linear(1, 1, bias=False)).train()
+    module.load(torch.ones(1))
+    module.autocast = torch.bfloat16
+    optimizer = Optimizer(OptimizerRecipe(lr=2.0**-12, momentum=0.5), module)
+    images = torch.ones(1, 1)
+    for _ in range(2):
+        optimizer.minimise(module(images).sum())
+    # Gradient 1 each time: the momentum is 1, then 1.5.
+    assert module.vector().tolist() == [1 - 2.5 * 2.0**-12]
+    assert all(moment.dtype == torch.float32 for moment in optimizer.state().values())
+
+
+def test_a_lent_module_computes_as_this_loan_says():
+    pool = ModulePool({"model": lambda: nn.Linear(64, 10)}, seed=1)
+    start, images = pool.initial_vector("model"), torch.randn(2, 64)
+    rounded = pool.lend("model", start, torch.bfloat16)(images)
+    pool.take_back()
+    exact = pool.lend("model", start)(images)
+    assert not rounded.equal(exact)
+    assert rounded.equal(rounded.bfloat16().float())
+    assert not exact.equal(exact.bfloat16().float())
