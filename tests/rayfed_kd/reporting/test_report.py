@@ -27,7 +27,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.reporting.against_section import _mean_line, _series, against_section
 from rayfed_kd.reporting.page import _markdown, write_report
-from rayfed_kd.reporting.pictures import Line, mean_line
+from rayfed_kd.reporting.pictures import Line, lines_picture, mean_line
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
 from rayfed_kd.reporting.sections import Table
@@ -745,3 +745,15 @@ def test_rows_stand_in_the_studys_order(tmp_path):
     (tmp_path / "study" / "comparison.md").write_text(text)
     labels = [run.label for run in read_sources([tmp_path / "study"]).runs]
     assert labels == ["Z-seed1", "Z-seed2", "A-b-seed1", "New-seed1"]
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize(
+    ("last", "ticks"), [(0.9, {"0.2", "0.4", "0.6", "0.8"}), (15.0, {"0.1", "1", "5", "10"})]
+)
+def test_picture_over_costs_has_plain_numbers_at_its_ticks_and_a_logarithm_beyond_a_decade(last, ticks):
+    lines = [Line(0, [0.1, last], [1.5, 2.5]), Line(1, [0.1, last], [1.7, 1.7], dotted=True)]
+    body = lines_picture("T", lines, "MiB", "D", costs=True).body
+    shown = set(re.findall(r"<text[^>]*>([^<]*)</text>", body))
+    assert ticks <= shown
+    assert not [text for text in shown if "$" in text]
