@@ -94,9 +94,9 @@ def test_cost_to_the_target_in_each_direction():
         *("A (aca)", "12.00", "18.00", "30.00", "3.0"),
         *("3.0", "6.00", "9.00", "15.00", "1.5"),
     ]
-    assert cost_cells(comparison)[1][5:9] == [
-        f"{value} (1 of 2 seeds)" for value in ("6.0", "6.00", "9.00", "15.00")
-    ]
+    assert cost_cells(comparison)[1][5:] == ["6.0 (1 of 2 seeds)", "6.00", "9.00", "15.00", ""]
+    never = mebibytes(compared(target=0.95))
+    assert [line[5:] for line in cost_cells(never)] == [["not reached", "", "", "", ""]] * 2
 
 
 @pytest.mark.parametrize(
