@@ -25,7 +25,7 @@ from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.reporting.against_section import _mean_line, _series, against_section
+from rayfed_kd.reporting.against_section import _headline, _mean_line, _series, against_section
 from rayfed_kd.reporting.page import _markdown, write_report
 from rayfed_kd.reporting.pictures import Line, lines_picture, mean_line
 from rayfed_kd.reporting.reading import read_sources
@@ -708,6 +708,17 @@ def test_several_rows_are_drawn_over_bytes_and_private_ones_over_epsilon(tmp_pat
     (seed,) = _series(runs, "amp", "epsilon")["private"]
     assert [cost for cost, _ in seed.values()] == [2.0, 4.0, 6.0]
     assert "Against costs" in report(plain, private).text
+
+
+def test_metric_over_costs_is_one_that_most_models_have(tmp_path):
+    """One run has an official test, of a model that has AMP as well; the other's clients have AMP alone."""
+    both = made(tmp_path / "both")
+    for part in (both / "tables" / "metrics").iterdir():
+        table = pq.read_table(part)
+        place = table.schema.get_field_index("server_accuracy")
+        pq.write_table(table.set_column(place, "server_accuracy", table["amp"]), part)
+    assert _headline(read_sources([both]).runs) == "server_accuracy"
+    assert _headline(read_sources([both, made(tmp_path / "clients")]).runs) == "amp"
 
 
 def test_mean_of_seeds_over_costs_by_hand():
