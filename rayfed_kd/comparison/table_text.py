@@ -8,31 +8,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rayfed_kd.comparison.comparison import STATISTICS, Comparison
 from rayfed_kd.comparison.costs import AXES
 from rayfed_kd.comparison.differences import FEWEST_SEEDS_FOR_ADVICE, MOST_SEEDS, Difference, Row
-from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
+from rayfed_kd.comparison.paper_rows import printed_text
 from rayfed_kd.comparison.studies import in_words
 from rayfed_kd.results.model_names import model_notes
 from rayfed_kd.results.schemas import EPSILONS, is_score
 from rayfed_kd.results.summary import HEADLINES
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
-
-
-@dataclass(frozen=True)
-class PublishedLines:
-    """A paper's printed table beneath ours.
-
-    Attributes:
-        heading: which table, what differs here, and how far both orders agree.
-        lines: (system, its values as printed).
-    """
-
-    heading: str
-    lines: Sequence[tuple[str, str]]
 
 
 def metric_title(metric: str) -> str:
@@ -258,39 +244,6 @@ def _changes_note(comparison: Comparison) -> list[str]:
     pairs = ", ".join(f"{' and '.join(labels)} to {base}" for base, labels in labels_by_base.items())
     accuracies = ", else ".join(metric_title(metric).removesuffix(" %") for metric in HEADLINES)
     return [f"relative change: of the last accuracy ({accuracies}) of {pairs}"]
-
-
-def published_lines_of(comparison: Comparison) -> list[PublishedLines]:
-    """Every printed table that the study names, with the agreement of both orders in its heading."""
-    return [
-        PublishedLines(
-            _published_heading(comparison, paper),
-            [
-                (
-                    line["label"],
-                    ", ".join(f"{metric} {printed_text(value)}" for metric, value in line["values"].items()),
-                )
-                for line in paper.lines
-            ],
-        )
-        for paper in comparison.papers
-    ]
-
-
-def _published_heading(comparison: Comparison, paper: PaperRows) -> str:
-    published = paper.published
-    where = ", ".join(f"{key} {value}" for key, value in published.where.items())
-    heading = f"Published, {published.paper} table {published.table}" + (f" ({where})" if where else "")
-    if published.differs:
-        heading += f"; here differs: {published.differs}"
-    agreement = comparison.agreement(paper)
-    if agreement is None:
-        return heading
-    return (
-        f"{heading}; rank correlation (Kendall's tau-b) of {paper.metric} against our "
-        f"{metric_title(agreement.metric)}, {agreement.statistic}, over {agreement.rows} rows: "
-        f"{agreement.tau:.2f}"
-    )
 
 
 def _mean_text(values: Sequence[float], metric: str) -> str:

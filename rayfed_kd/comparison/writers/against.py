@@ -21,6 +21,7 @@ from rayfed_kd.results.shown_figure import ShownFigure
 # With the colours 28 looks: more rows than these cannot be told apart anyway.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (6, 2, 1.5, 2)), (0, (3, 1)))
 FEW_DECADES = 200.0  # the largest over the least cost, below which ticks stand at 1, 2 and 5
+MANY = 10  # rows
 FEW = 30  # points; a curve of fewer has a dot at each
 
 
@@ -77,6 +78,9 @@ def against_picture(comparison: Comparison, metric: str, axis: AxisName) -> Show
         make_logarithmic(axes, costs)
     for look, (name, band) in enumerate(bands.items()):
         _draw(axes, look, name, band, metric_scale(metric), AXES[axis].none)
+    if len(bands) > MANY:  # bands over bands would hide the curves
+        for drawn in axes.collections:
+            drawn.set_alpha(0.07)
     seeds = len(comparison.study.seeds)
     axes.set(
         xlabel=AXES[axis].title,
@@ -84,7 +88,7 @@ def against_picture(comparison: Comparison, metric: str, axis: AxisName) -> Show
         title=f"mean and deviation over {seeds} seeds" if seeds > 1 else "",
     )
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8, handlelength=3.0)
     return figure
 
 

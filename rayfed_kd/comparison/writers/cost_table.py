@@ -22,7 +22,6 @@ WITHOUT_CODEC: dict[str, Total] = {
     "MiB": lambda totals: totals.raw_bytes / MIB,
 }
 TO_TARGET = {
-    "rounds": ("rounds", 1.0),
     "MiB up": ("bytes_up", MIB),
     "MiB down": ("bytes_down", MIB),
     "MiB": ("bytes", MIB),
@@ -49,7 +48,7 @@ def cost_header(comparison: Comparison) -> list[str]:
     if comparison.study.totals:
         columns.append("real s")
     if comparison.study.target is not None:
-        columns += [f"to target: {name}" for name in _to_target(comparison)]
+        columns += [f"to target: {name}" for name in ("rounds", *_to_target(comparison))]
     return columns
 
 
@@ -80,8 +79,12 @@ def _totals(comparison: Comparison, label: str) -> list[str]:
 
 
 def _target_cells(comparison: Comparison, row: Row) -> list[str]:
+    """Means over the seeds that reached the target; the rounds say how many did, if not all."""
     costs = comparison.costs(row)
-    return [_target_text(costs[kind], unit) for kind, unit in _to_target(comparison).values()]
+    return [
+        _rounds_text(costs["rounds"]),
+        *(_target_text(costs[kind], unit) for kind, unit in _to_target(comparison).values()),
+    ]
 
 
 def _to_target(comparison: Comparison) -> dict[str, tuple[str, float]]:
@@ -104,15 +107,20 @@ def _mean_text(values: Sequence[float]) -> str:
     return number_text(statistics.fmean(values)) if values else ""
 
 
+def _rounds_text(rounds: Sequence[float | None]) -> str:
+    reached = [index for index in rounds if index is not None]
+    if not reached:
+        return "not reached" if rounds else ""
+    mean = f"{statistics.fmean(reached):.1f}"
+    return mean if len(reached) == len(rounds) else f"{mean} ({len(reached)} of {len(rounds)} seeds)"
+
+
 def _target_text(costs: Sequence[float | None], unit: float) -> str:
-    """Mean over the seeds that reached the target, and how many did if not all."""
-    if not costs:
-        return ""
     reached = [cost / unit for cost in costs if cost is not None]
     if not reached:
-        return "not reached"
-    mean = number_text(statistics.fmean(reached)) if unit == MIB else f"{statistics.fmean(reached):,.1f}"
-    return mean if len(reached) == len(costs) else f"{mean} ({len(reached)} of {len(costs)} seeds)"
+        return ""
+    mean = statistics.fmean(reached)
+    return number_text(mean) if unit == MIB else f"{mean:,.1f}"
 
 
 def number_text(value: float) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.table_text import caption, cells, header, published_lines_of, remarks
+from rayfed_kd.comparison.table_text import caption, cells, header, remarks
 from rayfed_kd.comparison.writers.claim_table import claim_cells
 from rayfed_kd.comparison.writers.cost_table import cost_cells, cost_header, cost_title
+from rayfed_kd.comparison.writers.published_table import published_lines_of
 
 # All ten characters that LaTeX reads as commands, and the two signs that our own texts use.
 _ESCAPES = str.maketrans(

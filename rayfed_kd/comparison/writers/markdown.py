@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.table_text import caption, cells, header, published_lines_of, remarks
+from rayfed_kd.comparison.table_text import caption, cells, header, remarks
 from rayfed_kd.comparison.writers.claim_table import CLAIM_HEADER, claim_cells
 from rayfed_kd.comparison.writers.cost_table import cost_cells, cost_header, cost_title
+from rayfed_kd.comparison.writers.published_table import published_lines_of
 
 ESCAPED_BAR = r"\|"  # a plain bar would end the cell, and shift the numbers below the wrong heading
 

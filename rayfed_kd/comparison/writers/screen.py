@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.table_text import caption, cells, header, published_lines_of, remarks
+from rayfed_kd.comparison.table_text import caption, cells, header, remarks
 from rayfed_kd.comparison.writers.claim_table import CLAIM_HEADER, claim_cells
 from rayfed_kd.comparison.writers.cost_table import cost_cells, cost_header, cost_title
+from rayfed_kd.comparison.writers.published_table import published_lines_of
 
 
 def screen_table(comparison: Comparison) -> Table:

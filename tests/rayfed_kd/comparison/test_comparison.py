@@ -6,8 +6,9 @@ from pydantic import ValidationError
 
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
-from rayfed_kd.comparison.table_text import cells, header, published_lines_of, remarks
+from rayfed_kd.comparison.table_text import cells, header, remarks
 from rayfed_kd.comparison.writers.cost_table import cost_cells
+from rayfed_kd.comparison.writers.published_table import published_lines_of
 from rayfed_kd.errors import RecipeError
 
 

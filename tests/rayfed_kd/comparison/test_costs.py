@@ -94,9 +94,9 @@ def test_cost_to_the_target_in_each_direction():
         *("A (aca)", "12.00", "18.00", "30.00", "3.0"),
         *("3.0", "6.00", "9.00", "15.00", "1.5"),
     ]
-    assert cost_cells(comparison)[1][5:9] == [
-        f"{value} (1 of 2 seeds)" for value in ("6.0", "6.00", "9.00", "15.00")
-    ]
+    assert cost_cells(comparison)[1][5:] == ["6.0 (1 of 2 seeds)", "6.00", "9.00", "15.00", ""]
+    never = mebibytes(compared(target=0.95))
+    assert [line[5:] for line in cost_cells(never)] == [["not reached", "", "", "", ""]] * 2
 
 
 @pytest.mark.parametrize(
@@ -333,3 +333,14 @@ def test_rows_with_codec_and_privacy_from_runs_to_files(tmp_path):
     }
     written = {path.name for path in (tmp_path / "runs").glob("against-*.png")}
     assert written == {"against-bytes-amp.png", "against-epsilon-amp.png"}
+
+
+def test_command_line_draws_over_an_axis_and_refuses_another_before_the_first_run(study, tmp_path):
+    content = study.model_copy(update={"seeds": [1]}).model_dump()
+    path = str(write_yaml(tmp_path / "study.yaml", content))
+    refused = CliRunner().invoke(commands, ["compare", path, "--local", "--against", "MiB"])
+    assert "--against: 'MiB' is unknown; expected one of bytes, bytes_up" in str(refused.exception)
+    assert not (tmp_path / "runs").exists()
+    drawn = CliRunner().invoke(commands, ["compare", path, "--local", "--against", "bytes_down"])
+    assert drawn.exit_code == 0, drawn.output
+    assert drawn.output.splitlines()[-1] == str(tmp_path / "runs" / "against-bytes_down-amp.png")

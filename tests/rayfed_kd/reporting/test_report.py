@@ -25,9 +25,9 @@ from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.reporting.against_section import _mean_line, _series, against_section
+from rayfed_kd.reporting.against_section import _headline, _mean_line, _series, against_section
 from rayfed_kd.reporting.page import _markdown, write_report
-from rayfed_kd.reporting.pictures import Line, mean_line
+from rayfed_kd.reporting.pictures import Line, lines_picture, mean_line
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
 from rayfed_kd.reporting.sections import Table
@@ -710,6 +710,17 @@ def test_several_rows_are_drawn_over_bytes_and_private_ones_over_epsilon(tmp_pat
     assert "Against costs" in report(plain, private).text
 
 
+def test_metric_over_costs_is_one_that_most_models_have(tmp_path):
+    """One run has an official test, of a model that has AMP as well; the other's clients have AMP alone."""
+    both = made(tmp_path / "both")
+    for part in (both / "tables" / "metrics").iterdir():
+        table = pq.read_table(part)
+        place = table.schema.get_field_index("server_accuracy")
+        pq.write_table(table.set_column(place, "server_accuracy", table["amp"]), part)
+    assert _headline(read_sources([both]).runs) == "server_accuracy"
+    assert _headline(read_sources([both, made(tmp_path / "clients")]).runs) == "amp"
+
+
 def test_mean_of_seeds_over_costs_by_hand():
     """Costs 1 and 3, 2 and 6; values 10 and 14, 20 and 26; the third round is in one seed alone."""
     line = _mean_line(2, [{1: (1.0, 10.0), 2: (2.0, 20.0), 3: (9.0, 1.0)}, {1: (3.0, 14.0), 2: (6.0, 26.0)}])
@@ -745,3 +756,15 @@ def test_rows_stand_in_the_studys_order(tmp_path):
     (tmp_path / "study" / "comparison.md").write_text(text)
     labels = [run.label for run in read_sources([tmp_path / "study"]).runs]
     assert labels == ["Z-seed1", "Z-seed2", "A-b-seed1", "New-seed1"]
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize(
+    ("last", "ticks"), [(0.9, {"0.2", "0.4", "0.6", "0.8"}), (15.0, {"0.1", "1", "5", "10"})]
+)
+def test_picture_over_costs_has_plain_numbers_at_its_ticks_and_a_logarithm_beyond_a_decade(last, ticks):
+    lines = [Line(0, [0.1, last], [1.5, 2.5]), Line(1, [0.1, last], [1.7, 1.7], dotted=True)]
+    body = lines_picture("T", lines, "MiB", "D", costs=True).body
+    shown = set(re.findall(r"<text[^>]*>([^<]*)</text>", body))
+    assert ticks <= shown
+    assert not [text for text in shown if "$" in text]
