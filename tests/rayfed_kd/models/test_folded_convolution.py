@@ -41,14 +41,18 @@ def test_folded_form_and_its_gradients_are_those_of_upsampling_and_convolution(i
 
 @pytest.mark.parametrize("method", ["fedkf", "dafkd"])
 def test_a_run_with_it_is_the_plain_run_up_to_rounding(method):
-    """After one round; later ones drift apart, as rounding does. The first bits are the same draws."""
+    """After one round; later ones drift apart, as rounding does. Adam's first steps are of the rate's size
+    whatever the gradient, so where a gradient is nearly zero a rounding turns a step around: the share of
+    such numbers is small, not each number's difference."""
     changes = ["rounds=1", "sampling={fraction: 1.0}", "method.generator.width=8"]
-    both = [
+    plain, folded = (
         rayfed_kd.run(
             small_recipe(FOUR_CLIENTS, method), [*changes, f"method.generator.upsampling={form}"], local=True
-        )
+        ).models
         for form in ("plain", "folded")
-    ]
-    for name, vector in both[0].models.items():
-        assert abs(vector - both[1].models[name]).max() < 1e-3 * abs(vector).max()
-    assert any((vector != both[1].models[name]).any() for name, vector in both[0].models.items())
+    )
+    assert plain
+    for name, vector in plain.items():
+        apart = abs(vector - folded[name])
+        assert (apart > 0).any()
+        assert (apart > 1e-4).mean() < 0.01
