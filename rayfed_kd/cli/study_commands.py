@@ -72,7 +72,8 @@ def compare(
 
     The table has mean and deviation of every metric, each row's difference to the baseline with its 95 %
     interval, the paper's values, and how far both orders agree. Where an interval holds zero, the table says
-    how many seeds more would decide; --add-seeds runs them.
+    how many seeds more would decide, from five seeds on; --add-seeds runs them. A second table has what each
+    row sent, and what it needed to reach the study's target; --against draws accuracy over it.
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from rayfed_kd.reporting.pictures import Picture
 from rayfed_kd.reporting.reading import Run
@@ -29,7 +30,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     left: int = 1
 
-    @property
+    @cached_property  # the page asks for every cell
     def words(self) -> list[bool]:
         """By column: whether it stands on the left."""
         return [place < self.left or self._has_words(place) for place in range(len(self.header))]
