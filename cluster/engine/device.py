@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.setting.setting import Setting
 
 LOGICAL_GPUS = "RAYFED_KD_LOGICAL_GPUS"
 AMPERE = (8, 0)  # the first capability with tf32 and bf16; torch imitates bf16 on older ones, slowly
@@ -73,6 +75,56 @@ def precision_fault(precision: str, name: str, capability: tuple[int, int] | Non
         f"{precision} needs a GPU of capability {AMPERE[0]}.{AMPERE[1]} or more, and {name} has "
         f"{capability[0]}.{capability[1]}; expected fp32"
     )
+
+
+def least_memory(setting: Setting) -> dict[str, int]:
+    """Bytes that a host needs for certain, by what for: activations and further models come on top."""
+    pool, splits = setting.module_pool(), [setting.dataset.train, setting.dataset.test]
+    data = sum(split.images.nbytes + split.labels.nbytes for split in splits if split is not None)
+    largest = max(pool.initial_vector(name).nbytes for name in setting.builders)
+    return {"the data": data, "the largest model with its gradients": 2 * largest}
+
+
+def check_room(setting: Setting, device: torch.device, share: float) -> None:
+    """Check that a host fits into its part of a device's memory, before it takes any.
+
+    Args:
+        setting: what it is to run.
+        device: where; a CPU is not asked.
+        share: of the device's memory.
+    Raises: RecipeError with what it needs and what there is.
+    """
+    if device.type != "cuda":
+        return
+    free, total = torch.cuda.mem_get_info(device)
+    fault = room_fault(least_memory(setting), torch.cuda.get_device_name(device), total, free, share)
+    if fault is not None:
+        raise RecipeError(fault, path="placement.client.num_gpus")
+
+
+def room_fault(needed: Mapping[str, int], name: str, total: int, free: int, share: float) -> str | None:
+    """Why a host does not fit into its part of a GPU's memory; None if it may.
+
+    Args:
+        needed: what for -> bytes.
+        name: of the GPU.
+        total, free: its bytes, and those that nobody holds.
+        share: the part of it that the host may take.
+    """
+    whole = sum(needed.values())
+    if whole <= min(share * total, free):
+        return None
+    parts = " and ".join(f"{what} ({_mib(size)} MiB)" for what, size in needed.items())
+    need = f"and {parts} alone need {_mib(whole)} MiB"
+    if whole > share * total:
+        least = math.ceil(100 * whole / total) / 100
+        way = f"{least:g} or more" if least <= 1 else "a GPU with more memory, or less data"
+        return f"{share:g} of {name} are {_mib(share * total)} MiB, {need}; expected {way}"
+    return f"other processes left {_mib(free)} of {_mib(total)} MiB of {name}, {need}; expected them to end"
+
+
+def _mib(size: float) -> str:
+    return f"{size / 2**20:,.0f}"
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from cluster.engine.calls import (
     StepError,
     StepFacts,
 )
-from cluster.engine.device import check_precision, tf32_products
+from cluster.engine.device import check_precision, check_room, tf32_products
 from cluster.engine.outcomes import checked_outcome, non_finite_parts
 from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.models.flat_module import FlatModule
@@ -69,7 +69,9 @@ class Host:
         device: where it computes.
         keep_states: number of clients whose latest states it keeps, so that these need not travel.
         node: the machine's name for the tables; None: as the machine calls itself.
-    Raises: RecipeError if the device cannot compute in the recipe's `local.precision`.
+        gpu_share: the part of a GPU's memory that it may take.
+    Raises: RecipeError if the device cannot compute in the recipe's `local.precision`, or if data and models
+        do not fit into its memory.
     """
 
     def __init__(
@@ -79,10 +81,12 @@ class Host:
         device: torch.device | str = "cpu",
         keep_states: int = 1,
         node: str | None = None,
+        gpu_share: float = 1.0,
     ) -> None:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._precision = setting.recipe.local.precision
         check_precision(self._precision, self._device)
+        check_room(setting, self._device, gpu_share)
         self._module_pool = setting.module_pool(device)
         self._data = setting.device_data(device)
         self._down, self._up = setting.wires["down"], setting.wires["up"]

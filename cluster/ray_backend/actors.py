@@ -91,7 +91,8 @@ class ClientActor:
         recipe = setting.recipe
         num_gpus = plan.resources(host).num_gpus
         device = assigned_device(num_gpus, recipe.placement.threads, recipe.deterministic)
-        self._built = Host(setting, host, device, plan.keep_states, machine_name())
+        share = min(num_gpus, 1.0)
+        self._built = Host(setting, host, device, plan.keep_states, machine_name(), gpu_share=share)
         gc.collect()
         gc.freeze()  # these objects live on; scanning them in each collection takes as long as a small step
 

@@ -95,8 +95,8 @@ def gpu_faults(facts: GpuFacts) -> Iterator[str]:
         return
     if facts.cuda is None:
         yield (
-            f"torch {facts.torch} is a build without CUDA, so everything computes on the CPU; expected a "
-            f"build with CUDA {newest_cuda(facts.driver) or 'of the driver'} or older, from PyTorch's index"
+            f"torch {facts.torch} is a build without CUDA, so everything computes on the CPU; expected one "
+            f"with CUDA {newest_cuda(facts.driver) or 'of the driver'} or older, from PyTorch's index"
         )
         return
     fault = driver_fault(facts.driver, facts.cuda)

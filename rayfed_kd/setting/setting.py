@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from pydantic import BaseModel
@@ -169,10 +170,18 @@ class Setting:
         return ModulePool(self.builders, self.recipe.seed, device)
 
     def device_data(self, device: torch.device | str = "cpu") -> DeviceData:
-        """The data on a device, with the public set if the recipe has one."""
-        public = self.recipe.partition.public
-        share = None if public is None else PublicShare(self.partition.public, public.labels)
-        return DeviceData(self.dataset, device, share)
+        """The data on a device, with the public set if the recipe has one: one copy for all who hold it."""
+        data = self._device_data.get(str(device))
+        if data is None:
+            public = self.recipe.partition.public
+            share = None if public is None else PublicShare(self.partition.public, public.labels)
+            data = self._device_data[str(device)] = DeviceData(self.dataset, device, share)
+        return data
+
+    @cached_property
+    def _device_data(self) -> WeakValueDictionary[str, DeviceData]:
+        # Weak: a setting may outlive its run, and a GPU has no memory for the data of runs that are over.
+        return WeakValueDictionary()
 
     @cached_property
     def wires(self) -> Wires:

@@ -14,7 +14,8 @@ wheels="$(cd "$here/../.." && pwd)/wheels"
 python="${PYTHON:-python3}"
 export PYTHONPATH="$here/../..${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 if compgen -G "$wheels/*/*" >/dev/null; then
-    site="$wheels/site"
+    # One for each Python: a folder with another one's compiled modules would hide those that fit.
+    site="$wheels/site-$("$python" -c 'import sys; print(*sys.version_info[:2], sep=".")')"
     "$python" "$here/unpack_wheels.py" "$wheels" "$site"
     export PYTHONPATH="$PYTHONPATH:$site"
 fi

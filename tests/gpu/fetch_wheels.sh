@@ -31,7 +31,7 @@ with_ray=
 for word in "$@"; do
     if [ "$word" = --ray ]; then with_ray=1; else names+=("$word"); fi
 done
-rm -rf "$wheels/site" "$wheels/joined"
+rm -rf "$wheels"/site-* "$wheels/joined"
 fetch "$wheels/package" "${names[@]}"
 if [ -n "$with_ray" ]; then
     fetch "$wheels/ray" "${ray_needs[@]}"

@@ -57,7 +57,7 @@ def test_bits_are_those_of_the_cpu(name, lines):
 
 
 def test_each_thing_is_copied_once(lines):
-    """FedAvg: two rounds of four clients with an epoch each; two processes' worth of data and models.
+    """FedAvg: two rounds of four clients with an epoch each, host and server in one process.
 
     A broadcast goes down once a round, and once more for the evaluation. Up goes one vector a reply, and the
     outcome of an evaluation. Batches are drawn as two lists of numbers an epoch, none a batch.
@@ -66,6 +66,6 @@ def test_each_thing_is_copied_once(lines):
     assert copies["other rayfed_kd/protocol/messages.py:to_tensor"] == 2 + 2
     assert copies["cpu rayfed_kd/protocol/messages.py:to_array"] == 2 * 4 + 2
     assert copies["other rayfed_kd/protocol/contexts.py:batches"] == 2 * 4 * 2
-    # Images and labels, and the two numbers of their scale, at the host and at the server, at the start.
-    assert copies["other rayfed_kd/data/batches.py:_to_device"] == 2 * 2
-    assert copies["other rayfed_kd/data/batches.py:__init__"] == 2 * 2
+    # Images and labels, and the two numbers of their scale, at the start, for host and server together.
+    assert copies["other rayfed_kd/data/batches.py:_to_device"] == 2
+    assert copies["other rayfed_kd/data/batches.py:__init__"] == 2

@@ -12,16 +12,17 @@ T = TypeVar("T")
 
 def fresh(function: Callable[..., T], *arguments: Any) -> T:
     """What the function gives in a new process."""
-    with _processes(1) as pool:
+    with processes(1) as pool:
         return pool.submit(function, *arguments).result()
 
 
-def each(function: Callable[..., T], calls: Sequence[tuple[Any, ...]], processes: int) -> Iterator[T]:
+def each(function: Callable[..., T], calls: Sequence[tuple[Any, ...]], count: int) -> Iterator[T]:
     """What the function gives for each tuple of arguments, as they are done; processes are used again."""
-    with ProcessPoolExecutor(processes, mp_context=mp.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(count, mp_context=mp.get_context("spawn")) as pool:
         for future in as_completed([pool.submit(function, *arguments) for arguments in calls]):
             yield future.result()
 
 
-def _processes(count: int) -> ProcessPoolExecutor:
+def processes(count: int) -> ProcessPoolExecutor:
+    """So many processes at a time; each call has a new one."""
     return ProcessPoolExecutor(count, mp_context=mp.get_context("spawn"), max_tasks_per_child=1)

@@ -117,7 +117,7 @@ def test_gpus_that_are_hidden_from_torch():
     (fault,) = faults(available=0, visible="")
     assert "CUDA_VISIBLE_DEVICES is '', and torch sees 0 of 1 GPUs" in fault
     assert faults(visible="0") == []
-    (fault,) = faults(available=0)
+    (fault,) = faults(available=0, architectures=())
     assert "torch sees no GPU, though the driver lists some" in fault
 
 
