@@ -61,6 +61,9 @@ class RayEngine:
         max_inflight: most calls that all actors have together at a time; None: no limit.
         on_load: called with the number of calls that the actors have whenever it changes.
         tell: called with a line when a host was lost.
+
+    Attributes:
+        started: done as soon as the first host is built, or cannot be.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class RayEngine:
         self._submitted: deque[Job] = deque()
         self._waiting: list[Job] = []
         self._open: dict[int, Job] = {}  # by number
+        self.started: Future[None] = Future()
         self._cancelled = False
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references to tasks
         self._count = 0
@@ -276,6 +280,8 @@ class RayEngine:
 
     async def _build(self, host: int, lost: str) -> None:
         await self._clients.build(host, lost, self._pump)
+        with suppress(InvalidStateError):  # another host was the first
+            self.started.set_result(None)
         self._pump()
 
     def _refuse_hopeless(self) -> None:

@@ -35,7 +35,7 @@ class SharedRay:
         # The command gives the machine's cores and the server's share: this makes them `CORES`.
         server = {"num_cpus": max(1, CORES - (os.cpu_count() or 1))}
         recipe = load_recipe({"method": {"name": "fedavg"}, "placement": {"server": server}})
-        self._session = RaySession(recipe, None)
+        self._session = RaySession(recipe, None, environments=True)  # searches are tested here, too
         self._session.__enter__()
         self._session.ready()
         self.starts += 1
