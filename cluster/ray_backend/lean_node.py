@@ -24,10 +24,10 @@ import ray._private.node as node_module  # isort: skip  # after `private_ray`, w
 from ray._private import ray_constants, services, utils
 
 # A shell that writes what the raylet waits for, the ports of the agent that it stands for, and sleeps. With
-# PIPE its input is a pipe from the raylet, which ends with it, also if it is killed.
-AGENT = (
-    'port=$1; shift; for file; do printf %s "$port" > "$file.new"; mv "$file.new" "$file"; done; read -r _'
-)
+# PIPE its input is a pipe from the raylet, which ends with it, also if it is killed. Ctrl-C in a terminal
+# goes to all processes; the raylet would end with the shell, and the command with the raylet.
+AGENT = """trap '' INT; port=$1; shift
+for f; do printf %s "$port" > "$f.new"; mv "$f.new" "$f"; done; read -r _"""
 PIPE = "RAY_enable_pipe_based_agent_to_parent_health_check"
 # Workers that start with Ray wait until the recipe is checked. Ray would end them after an idle second.
 IDLE_MS = "RAY_idle_worker_killing_time_threshold_ms"
