@@ -165,7 +165,9 @@ class _Server:
             )
             if self._stopping:  # `_stop` came while there was no simulation to stop yet
                 self._assembled.simulation.stop()
-            outcome.set_result((self._assembled.run(), self._assembled.models()))
+            # Without the hosts the last pictures have the machine to themselves, and Ray's end is short.
+            summary = self._assembled.run(rounds_over=self._engine.close)
+            outcome.set_result((summary, self._assembled.models()))
         except BaseException as error:  # raised again by `run`, in the caller's thread
             outcome.set_exception(error)
         finally:
