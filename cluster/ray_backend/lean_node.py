@@ -41,7 +41,7 @@ AGENTS = {
     "--runtime_env_agent_command": ("1", ("runtime_env_agent_port",)),
 }
 # Workers import this as they start, on another core than this process, which reads the data meanwhile.
-PRELOADED = {"RAY_preload_python_modules": "cluster.ray_backend.actors"}
+PRELOADED = {"RAY_preload_python_modules": "cluster.ray_backend.client_actor"}
 # What a user sets to give workers an environment, which needs the agent that is left out.
 ENVIRONMENTS = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
 

@@ -12,11 +12,12 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from cluster.ray_backend.actors import ClientActor, ServerActor
+from cluster.ray_backend.client_actor import ClientActor
 from cluster.ray_backend.host_calls import LOST
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
 from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from cluster.ray_backend.resources import divided, total
+from cluster.ray_backend.server_actor import ServerActor
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.recipe.schema import ResourceRecipe
 from rayfed_kd.results.telling import as_teller

@@ -88,7 +88,7 @@ class Hosts:
     def _ready(self, count):
         import ray
 
-        from cluster.ray_backend.actors import ClientActor
+        from cluster.ray_backend.client_actor import ClientActor
 
         if self._start != self._shared.starts:
             self._actors, self._start = [], self._shared.starts
