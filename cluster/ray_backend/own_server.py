@@ -22,7 +22,7 @@ import torch
 from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.machines import ray_nodes
 from cluster.ray_backend.placement import Plan, plan_hosts
-from cluster.ray_backend.remote_run import STOP_S, client_actors, placed
+from cluster.ray_backend.remote_run import STOP_S, client_actors, group_of
 from cluster.ray_backend.session import is_private
 from cluster.server.assembly import AssembledRun, assemble
 from rayfed_kd.recipe.schema import Recipe
@@ -68,7 +68,7 @@ def run_own_server(
     threads = torch.get_num_threads()
     try:
         # The server's share stays reserved in the group: other runs on this Ray must not count on it.
-        with placed(plan, None, tell) as group, _event_loop() as loop:
+        with group_of(plan, None, tell) as group, _event_loop() as loop:
             server, clients = _Server(setting, Path(folder), resume=resume), client_actors(plan, group)
             server.use(clients, ray.put(blueprint), plan, loop)
             return server.run(on_event, tell)

@@ -80,7 +80,7 @@ def run_on_ray(
     blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
     if plan is None:
         plan = plan_hosts(recipe, setting.schedule.concurrency, divided(nodes, share))
-        placed: AbstractContextManager[Any] = placed(plan, stop, tell)
+        placed: AbstractContextManager[Any] = group_of(plan, stop, tell)
     else:
         own = ray.util.get_current_placement_group()
         assert own is not None, "a plan of its own belongs to a trial, which is in a placement group"
@@ -92,7 +92,7 @@ def run_on_ray(
 
 
 @contextmanager
-def placed(plan: Plan, stop: threading.Event | None, tell: Callable[[str], None]) -> Iterator[Any]:
+def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], None]) -> Iterator[Any]:
     """A placement group for the plan, as soon as there is room; None if its actors ask for nothing.
 
     Raises: RunError if there is none for too long.
