@@ -1,5 +1,5 @@
 """`python -m rayfed_kd`: the command line, without an installed script."""
 
-from rayfed_kd.cli.main import main
+from rayfed_kd.cli.main import program
 
-main()
+program()

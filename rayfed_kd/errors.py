@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,29 @@ class RunError(RayfedError):
     """A run that started and could not go on."""
 
 
+class ServerError(RunError):
+    """A method's part at the server raised an error, shown with its own traceback."""
+
+
+class FrozenError(AttributeError):
+    """A method was changed after it was made."""
+
+
+@contextmanager
+def blaming_method(where: str) -> Iterator[None]:
+    """Let what a method's part at the server raises become one message; ours are messages already.
+
+    Args:
+        where: the round and the method, as `round 3, server of fedavg`.
+    """
+    try:
+        yield
+    except (RayfedError, AssertionError):  # an assertion is how a check of a method ends its run
+        raise
+    except Exception as error:
+        raise ServerError(f"{where} failed:\n{traceback.format_exc()}") from error
+
+
 def shortened(text: str, most: int = 60) -> str:
     """A text with its middle cut out if it is longer than `most` characters: messages stay readable."""
     return text if len(text) <= most else f"{text[: most - most // 3 - 3]}...{text[-(most // 3) :]}"
@@ -77,8 +101,9 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate most like `name`, or None if none is close."""
+    """The candidate most like `name`, whatever the case, or None if none is close."""
     import difflib
 
-    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.65)
-    return matches[0] if matches else None
+    by_folded = {candidate.casefold(): candidate for candidate in candidates}
+    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.65)
+    return by_folded[matches[0]] if matches else None

@@ -130,6 +130,11 @@ class ClientHosts:
         self._new.discard(host)
         self.gone[host] = lost
 
+    def end(self) -> None:
+        """End all actors."""
+        for actor in self.actors:
+            ray.kill(actor)
+
     def _at_work(self) -> str:
         return f"{len(self) - len(self.building)} of {len(self)} hosts are at work"
 

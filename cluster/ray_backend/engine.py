@@ -61,6 +61,7 @@ class RayEngine:
         max_inflight: most calls that all actors have together at a time; None: no limit.
         on_load: called with the number of calls that the actors have whenever it changes.
         tell: called with a line when a host was lost.
+    Attributes: `started` is done as soon as the first host is built, or cannot be.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class RayEngine:
         self._submitted: deque[Job] = deque()
         self._waiting: list[Job] = []
         self._open: dict[int, Job] = {}  # by number
-        self._cancelled = False
+        self.started: Future[None] = Future()
+        self._cancelled = self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references to tasks
         self._count = 0
         # The constructor may run in another thread than the loop, where a task cannot be created directly.
@@ -151,6 +153,12 @@ class RayEngine:
         for job in list(self._open.values()):
             if not isinstance(job.calls[0], EvaluationCall | PersonalCall):
                 self._end(job, StoppedError(STOPPED))
+
+    def close(self) -> None:
+        """End the client actors after the last round: what they still do is of no use."""
+        self._closed = True
+        self.cancel()
+        self._clients.end()
 
     def _samples(self, call: Any) -> int:
         """Number of samples that a call processes: calls with the most start first."""
@@ -254,6 +262,8 @@ class RayEngine:
 
     def _again(self, host: int, jobs: Sequence[Job], lost: str) -> None:
         """Queue a lost host's jobs again. Calls hold all that they need, so any allowed host may run them."""
+        if self._closed:
+            return
         # A host may have several calls, which are lost together; the first of them starts the build.
         if host not in self._clients.building:
             self._clients.building.add(host)
@@ -276,6 +286,8 @@ class RayEngine:
 
     async def _build(self, host: int, lost: str) -> None:
         await self._clients.build(host, lost, self._pump)
+        with suppress(InvalidStateError):  # another host was the first
+            self.started.set_result(None)
         self._pump()
 
     def _refuse_hopeless(self) -> None:

@@ -32,15 +32,16 @@ def private_environment() -> Iterator[None]:
     if MODE in os.environ:
         yield
         return
-    with _environment({TOKEN: _token(), MODE: None}):
+    with set_variables({TOKEN: _token(), MODE: None}):
         yield
 
 
 def end_needless_processes() -> None:
     """End the processes of the private Ray that one machine does not need: 170 MiB, and a port each.
 
-    To be called right after `ray.init`, while they still import. They are children of this process, so no
-    other Ray's can be met. Ray does not look after them, and its end does without them.
+    There are some where `lean_start` could not keep them from starting. To be called right after `ray.init`,
+    while they still import. They are children of this process, so no other Ray's can be met. Ray does not
+    look after them, and its end does without them.
     """
     children = psutil.Process().children()
     needless = [child for child in children if _is_needless(child)]
@@ -63,7 +64,7 @@ def _token() -> str:
 
 
 @contextmanager
-def _environment(wanted: Mapping[str, str | None]) -> Iterator[None]:
+def set_variables(wanted: Mapping[str, str | None]) -> Iterator[None]:
     """Set variables, or remove those whose value is None; afterwards restore what was there."""
     before = {name: os.environ.pop(name, None) for name in wanted}
     try:
@@ -77,5 +78,5 @@ def _environment(wanted: Mapping[str, str | None]) -> Iterator[None]:
 
 
 # Off Linux this is how Ray starts anyway: one machine, whose address is 127.0.0.1.
-with _environment({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}):
+with set_variables({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}):
     import ray  # noqa: F401

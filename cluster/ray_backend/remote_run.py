@@ -12,11 +12,12 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from cluster.ray_backend.actors import ClientActor, ServerActor
+from cluster.ray_backend.client_actor import ClientActor
 from cluster.ray_backend.host_calls import LOST
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
 from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from cluster.ray_backend.resources import divided, total
+from cluster.ray_backend.server_actor import ServerActor
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 from rayfed_kd.results.telling import as_teller
@@ -79,7 +80,7 @@ def run_on_ray(
     blueprint, nodes = prepare_machines(blueprint, ray_nodes(), folder, recipe.placement.data, tell)
     if plan is None:
         plan = plan_hosts(recipe, setting.schedule.concurrency, divided(nodes, share))
-        placed: AbstractContextManager[Any] = _placed(plan, stop, tell)
+        placed: AbstractContextManager[Any] = group_of(plan, stop, tell)
     else:
         own = ray.util.get_current_placement_group()
         assert own is not None, "a plan of its own belongs to a trial, which is in a placement group"
@@ -91,7 +92,7 @@ def run_on_ray(
 
 
 @contextmanager
-def _placed(plan: Plan, stop: threading.Event | None, tell: Callable[[str], None]) -> Iterator[Any]:
+def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], None]) -> Iterator[Any]:
     """A placement group for the plan, as soon as there is room; None if its actors ask for nothing.
 
     Raises: RunError if there is none for too long.
@@ -134,14 +135,21 @@ def _summed(requests: Sequence[Mapping[str, float]]) -> str:
 
 def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:
     """The server, and what the caller must keep while it runs: the blueprint and the handles."""
-    server_options, *host_options = actor_options(plan, group)
-    shared = ray.put(blueprint)
-    # Actors restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
-    client_actor = ray.remote(ClientActor)
-    clients = [client_actor.options(max_restarts=-1, **options).remote() for options in host_options]
+    server_options = actor_options(plan, group)[0]
+    shared, clients = ray.put(blueprint), client_actors(plan, group)
     server_actor = ServerActor.options(**server_options)  # type: ignore[attr-defined]
     # As an argument of its own the blueprint arrives as a value, in a list as a reference.
     return server_actor.remote(shared, [shared], clients, plan, folder, resume), [shared, *clients]
+
+
+def client_actors(plan: Plan, group: Any) -> list[Any]:
+    """The client actors of a plan in its placement group, not built yet: host 0, 1, ..."""
+    # They restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
+    client_actor = ray.remote(ClientActor)
+    return [
+        client_actor.options(max_restarts=-1, **options).remote()
+        for options in actor_options(plan, group)[1:]
+    ]
 
 
 def _watched(

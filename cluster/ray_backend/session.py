@@ -6,21 +6,25 @@ import logging
 import math
 import os
 import socket
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import psutil
 import ray
 
-from cluster.ray_backend.machines import ray_nodes
+from cluster.ray_backend.lean_node import lean_start
 from cluster.ray_backend.private_ray import end_needless_processes, private_environment
-from cluster.ray_backend.simultaneous_runs import runs_at_a_time
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
+QUIET: Mapping[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 LEFT_STARTING = "ray, left while it starts"  # name of a session's thread that nobody waits for
+_started_here = threading.Event()  # set while this process has a private Ray
+SHORT_TURN_S = 0.0005
 CONNECT_S = 10.0  # a machine that drops packets, as behind a firewall, never answers
 TOKEN_HINT = (
     "a cluster with tokens wants RAY_AUTH_MODE=token and its token, in RAY_AUTH_TOKEN, in the file named by "
@@ -43,20 +47,27 @@ class RaySession:
         recipe: for the server's share of cores.
         address: HOST:PORT, or None.
         runs: how many servers there will be at a time; no more than cores are counted.
+        environments: whether processes with environments of their own will be asked for, as Ray Tune does: a
+            private Ray then has the agents that make them.
     Raises: RecipeError from `ready` if nothing answers at `address`, as Ray would hang, or if this process is
         connected to the Ray at another address.
     """
 
-    def __init__(self, recipe: Recipe, address: str | None, runs: int = 1) -> None:
-        self._recipe, self._runs = recipe, runs
+    def __init__(
+        self, recipe: Recipe, address: str | None, runs: int = 1, *, environments: bool = False
+    ) -> None:
+        self._recipe, self._runs, self._environments = recipe, runs, environments
         self._asked, self._address = address, address or os.environ.get("RAY_ADDRESS")
         self._foreign = ray.is_initialized()  # in a notebook or a test: somebody else's, left as it is
         self._thread = threading.Thread(target=self._live, name="ray")
         self._started, self._over = threading.Event(), threading.Event()
+        self._under_way = threading.Event()  # Ray's own processes are started, or cannot be
         self._error: BaseException | None = None
 
     def __enter__(self) -> RaySession:
         self._thread.start()
+        # What the caller does next, as to import torch, would keep this thread from Python's lock.
+        self._under_way.wait()
         return self
 
     def ready(self) -> None:
@@ -81,15 +92,28 @@ class RaySession:
             # RAY_ADDRESS is left alone: this process's Ray was started in spite of it.
             if self._asked is not None:
                 self._error = _mismatch(self._asked)
+            self._under_way.set()
             self._started.set()
             return
         try:
-            _connect(self._recipe, self._address, self._runs)
+            if self._address is None:
+                with _short_turns():
+                    _start(self._recipe, self._runs, None if self._environments else self._under_way.set)
+            else:
+                self._under_way.set()
+                _connect(self._address)
         except BaseException as error:  # raised again by `ready`, in the caller's thread
             self._error = error
+        self._under_way.set()
         self._started.set()
         self._over.wait()
+        _started_here.clear()
         ray.shutdown()
+
+
+def is_private() -> bool:
+    """Whether this process's Ray is one that a session has started for it, on this machine alone."""
+    return _started_here.is_set()
 
 
 def _mismatch(address: str) -> RecipeError | None:
@@ -112,35 +136,61 @@ def _resolved(address: str) -> tuple[str, str]:
         return host, port
 
 
-def _connect(recipe: Recipe, address: str | None, runs: int) -> None:
+def _prepare_environment() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # 0: Ray leaves CUDA_VISIBLE_DEVICES alone for actors without a GPU (the default of recent versions).
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address is not None:
-        check_address(address)
-        try:
-            ray.init(address=address, **quiet)
-        except ConnectionError as error:  # a cluster that just ends, or asks for another token
-            hint = OTHER_TOKEN if os.environ.get("RAY_AUTH_MODE") == "token" else TOKEN_HINT
-            raise RecipeError(f"--address {address}: {error}; {hint}") from None
-        except (RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-            # Another Ray or Python version, RAY_AUTH_MODE=token without a token.
-            hint = "" if os.environ.get("RAY_AUTH_MODE") else f"; {TOKEN_HINT}"
-            raise RecipeError(f"--address {address}: {error}{hint}") from None
-        return
+
+
+def _connect(address: str) -> None:
+    _prepare_environment()
+    check_address(address)
+    try:
+        ray.init(address=address, **QUIET)
+    except ConnectionError as error:  # a cluster that just ends, or asks for another token
+        hint = OTHER_TOKEN if os.environ.get("RAY_AUTH_MODE") == "token" else TOKEN_HINT
+        raise RecipeError(f"--address {address}: {error}; {hint}") from None
+    except (RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
+        # Another Ray or Python version, RAY_AUTH_MODE=token without a token.
+        hint = "" if os.environ.get("RAY_AUTH_MODE") else f"; {TOKEN_HINT}"
+        raise RecipeError(f"--address {address}: {error}{hint}") from None
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """Let threads take turns every half a millisecond, in place of five.
+
+    `ray.init` wants Python's lock a few hundred times for a moment, and another thread imports meanwhile.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SHORT_TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _start(recipe: Recipe, runs: int, under_way: Callable[[], None] | None) -> None:
+    """Start a private Ray.
+
+    Args:
+        recipe, runs: as in `RaySession`.
+        under_way: as in `lean_start`; None: with the processes of a cluster's head.
+    """
+    _prepare_environment()
     # The server sleeps while clients train: its share comes on top of the machine's cores.
     cores = psutil.cpu_count() or 1
     cpus = cores + min(runs, cores) * math.ceil(recipe.placement.server.num_cpus)
-    with private_environment():
+    with private_environment(), nullcontext() if under_way is None else lean_start(under_way):
         try:
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **QUIET)
         except Exception as error:  # Ray raises a plain Exception where a node times out
             raise RecipeError(
                 f"Ray did not start on this machine: {shortened(' '.join(str(error).split()), 300)}; try "
                 "again, or expected --local, which needs no Ray"
             ) from error
     end_needless_processes()
+    _started_here.set()
 
 
 def check_address(address: str) -> None:
@@ -185,6 +235,10 @@ def run_together(
     Raises: RecipeError if `jobs` runs have no room; what a run raised, once the others are over;
         KeyboardInterrupt after all were ended.
     """
+    # Not above: they import torch, and Ray should start before this process does.
+    from cluster.ray_backend.machines import ray_nodes
+    from cluster.ray_backend.simultaneous_runs import runs_at_a_time
+
     together = runs_at_a_time("--jobs", jobs, len(runs), recipe, ray_nodes())
     stop = threading.Event()
     with ThreadPoolExecutor(together, "run") as pool:

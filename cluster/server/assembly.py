@@ -34,13 +34,15 @@ class AssembledRun:
     recorder: RunRecorder
     start: Snapshot | None
 
-    def run(self) -> dict[str, Any]:
+    def run(self, rounds_over: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Run all rounds. The tables are closed also after an error.
 
+        Args:
+            rounds_over: called after the last round, when nothing is asked of the engine any more.
         Returns: the summary, as in summary.json.
         Raises: RunError, or what a method raised.
         """
-        return run_recorded(self.simulation, self.recorder, self.start)
+        return run_recorded(self.simulation, self.recorder, self.start, rounds_over)
 
     def models(self) -> dict[str, Array]:
         """The shared models of the last evaluated round: name -> [P] float32."""
@@ -87,13 +89,19 @@ def assemble(
     return AssembledRun(simulation, recorder, start)
 
 
-def run_recorded(simulation: Simulation, recorder: Recorder, start: Snapshot | None = None) -> dict[str, Any]:
+def run_recorded(
+    simulation: Simulation,
+    recorder: Recorder,
+    start: Snapshot | None = None,
+    rounds_over: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Run a simulation and close its recorder, also after an error.
 
     Args:
         simulation: the server's loop.
         recorder: closed with the status finished, interrupted or failed.
         start: the snapshot that the run continues from; None: it starts afresh.
+        rounds_over: called after the last round, before the last pictures are drawn.
     Returns: the summary.
     Raises: RunError if the folder cannot be written; else what the simulation raised.
     """
@@ -102,6 +110,7 @@ def run_recorded(simulation: Simulation, recorder: Recorder, start: Snapshot | N
         try:
             simulation.run(start)
             status = "finished"
+            rounds_over()
         except (StoppedError, KeyboardInterrupt):
             status = "interrupted"
         finally:

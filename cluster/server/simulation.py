@@ -23,7 +23,7 @@ from cluster.server.poisoning import Poisoning
 from cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
 from cluster.server.run_state import RunState
 from cluster.server.traffic import Counters
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import RunError, blaming_method
 from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.state_packing import UnstorableError, pack
 from rayfed_kd.seeds import global_stream
@@ -143,7 +143,8 @@ class Simulation:
         """
         setting = self.setting
         if start is None:
-            server = setting.method.init_server(self._context(0))
+            with blaming_method(f"before round 1, server of {setting.recipe.method.name}"):
+                server = setting.method.init_server(self._context(0))
             self._module_pool.take_back()
             self._check_storable(server, "before the first round")
             start = Snapshot(0, server, {}, 0.0)
@@ -212,7 +213,11 @@ class Simulation:
         ctx, waited_s = self._context(round_index), queue.waited_s
         cohort = EngineCohort(round_index, self.run_state)
         # For modules that draw from torch's global generators, as dropout does.
-        with global_stream(self.setting.recipe.seed, "server", round_index, device=self.device):
+        where = f"round {round_index}, server of {self.setting.recipe.method.name}"
+        with (
+            blaming_method(where),
+            global_stream(self.setting.recipe.seed, "server", round_index, device=self.device),
+        ):
             if cohort.clients or not self.setting.recipe.sampling.poisson:
                 server = method.run_round(server, cohort, ctx)
             elif self.run_state.privacy is not None:
@@ -227,7 +232,8 @@ class Simulation:
         self._settled()  # the round before: evaluations must not overlap, and records keep their order
         evaluation = None
         if self._due(round_index):
-            self.models = method.evaluated(server)
+            with blaming_method(where):
+                self.models = method.evaluated(server)
             evaluation = self.evaluator.start(round_index, self.models, self.run_state.records)
             if self.setting.recipe.evaluation.samples and cohort.clients:
                 observed = ObservedClients(cohort.clients, round_index, self.run_state)

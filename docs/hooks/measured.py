@@ -7,13 +7,14 @@ RUNS is the folder with the studies' folders, as `runs`. Each block of a page be
 RUNS/STUDY/TABLE/comparison.md; a block whose study is not there stays as it is. Sentences between the blocks
 are written by hand.
 
-If the leaderboard's study is there, each method's rows are drawn beside its baseline's, as
-docs/images/methods/METHOD.png for the method's page.
+Pictures of `PICTURES` are copied. If the leaderboard's study is there, each method's rows are drawn beside
+its baseline's, as docs/images/methods/METHOD.png for the method's page.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import textwrap
 from collections import defaultdict
@@ -29,7 +30,12 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.loading import load_recipe
 
 DOCS = Path(__file__).parents[1]
-PAGES = (DOCS / "results.md", DOCS / "leaderboard.md")
+PAGES = tuple(DOCS / name for name in ("results.md", "leaderboard.md", "bytes.md", "privacy.md"))
+# A study's picture -> where a page has it.
+PICTURES = {
+    "bytes_mnist/against-bytes-amp.png": "bytes_mnist.png",
+    "privacy-mnist/against-epsilon-amp.png": "privacy_mnist.png",
+}
 LEADERBOARD = "leaderboard"  # its study's name, and its folder below RUNS
 BLOCK = re.compile(r"(<!-- measured: (?P<study>\S+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
 CLAIMS = "Claims:"  # the paragraph before the table of verdicts
@@ -103,5 +109,8 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     for path in PAGES:
         path.write_text(with_tables(path.read_text(encoding="utf8"), folder), encoding="utf8")
+    for source, target in PICTURES.items():
+        if (folder / source).is_file():
+            shutil.copyfile(folder / source, DOCS / "images" / target)
     if (folder / LEADERBOARD).is_dir():
         draw_methods(LEADERBOARD, folder, DOCS / "images/methods")

@@ -286,4 +286,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(written((ROOT / "docs" / PAGE).read_text("utf8")))
+    asked = sys.argv[1:]
+    if unknown := sorted(set(asked) - set(PARTS)):
+        sys.exit(f"{unknown[0]}: expected some of {', '.join(PARTS)}, or nothing for the whole page")
+    whole = "" if asked else written((ROOT / "docs" / PAGE).read_text("utf8"))
+    sys.stdout.write(whole + "\n".join(f"## {part}\n\n{PARTS[part]()}\n" for part in asked))

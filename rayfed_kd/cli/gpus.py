@@ -96,7 +96,7 @@ def gpu_faults(facts: GpuFacts) -> Iterator[str]:
     if facts.cuda is None:
         yield (
             f"torch {facts.torch} is a build without CUDA, so everything computes on the CPU; expected one "
-            f"with CUDA {newest_cuda(facts.driver) or 'of the driver'} or older, from pytorch.org's index"
+            f"with CUDA {newest_cuda(facts.driver) or 'of the driver'} or older, from PyTorch's index"
         )
         return
     fault = driver_fault(facts.driver, facts.cuda)

@@ -9,6 +9,8 @@ Ray.
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -17,6 +19,8 @@ import click
 from rayfed_kd.cli import listing_commands, run_commands, study_commands
 from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.errors import RayfedError, RecipeError
+
+EXIT_UNWRITTEN = 120  # as Python itself ends where its output cannot be written
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,6 +56,25 @@ def main() -> NoReturn:
     with interruptions.handled():
         code = _exit_code(interruptions)
     sys.exit(code)
+
+
+def program() -> NoReturn:
+    """Run the command line as a process of its own: `main`, and the process ends at once.
+
+    Python would first take down every object of every library, which takes a second where torch is loaded.
+    What was registered for the end is called, and output is written. All files are closed before.
+    """
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # nobody reads any longer, or the disk is full
+        code = code or EXIT_UNWRITTEN
+    os._exit(code)
 
 
 def _says_how_keys_are_written(error: click.ClickException) -> str:

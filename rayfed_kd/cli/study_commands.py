@@ -39,6 +39,13 @@ MOST_SEEDS = 10_000  # each is a run of every row
 )
 @click.option("--only", multiple=True, metavar="LABEL", help="Run this row and no other; repeatable.")
 @click.option("--without", multiple=True, metavar="LABEL", help="Leave this row out; repeatable.")
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="AXIS",
+    help="Draw the headline over bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s or wall_s; "
+    "repeatable.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray. Default: as many as have room.")
 @click.option("--folder", type=UserPath(), help="Where runs and tables go. Default: the study's folder.")
 @click.option("--local", is_flag=True, help="Run in this process, one run after another, without Ray.")
@@ -65,7 +72,8 @@ def compare(
 
     The table has mean and deviation of every metric, each row's difference to the baseline with its 95 %
     interval, the paper's values, and how far both orders agree. Where an interval holds zero, the table says
-    how many seeds more would decide; --add-seeds runs them.
+    how many seeds more would decide, from five seeds on; --add-seeds runs them. A second table has what each
+    row sent, and what it needed to reach the study's target; --against draws accuracy over it.
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
 
@@ -210,17 +218,25 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
 @click.option(
     "--to",
     type=UserPath(path_type=Path),
-    default="report.html",
-    help="File name of the page. Default: report.html.",
+    help="File name of the page. Default: report.html, inside the FOLDER; of several in the current one.",
 )
-def report(folders: tuple[Path, ...], to: Path) -> None:
-    """Write one HTML page about the runs, comparisons and searches in FOLDERs.
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="AXIS",
+    help="Draw the headline over bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s or wall_s; "
+    "repeatable. Default: bytes of several rows, and epsilon of runs with privacy.",
+)
+@click.option("--force", is_flag=True, help="Replace a file that is no report about the same FOLDERs.")
+def report(folders: tuple[Path, ...], to: Path | None, against: tuple[str, ...], *, force: bool) -> None:
+    """Write one HTML page about the runs, comparisons and searches in FOLDERs, and say where it lies.
 
     The page works offline. Its tables lie beside it as Markdown, under the same name with the suffix .md.
+    A comparison's tables are those that `compare` wrote; the same compare command writes them anew.
     """
     from rayfed_kd.reporting.page import write_report
 
-    for path in write_report(folders, to):
+    for path in write_report(folders, to, against=against, force=force):
         click.echo(path)
 
 

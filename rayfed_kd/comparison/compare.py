@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rayfed_kd.comparison.checking import check_studies
 from rayfed_kd.comparison.comparing import compare as compare_runs
 from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.costs import AxisName
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import Sources, select_studies
@@ -49,16 +50,25 @@ class ComparisonResult:
 
         return comparison_table(self.comparison)
 
-    def plot(self, metric: str | None = None) -> Figure:
-        """Curves by round: the mean over seeds, with a band of one sample deviation.
+    def plot(self, metric: str | None = None, against: AxisName | None = None) -> Figure:
+        """Curves: the mean over seeds, with a band of one sample deviation.
 
         Args:
             metric: amp, fm, wlp, ua, server_accuracy, or one that the recipes name, as local_macro_f1;
                 None: the headline of the study.
+            against: what they are drawn over: bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s or
+                wall_s; None: rounds.
+
+        Raises:
+            RecipeError: no row has the metric, or there is no such axis.
         """
+        from rayfed_kd.comparison.writers.against import against_picture
         from rayfed_kd.comparison.writers.pictures import curves_picture
 
-        return curves_picture(self.comparison, metric or self.comparison.headline())
+        shown = metric or self.comparison.headline()
+        if against is None:
+            return curves_picture(self.comparison, shown)
+        return against_picture(self.comparison, shown, against)
 
     def __str__(self) -> str:
         return render_markdown(self.comparison)
@@ -77,6 +87,7 @@ def compare(
     tables: Sequence[str] = (),
     only: Sequence[str] = (),
     without: Sequence[str] = (),
+    against: Sequence[str] = (),
     local: bool = False,
     jobs: int | None = None,
     address: str | None = None,
@@ -95,6 +106,8 @@ def compare(
         folder: where runs and tables go; None: the study's.
         quick: take the study's quick version.
         tables, only, without: names of tables to keep, of rows to keep, and of rows to leave out.
+        against: what to draw the headline over, beside what the study names: bytes, bytes_up, bytes_down,
+            epsilon, local_epsilon, sim_s or wall_s.
         local: run in this process, one run after another, without Ray.
         jobs: runs at a time on Ray; None: as many as have room.
         address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
@@ -117,6 +130,7 @@ def compare(
         tables=tables,
         only=only,
         without=without,
+        against=against,
     )
     check_studies(studies)
     return [compare_study(one, local=local, jobs=jobs, address=address, tell=tell) for one in studies]

@@ -10,20 +10,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+from rayfed_kd.comparison.costs import MIB, AxisName, RunTotals
 from rayfed_kd.comparison.curves import Curve, CurveKey
-from rayfed_kd.comparison.differences import Difference, Verdict, paired_difference
+from rayfed_kd.comparison.differences import Difference, JudgedClaim, Row, paired_difference
 from rayfed_kd.comparison.paper_rows import PaperRows, PrintedValue, rank_correlation
 from rayfed_kd.comparison.studies import Claim, RowModel, Study
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.summary import HEADLINES, METRICS
 
 STATISTICS = ("last", "best", "mean of last")
-MIB = 2.0**20
+TARGET_COSTS = ("rounds", "bytes_up", "bytes_down", "bytes", "sim_s")
 # Two rows agree or disagree in their order only by chance; three are the least that says something.
 FEWEST_RANKED_ROWS = 3
-
-Row = tuple[str, str]  # (label, evaluated model)
 
 
 @dataclass(frozen=True)
@@ -44,40 +44,19 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class JudgedClaim:
-    """A claim, and what our runs say of it.
-
-    Attributes:
-        claim: the study's.
-        higher, lower: the rows that it is about.
-        metric: a metric's column, or `bytes`.
-        difference: of the higher row less the lower one; None: fewer than two seeds have both.
-    """
-
-    claim: Claim
-    higher: Row
-    lower: Row
-    metric: str
-    difference: Difference | None
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """Shown, not shown or contradicted; None without a difference."""
-        return None if self.difference is None else self.difference.verdict(self.claim.margin)
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The numbers of one study's runs.
 
     Attributes:
         study: the study.
         curves: one per row, evaluated model, seed and metric; keys as `CurveKey`.
+        totals: (label, seed) -> what the run cost in all.
         notes: sentences that a reader of the table needs, without the final stop.
     """
 
     study: Study
     curves: Mapping[CurveKey, Curve]
+    totals: Mapping[tuple[str, int], RunTotals]
     notes: Sequence[str] = ()
 
     @property
@@ -91,15 +70,16 @@ class Comparison:
         """(label, model) of every row, in the study's order.
 
         The models are those that the study names, in its order. A row that has none of them is shown with
-        all its models, as is every row of a study that names none.
+        all its models, as is every row of a study that names none; they are in the order of `curves`, which
+        is that in which the row's method names them.
         """
-        available = {(key[0], key[1]) for key in self.curves}
-        models = list(self.study.models) or sorted({model for _, model in available})
-        labels = [run.label for run in self.study.runs]
-        rows = [(label, model) for label in labels for model in models if (label, model) in available]
-        for label in labels:
-            if not any(row[0] == label for row in rows):
-                rows += sorted(row for row in available if row[0] == label)
+        models_by_label: dict[str, list[str]] = {}
+        for label, model in dict.fromkeys((key[0], key[1]) for key in self.curves):
+            models_by_label.setdefault(label, []).append(model)
+        rows = list[Row]()
+        for label in self.study.labels:
+            models = models_by_label.get(label, [])
+            rows += [(label, model) for model in [m for m in self.study.models if m in models] or models]
         return rows
 
     def metrics(self) -> list[str]:
@@ -205,7 +185,12 @@ class Comparison:
         if metric != "bytes":
             return self.values_by_seed(row, metric, statistic)
         # Bytes only grow, so there is nothing to take a mean of: all that the whole run sent.
-        return {seed: curve.bytes[-1] / MIB for seed, curve in self.seed_curves(row, self.headline()).items()}
+        return {seed: totals.cost.bytes / MIB for seed, totals in self.seed_totals(row[0]).items()}
+
+    def seed_totals(self, label: str) -> dict[int, RunTotals]:
+        """What the row's runs cost in all, by seed, in the study's order."""
+        keys = {seed: (label, seed) for seed in self.study.seeds}
+        return {seed: self.totals[key] for seed, key in keys.items() if key in self.totals}
 
     def costs(self, row: Row) -> dict[str, list[float | None]]:
         """What the row needed to reach the study's target, by kind and seed.
@@ -213,18 +198,22 @@ class Comparison:
         Args:
             row: (label, model).
 
-        Returns: lists under `rounds`, `bytes` and `sim_s`, one value per seed that has a curve and a target;
-            None where the target was not reached, or there is no clock.
+        Returns: lists under `rounds`, `bytes_up`, `bytes_down`, `bytes` and `sim_s`, one value per seed that
+            has a curve and a target; None where the target was not reached, or there is no clock.
         """
-        costs: dict[str, list[float | None]] = {"rounds": [], "bytes": [], "sim_s": []}
+        costs: dict[str, list[float | None]] = {name: [] for name in TARGET_COSTS}
         for seed, curve in self.seed_curves(row, self.headline()).items():
             target = self.target(seed)
             if target is None:
                 continue
             place = next((i for i, value in enumerate(curve.values) if curve.reaches(value, target)), None)
-            costs["rounds"].append(None if place is None else curve.rounds[place])
-            costs["bytes"].append(None if place is None else curve.bytes[place])
-            costs["sim_s"].append(None if place is None else curve.sim_s[place])
+            for name in TARGET_COSTS:
+                if place is None:
+                    costs[name].append(None)
+                else:
+                    costs[name].append(
+                        curve.rounds[place] if name == "rounds" else getattr(curve.costs[place], name)
+                    )
         return costs
 
     def target(self, seed: int) -> float | None:
@@ -297,6 +286,15 @@ class Comparison:
         """Whether any row names another one that it is held against."""
         return any(run.against is not None for run in self.study.runs)
 
+    def has_cost(self, axis: AxisName) -> bool:
+        """Whether any run has a finite cost of this kind, so that there is something to draw over it."""
+        costs = (cost.along(axis) for curve in self.curves.values() for cost in curve.costs)
+        return any(cost is not None and 0 < cost < math.inf for cost in costs)
+
+    def privacy(self, label: str) -> list[Mapping[str, Any]]:
+        """What the row's runs spent of privacy, as the last rows of their tables; empty without `privacy`."""
+        return [run.privacy for run in self.seed_totals(label).values() if run.privacy is not None]
+
     def has_clock(self) -> bool:
         """Whether any run simulated time."""
-        return any(value is not None for curve in self.curves.values() for value in curve.sim_s)
+        return any(cost.sim_s is not None for curve in self.curves.values() for cost in curve.costs)

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from rayfed_kd.comparison.studies import Claim
+
 CONFIDENCE = 0.95
+# The seeds that it takes to decide grow with the variance. Its 95 % interval goes up to 8 times the estimate
+# with five seeds, to 40 times with three, and to 1,000 times with two: such an advice would be a guess.
+FEWEST_SEEDS_FOR_ADVICE = 5
 MOST_SEEDS = 1000  # where even so many would not decide, the difference is as good as none
 
 Verdict = Literal["shown", "not shown", "contradicted"]
+Row = tuple[str, str]  # (label, evaluated model)
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,29 @@ class Difference:
     def excludes_zero_with(self, seeds: int) -> bool:
         """Whether zero would lie outside the interval of so many seeds with this mean and deviation."""
         return abs(self.mean) > half_width(self.deviation, seeds)
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim, and what our runs say of it.
+
+    Attributes:
+        claim: the study's.
+        higher, lower: the rows that it is about.
+        metric: a metric's column, or `bytes`.
+        difference: of the higher row less the lower one; None: fewer than two seeds have both.
+    """
+
+    claim: Claim
+    higher: Row
+    lower: Row
+    metric: str
+    difference: Difference | None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Shown, not shown or contradicted; None without a difference."""
+        return None if self.difference is None else self.difference.verdict(self.claim.margin)
 
 
 def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:

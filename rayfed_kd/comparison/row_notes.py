@@ -10,8 +10,9 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_line
 from rayfed_kd.results.schemas import is_score
 
-# The sections of a recipe in which rows are expected to be alike; the method tells them apart.
-COMMON_SECTIONS = {"model", "partition", "local", "sampling", "rounds"}
+OWN = {"method", "seed", "results"}
+# Sections that a row has or has not: one sentence says of them more than one for each key.
+WHOLE = {"client_models", "schedule", "clock", "codec", "attack", "privacy"}
 
 
 def row_notes(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
@@ -31,26 +32,45 @@ def row_notes(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
 
 
 def _row_differences(recipes: Mapping[str, Recipe]) -> Iterator[str]:
-    """A sentence per setting in which rows differ; the most common value is that of `the others`."""
-    settings = {label: _common_settings(recipe) for label, recipe in recipes.items()}
-    for key in sorted({key for row in settings.values() for key in row}):
+    """A sentence per setting in which rows differ, options of methods that several rows have at the end."""
+    yield from _differences("rows", {label: flat_settings(recipe) for label, recipe in recipes.items()})
+    by_method: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for label, recipe in recipes.items():
+        options = {f"method.{key}": value for key, value in recipe.method.model_dump().items()}
+        by_method.setdefault(recipe.method.name, {})[label] = options
+    for name, rows in by_method.items():
+        yield from _differences("rows" if len(by_method) == 1 else f"rows of {name}", rows)
+
+
+def _differences(who: str, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence per key in which rows differ; the most common value is that of `the others`."""
+    for key in sorted({key for row in rows.values() for key in row}):
         labels_by_value: dict[str, list[str]] = {}
-        for label, row in settings.items():
+        for label, row in rows.items():
             labels_by_value.setdefault(yaml_line(row.get(key)), []).append(label)
         if len(labels_by_value) > 1:
             usual = max(labels_by_value, key=lambda value: len(labels_by_value[value]))
             others = labels_by_value.pop(usual)
             parts = [f"{value} in {in_words(labels)}" for value, labels in labels_by_value.items()]
             parts.append(f"{usual} in {'the others' if len(others) > 1 else others[0]}")
-            yield f"rows differ in {key}: {'; '.join(parts)}"
+            yield f"{who} differ in {key}: {'; '.join(parts)}"
 
 
-def _common_settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's `section.key` -> value, of `COMMON_SECTIONS`."""
+def flat_settings(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says beside its method: `section.key`, or a whole section, -> value.
+
+    Seed and folder are not among it: they are each run's own.
+
+    Args:
+        recipe: a row's.
+
+    Returns: values as the recipe writes them; of a section that is shown whole only what is no default.
+    """
     settings: dict[str, Any] = {}
-    for section, value in recipe.model_dump(include=COMMON_SECTIONS, exclude_none=True).items():
+    for section, value in recipe.model_dump(exclude=OWN | WHOLE, exclude_none=True).items():
         if isinstance(value, Mapping):
             settings |= {f"{section}.{key}": inner for key, inner in value.items()}
         else:
             settings[section] = value
-    return settings
+    whole = recipe.model_dump(include=WHOLE, exclude_defaults=True, exclude_none=True)
+    return settings | {section: whole.get(section) for section in WHOLE if whole.get(section)}

@@ -19,11 +19,13 @@ runs:
   - {label: FedAvg, base: fedavg/cifar10, published: FedAvg}
   - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # relative change
 models: {student: S, teacher: T}      # evaluated models shown, and how they are called
-last: 10                              # evaluated rounds in "mean of the last"
+last: 10                              # evaluated rounds in "mean of the last"; default: 10
 headline: ua                          # the metric of best, "mean of the last" and target;
                                       # default: official test, AMP or UA, the first that there is
 target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
-totals: true                          # also all bytes and real seconds of a run, as columns
+totals: true                          # also the real seconds of a run, and curves over seconds and MiB
+against: [bytes, epsilon]             # curves of the headline over these: bytes, bytes_up, bytes_down,
+                                      # epsilon, local_epsilon, sim_s, wall_s
 baseline: FedAvg                      # what the others' paired differences are to; default: the first row
 claims:                               # each gets a verdict: shown, not shown, contradicted
   - {says: T above S, higher: {run: KDIA, model: teacher}, lower: {run: KDIA, model: student}}
@@ -47,6 +49,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
+from rayfed_kd.comparison.costs import AxisName
 from rayfed_kd.errors import RecipeError, naming, nearest
 from rayfed_kd.files import plain_folder
 from rayfed_kd.recipe.loading import overridden
@@ -150,6 +153,10 @@ def _row_model(written: Any) -> Any:
     return {"run": written} if isinstance(written, str) else written
 
 
+def _listed(written: Any) -> Any:
+    return [written] if isinstance(written, str) else written
+
+
 class Claim(Closed):
     """A claim of a paper: one row lies above another one.
 
@@ -222,6 +229,7 @@ class Study(Closed):
     headline: Metric | None = None
     target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
     totals: bool = False
+    against: Annotated[list[AxisName], BeforeValidator(_listed)] = []
     baseline: str | None = None
     claims: list[Claim] = []
     published: list[Published] = []

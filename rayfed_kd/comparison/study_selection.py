@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayfed_kd.comparison.costs import AXES
 from rayfed_kd.comparison.planning import begun_seeds, finished_seeds
 from rayfed_kd.comparison.studies import Study, check_names, read_study
 from rayfed_kd.comparison.study_changes import change_study
@@ -32,6 +33,7 @@ def select_studies(
     tables: Sequence[str] = (),
     only: Sequence[str] = (),
     without: Sequence[str] = (),
+    against: Sequence[str] = (),
 ) -> list[Study]:
     """The studies that a command line, or `rayfed_kd.compare`, asks for, one per table.
 
@@ -44,9 +46,10 @@ def select_studies(
         folder: where runs and tables go, in place of the study's.
         quick: take the study's quick version.
         tables: names of the tables to keep; empty: all.
+        against: what the headline is drawn over beside what the study names, as `AXES`.
 
     Raises:
-        RecipeError: there is no such file, row, table or quick version, or no row is left.
+        RecipeError: there is no such file, row, table, axis or quick version, or no row is left.
     """
     if seeds is not None and add_seeds is not None:
         raise RecipeError("--seeds and --add-seeds: expected one of them")
@@ -75,6 +78,8 @@ def select_studies(
             study = quick_version(study)
         if folder is not None:
             study = study.model_copy(update={"folder": plain_folder(folder)})
+        check_names("--against", against, AXES)
+        study = study.model_copy(update={"against": list(dict.fromkeys([*study.against, *against]))})
         check_names("--only", only, study.labels)
         check_names("--without", without, study.labels)
         parts = split_into_tables(with_tables(study, tables))

@@ -5,32 +5,20 @@ Markdown, LaTeX and the screen show the same cells and sentences; each writer on
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from rayfed_kd.comparison.comparison import MIB, STATISTICS, Comparison, JudgedClaim, Row
-from rayfed_kd.comparison.differences import MOST_SEEDS, Difference
-from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
+from rayfed_kd.comparison.comparison import STATISTICS, Comparison
+from rayfed_kd.comparison.costs import AXES
+from rayfed_kd.comparison.differences import FEWEST_SEEDS_FOR_ADVICE, MOST_SEEDS, Difference, Row
+from rayfed_kd.comparison.paper_rows import printed_text
+from rayfed_kd.comparison.studies import in_words
 from rayfed_kd.results.model_names import model_notes
-from rayfed_kd.results.schemas import is_score
+from rayfed_kd.results.schemas import EPSILONS, is_score
 from rayfed_kd.results.summary import HEADLINES
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
-CLAIM_HEADER = ("claim", "number", "difference [95 % interval]", "verdict")
-
-
-@dataclass(frozen=True)
-class PublishedLines:
-    """A paper's printed table beneath ours.
-
-    Attributes:
-        heading: which table, what differs here, and how far both orders agree.
-        lines: (system, its values as printed).
-    """
-
-    heading: str
-    lines: Sequence[tuple[str, str]]
 
 
 def metric_title(metric: str) -> str:
@@ -51,7 +39,7 @@ def row_name(comparison: Comparison, row: Row) -> str:
 def header(comparison: Comparison) -> list[str]:
     """The table's column titles, the rows' names first."""
     headline = metric_title(comparison.headline())
-    averaged = _averaged(comparison)
+    averaged = averaged_evaluations(comparison)
     columns = ["run", *(metric_title(metric) for metric in comparison.metrics())]
     columns += [f"{headline}, best", f"{headline}, mean of last {averaged} evaluations"]
     if _has_differences(comparison):
@@ -59,15 +47,15 @@ def header(comparison: Comparison) -> list[str]:
     if comparison.has_relative_changes():
         columns.append("relative change %")
     columns += [f"published {metric}" for metric in comparison.printed_values()]
-    if comparison.study.target is not None:
-        columns += ["rounds to target", "MiB to target"]
-        if comparison.has_clock():
-            columns.append("simulated s to target")
-    return [*columns, *(("MiB in all", "real s in all") if comparison.study.totals else ())]
+    return [*columns, *(name.replace("_", " ") for name in _privacy_columns(comparison))]
 
 
-def _averaged(comparison: Comparison) -> int:
-    """How many evaluations "mean of last" is of: a short run has fewer than the study averages."""
+def averaged_evaluations(comparison: Comparison) -> int:
+    """How many evaluations "mean of last" is of: a short run has fewer than the study averages.
+
+    Args:
+        comparison: whose.
+    """
     return min(comparison.study.last, _evaluations(comparison))
 
 
@@ -91,16 +79,28 @@ def _row_cells(comparison: Comparison, row: Row) -> list[str]:
         line.append(_mean_text(comparison.relative_changes(row), "change"))
     for printed in comparison.printed_values().values():
         line.append(printed_text(printed[row]) if row in printed else "")
-    if comparison.study.target is not None:
-        costs = comparison.costs(row)
-        line += [_cost_text(costs["rounds"], 1.0), _cost_text(costs["bytes"], MIB)]
-        if comparison.has_clock():
-            line.append(_cost_text(costs["sim_s"], 1.0))
-    if comparison.study.totals:
-        curves = comparison.seed_curves(row, headline).values()
-        line += [_cost_text([curve.bytes[-1] for curve in curves], MIB)]
-        line += [_cost_text([curve.wall_s[-1] for curve in curves], 1.0)]
-    return line
+    spent = comparison.privacy(row[0])
+    return line + [_privacy_text([one[name] for one in spent]) for name in _privacy_columns(comparison)]
+
+
+def _privacy_columns(comparison: Comparison) -> list[str]:
+    """The columns about privacy: those of which some row has a value; none if no row has `privacy`."""
+    spent = [one for label in comparison.study.labels for one in comparison.privacy(label)]
+    return [name for name in (*EPSILONS, "delta") if any(one[name] is not None for one in spent)]
+
+
+def _privacy_text(values: Sequence[float | None]) -> str:
+    """A value over seeds: one number where it is the same with each, as it is under most samplings."""
+    known = [value for value in values if value is not None]
+    if not values:
+        return "none"  # the row has no `privacy`
+    if len(known) < len(values):
+        return "no bound"
+    if math.inf in known:
+        return "inf"
+    mean = statistics.fmean(known)
+    text = f"{mean:,.0f}" if mean >= 1e4 else f"{mean:.4g}"  # not 1.92e+04
+    return text if len(set(known)) == 1 else f"{text} ± {statistics.stdev(known):.2g}"
 
 
 def caption(comparison: Comparison) -> str:
@@ -117,6 +117,7 @@ def remarks(comparison: Comparison) -> list[str]:
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
         notes.append(f"the target's run has no {metric_title(comparison.headline())}, so there is no target")
     notes += [*_score_notes(comparison), *_difference_notes(comparison), *_changes_note(comparison)]
+    notes += [*_privacy_notes(comparison), *_axis_notes(comparison)]
     # A study may give models names of its own.
     names = {model for _, model in comparison.rows() if model not in study.models}
     legend = model_notes(names) if {"aca", "global"} <= names else []
@@ -133,30 +134,16 @@ def _score_notes(comparison: Comparison) -> list[str]:
     return [*notes, f"smaller is better: {', '.join(falling)}"] if falling else notes
 
 
-def claim_cells(comparison: Comparison) -> list[list[str]]:
-    """The rows below `CLAIM_HEADER`: each claim of the study, its difference, and the verdict."""
-    return [_claim_cells(comparison, judged) for judged in comparison.judged_claims()]
+def more_seeds(difference: Difference) -> str | None:
+    """How many seeds more would decide, if mean and deviation stay as they are.
 
+    Args:
+        difference: one that is not decided.
 
-def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
-    claim, metric = judged.claim, judged.metric
-    rows = f"{row_name(comparison, judged.higher)} less {row_name(comparison, judged.lower)}"
-    # All bytes of a run have no statistic.
-    number = "MiB sent" if metric == "bytes" else f"{metric_title(metric)}, {claim.statistic}"
-    if judged.difference is None:
-        return [claim.says, f"{number}: {rows}", "", "no verdict: fewer than two seeds have both numbers"]
-    margin = f" (above {-metric_scale(metric) * claim.margin:g})" if claim.margin else ""
-    difference = _difference_text(judged.difference, metric)
-    # A margin moves the line that the interval must leave out, of which the advice knows nothing.
-    advice = ""
-    if not (judged.difference.decided or margin):
-        more = _more_seeds(judged.difference)
-        advice = f"; {more} more seed{'' if more == '1' else 's'} would decide"
-    return [claim.says, f"{number}: {rows}", difference, f"{judged.verdict}{margin}{advice}"]
-
-
-def _more_seeds(difference: Difference) -> str:
-    """How many seeds more would decide, if mean and deviation stay as they are."""
+    Returns: None with too few seeds to tell.
+    """
+    if len(difference.by_seed) < FEWEST_SEEDS_FOR_ADVICE:
+        return None
     needed = difference.seeds_to_decide()
     return f"more than {MOST_SEEDS}" if needed is None else str(needed - len(difference.by_seed))
 
@@ -174,10 +161,16 @@ def _row_difference_text(comparison: Comparison, row: Row) -> str:
     if difference is None:
         return ""
     undecided = "" if difference.decided else ", undecided"
-    return _difference_text(difference, comparison.headline()) + undecided
+    return difference_text(difference, comparison.headline()) + undecided
 
 
-def _difference_text(difference: Difference, metric: str) -> str:
+def difference_text(difference: Difference, metric: str) -> str:
+    """A difference with its interval, as `+1.20 [-0.21, +2.60]`, in percent where the metric is.
+
+    Args:
+        difference: in the metric's own unit.
+        metric: the metric's column.
+    """
     scale, digits = metric_scale(metric), metric_digits(metric)
     mean, low, high = (
         f"{scale * value:+.{digits}f}" for value in (difference.mean, difference.low, difference.high)
@@ -191,23 +184,53 @@ def _difference_notes(comparison: Comparison) -> list[str]:
         return []
     headline = metric_title(comparison.headline())
     notes = [
-        f"difference: {headline}, mean of last {_averaged(comparison)} evaluations, less that of "
+        f"difference: {headline}, mean of last {averaged_evaluations(comparison)} evaluations, less that of "
         f"{_baseline_label(comparison)} with the same seed; the interval is Student's t of the mean over "
         "seeds, each row by itself; undecided: it holds 0"
     ]
-    if _averaged(comparison) == _evaluations(comparison) > 1:
+    if averaged_evaluations(comparison) == _evaluations(comparison) > 1:
         notes.append("these are all evaluations of a run, from its first on; a study's `last` takes fewer")
-    advice = []
+    return [*notes, *_advice(comparison)]
+
+
+def _advice(comparison: Comparison) -> Iterator[str]:
+    """How many more seeds would decide the rows that are undecided, or that there are too few to say."""
+    told, too_few = [], False
     for row in comparison.rows():
         difference = comparison.difference(row)
         if difference is not None and not difference.decided:
-            advice.append(f"{row_name(comparison, row)} {_more_seeds(difference)}")
-    if advice:
-        notes.append(
+            more = more_seeds(difference)
+            too_few = too_few or more is None
+            told += [] if more is None else [f"{row_name(comparison, row)} {more}"]
+    if told:
+        yield (
             "more seeds that would decide, if means and deviations stay (`--add-seeds N` runs them): "
-            + ", ".join(advice)
+            + ", ".join(told)
         )
-    return notes
+    if too_few:
+        yield (
+            "how many more seeds would decide is said from "
+            f"{FEWEST_SEEDS_FOR_ADVICE} seeds on: fewer tell too little of the deviation"
+        )
+
+
+def _privacy_notes(comparison: Comparison) -> Iterator[str]:
+    """Of what the rows' epsilons are: those of different promises cannot be held against each other."""
+    labels_by_promise: dict[str, list[str]] = {}
+    for label in comparison.study.labels:
+        for spent in comparison.privacy(label)[:1]:  # seeds differ in nothing that makes a promise another
+            words = [spent["neighbours"], f"noise at the {spent['noise']}", spent["sampling"]]
+            labels_by_promise.setdefault(", ".join(words), []).append(label)
+    if labels_by_promise:
+        promises = [f"{promise} in {in_words(labels)}" for promise, labels in labels_by_promise.items()]
+        yield f"epsilon is of one client's data, after the last round: {'; '.join(promises)}"
+
+
+def _axis_notes(comparison: Comparison) -> Iterator[str]:
+    """What the study wants drawn, and no row has."""
+    for axis in comparison.study.against:
+        if not comparison.has_cost(axis):
+            yield f"there is no picture over {AXES[axis].title}, of which no row has any"
 
 
 def _changes_note(comparison: Comparison) -> list[str]:
@@ -221,39 +244,6 @@ def _changes_note(comparison: Comparison) -> list[str]:
     pairs = ", ".join(f"{' and '.join(labels)} to {base}" for base, labels in labels_by_base.items())
     accuracies = ", else ".join(metric_title(metric).removesuffix(" %") for metric in HEADLINES)
     return [f"relative change: of the last accuracy ({accuracies}) of {pairs}"]
-
-
-def published_lines_of(comparison: Comparison) -> list[PublishedLines]:
-    """Every printed table that the study names, with the agreement of both orders in its heading."""
-    return [
-        PublishedLines(
-            _published_heading(comparison, paper),
-            [
-                (
-                    line["label"],
-                    ", ".join(f"{metric} {printed_text(value)}" for metric, value in line["values"].items()),
-                )
-                for line in paper.lines
-            ],
-        )
-        for paper in comparison.papers
-    ]
-
-
-def _published_heading(comparison: Comparison, paper: PaperRows) -> str:
-    published = paper.published
-    where = ", ".join(f"{key} {value}" for key, value in published.where.items())
-    heading = f"Published, {published.paper} table {published.table}" + (f" ({where})" if where else "")
-    if published.differs:
-        heading += f"; here differs: {published.differs}"
-    agreement = comparison.agreement(paper)
-    if agreement is None:
-        return heading
-    return (
-        f"{heading}; rank correlation (Kendall's tau-b) of {paper.metric} against our "
-        f"{metric_title(agreement.metric)}, {agreement.statistic}, over {agreement.rows} rows: "
-        f"{agreement.tau:.2f}"
-    )
 
 
 def _mean_text(values: Sequence[float], metric: str) -> str:
@@ -274,14 +264,3 @@ def metric_scale(metric: str) -> float:
 def metric_digits(metric: str) -> int:
     """How many digits after the point its values are shown with."""
     return 4 if metric == "fm" or is_score(metric) else 2
-
-
-def _cost_text(costs: Sequence[float | None], unit: float) -> str:
-    """Mean over the seeds that reached the target, and how many did if not all."""
-    if not costs:
-        return ""
-    reached = [cost / unit for cost in costs if cost is not None]
-    if not reached:
-        return "not reached"
-    mean = f"{statistics.fmean(reached):,.1f}"
-    return mean if len(reached) == len(costs) else f"{mean} ({len(reached)} of {len(costs)} seeds)"

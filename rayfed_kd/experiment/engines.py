@@ -107,6 +107,11 @@ class InProcess(Launcher):
 
     name = "local"
 
+    @property
+    def resume_options(self) -> tuple[str, ...]:
+        """This engine's own."""
+        return ("--local",)
+
     def engine(self, setting: Setting) -> Engine:
         """The engine that runs the steps; it keeps the states of all clients in memory."""
         from cluster.engine.host import Host
@@ -173,7 +178,7 @@ class InProcess(Launcher):
 
 @dataclass(frozen=True)
 class OnRay(Launcher):
-    """Client actors and a server actor on Ray.
+    """Client actors on Ray, and the server: this process on a private Ray, else an actor.
 
     Attributes:
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
@@ -220,8 +225,14 @@ class OnRay(Launcher):
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
         """Run on actors; see `Launcher.launch`."""
+        from cluster.ray_backend.own_server import run_own_server, serves_here
         from cluster.ray_backend.remote_run import run_on_ray
 
+        alone = self.plan is None and self.stop is None and self.share == 1
+        if alone and serves_here(prepared.recipe):
+            return run_own_server(
+                prepared.blueprint, prepared.setting, str(folder), on_event, resume=resume, tell=tell
+            )
         return run_on_ray(
             prepared.blueprint,
             prepared.setting,

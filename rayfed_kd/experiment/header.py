@@ -145,7 +145,7 @@ def _data(setting: Setting) -> str:
         "for training": len(trained),
         "of them public": own,
         "for testing": tested,
-        "public": apart,
+        "public" if setting.method.public != "none" else "public, which this method does not use": apart,
         "not used": count - len(trained) - tested - apart,
     }
     return f"{data.name}, {text}: {', '.join(f'{n:,} {share}' for share, n in shares.items() if n)}"

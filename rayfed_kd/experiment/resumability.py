@@ -74,13 +74,17 @@ def check_unused(folder: Path) -> None:
     Raises:
         RecipeError: it holds a run, or what is left of one.
     """
+    from rayfed_kd.experiment.result import read_summary
     from rayfed_kd.results.schemas import CONFIG
 
     if (folder / CONFIG).exists():
-        raise RecipeError(
-            f"results.folder: {folder} holds a run already; `rayfed-kd resume {shlex.quote(str(folder))}` "
-            "goes on with it. Give another folder for a new run"
-        )
+        command, summary = f"rayfed-kd resume {shlex.quote(str(folder))}", read_summary(folder)
+        if summary.get("status") == "finished":
+            rounds = "1 round" if summary["rounds"] == 1 else f"{summary['rounds']} rounds"
+            holds = f"a finished run of {rounds}; `{command} rounds=N` with a larger N extends it"
+        else:
+            holds = f"a run already; `{command}` goes on with it"
+        raise RecipeError(f"results.folder: {folder} holds {holds}. Give another folder for a new run")
     if remains := [name for name in ("checkpoints", "tables") if (folder / name).exists()]:
         raise RecipeError(
             f"results.folder: {folder} has {' and '.join(remains)} of a run, but no {CONFIG}; "

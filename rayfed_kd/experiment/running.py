@@ -58,6 +58,7 @@ def run(
     Raises: RecipeError or DataError before the first round; RunError after it.
     """
     from rayfed_kd.experiment.resumability import check_unused
+    from rayfed_kd.results.folder import chosen_folder
 
     on_event, tell = listeners(progress, on_event, tell)
     with naming(recipe):
@@ -65,8 +66,7 @@ def run(
         launcher = make_launcher(engine, local=local, address=address)
         # Before Ray starts, so that these are reported at once: a misspelt name, a folder that is taken.
         method_location(resolved)
-        if resolved.results.folder is not None:
-            check_unused(Path(resolved.results.folder).expanduser().resolve())
+        check_unused(chosen_folder(resolved))
         with launcher.session(resolved) as wait_until_ready:
             # Ray, if it is the engine, starts in a thread meanwhile.
             prepared = make_ready_telling(resolved, tell)
@@ -77,7 +77,7 @@ def run(
 @contextmanager
 def _resumable(folder: Path, options: tuple[str, ...]) -> Iterator[None]:
     """The message of a failed or interrupted run says how to go on."""
-    from rayfed_kd.experiment.resumability import last_checkpoint, resuming_command, under_way, way_on
+    from rayfed_kd.experiment.resumability import under_way, way_on
 
     with under_way(folder, options):
         try:
@@ -86,8 +86,7 @@ def _resumable(folder: Path, options: tuple[str, ...]) -> Iterator[None]:
             interruption.args = (way_on(folder),)
             raise
         except RunError as error:
-            on = f"To go on from the last checkpoint: {resuming_command(folder)}"
-            error.args = (f"{error}\n{way_on(folder) if last_checkpoint(folder) is None else on}",)
+            error.args = (f"{error}\n{way_on(folder)}",)
             raise
 
 

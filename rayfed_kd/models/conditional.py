@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import ConditionalGenerator, image_shape
+from rayfed_kd.models.generators import Upsampling, enlarging
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 
@@ -111,6 +112,7 @@ def conditional_image(
     *,
     width: Annotated[int, Field(ge=2, description="channels; the published width is 128")] = 128,
     latent: Latent = 100,
+    upsampling: Upsampling = "plain",
 ) -> ConditionalGenerator:
     """DaFKD's generator: noise and class through a layer each, twice upsampling and convolution; tanh.
 
@@ -126,12 +128,10 @@ def conditional_image(
     half = width // 2
     body = nn.Sequential(
         nn.BatchNorm2d(2 * half),
-        nn.Upsample(scale_factor=2),
-        nn.Conv2d(2 * half, width, 3, padding=1),
+        *enlarging(2 * half, width, upsampling),
         nn.BatchNorm2d(width),
         nn.LeakyReLU(0.2),
-        nn.Upsample(scale_factor=2),
-        nn.Conv2d(width, half, 3, padding=1),
+        *enlarging(width, half, upsampling),
         nn.BatchNorm2d(half),
         nn.LeakyReLU(0.2),
         nn.Conv2d(half, channels, 3, padding=1),

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from rayfed_kd.errors import FrozenError
 from rayfed_kd.protocol.evaluated import Evaluable, Evaluated
 from rayfed_kd.protocol.messages import Declaration, Message, Replies, Reply
 from rayfed_kd.protocol.shown import Shown
@@ -170,7 +171,9 @@ class Method(Generic[ServerState, ClientState]):
     def __setattr__(self, name: str, value: Any) -> None:
         # `options` can be set once, which `__init__` does.
         if name != "options" or "options" in self.__dict__:
-            raise AttributeError(f"a method is frozen: {name} belongs into a state")
+            raise FrozenError(
+                f"{type(self).__name__} sets self.{name}: a method is frozen, and what changes is state"
+            )
         object.__setattr__(self, name, value)
 
     @classmethod

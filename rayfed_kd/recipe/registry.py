@@ -53,11 +53,10 @@ def locate(name: str, registered: Mapping[str, str], path: str) -> str:
         raise RecipeError(f"{path}: {shown(name)} is no package.module:Object, as my_methods:FedMine")
     if name in registered:
         return registered[name]
+    near = nearest(name, registered)
+    hint = f". Did you mean {near}? There" if near else "; there"  # before the list, which may be long
     known = ", ".join(sorted(registered))
-    raise RecipeError(
-        f"{path}: {shown(name)} is not known; there are {known}, or give package.module:Object.",
-        hint=nearest(name, registered),
-    )
+    raise RecipeError(f"{path}: {shown(name)} is not known{hint} are {known}, or give package.module:Object.")
 
 
 def find_modules(folders: Sequence[str]) -> None:

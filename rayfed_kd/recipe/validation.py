@@ -94,13 +94,12 @@ def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) ->
     near = nearest(steps[-1], [*known, *beside])
     parent = where.path(steps[:-1])
     whose = f"no option of {where.owner}" if where.owner else f"no key of {parent or 'a recipe'}"
-    there = f" There are: {', '.join(sorted(known))}." if known else " It takes none."
+    # Often left over from the recipe when only a name was changed. An element of a list has no path of its
+    # own on the command line.
+    named = where.owner and len(steps) == 1 and not parent.rpartition(".")[2].isdigit()
+    there = f" '{parent}={{name: {where.owner}}}' replaces name and options." if named else ""
+    there += f" There are: {', '.join(sorted(known))}." if known else " It takes none."
     there += f" Beside them: {', '.join(sorted(beside))}." if beside else ""
-    # An element of a list has no path of its own on the command line.
-    if (
-        where.owner and len(steps) == 1 and not parent.rpartition(".")[2].isdigit()
-    ):  # often left over from the recipe when only a name was changed
-        there += f" '{parent}={{name: {where.owner}}}' replaces name and options."
     hint = ".".join(filter(None, [parent, near])) if near else None
     elsewhere = ELSEWHERE.get(steps[-1])
     # The nearest key of this section is what was meant, where the recipe's sections are not the question.

@@ -53,6 +53,17 @@ class _PlainLoader(yaml.SafeLoader):
             raise _refused(f"more than {MOST_VALUES} values", event.start_mark)
         return node
 
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """As YAML's own; a key that stands twice is refused: of two values one would be lost silently."""
+        node = super().compose_mapping_node(anchor)
+        seen = set[tuple[str, str]]()
+        for key, _ in node.value:
+            name = (key.tag, str(key.value))  # before merge keys are resolved, which may be overridden
+            if isinstance(key, yaml.ScalarNode) and name in seen:
+                raise _refused(f"the key {shortened(key.value)} stands twice", key.start_mark)
+            seen.add(name)
+        return node
+
     def construct_scalar(self, node: Any) -> Any:
         """As YAML's own; a number has a bounded length: Python takes minutes for a million digits."""
         number = node.tag.endswith((":int", ":float"))

@@ -11,7 +11,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, remove_unfinished, writing
+from rayfed_kd.reporting.against_section import against_section
 from rayfed_kd.reporting.cost_sections import bytes_section, faults_section, hosts_section, time_section
+from rayfed_kd.reporting.page_files import check_replaceable, page_path, stamp_of
 from rayfed_kd.reporting.paper_sections import comparison_section, published_section, study_title
 from rayfed_kd.reporting.pictures import DASHES, SERIES
 from rayfed_kd.reporting.privacy_section import privacy_section
@@ -51,12 +53,21 @@ RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
 )
 
 
-def report(*runs: str | Path | HasFolder, to: str | Path = "report.html") -> list[Path]:
+def report(
+    *runs: str | Path | HasFolder,
+    to: str | Path | None = None,
+    against: Sequence[str] = (),
+    force: bool = False,
+) -> list[Path]:
     """Write one HTML page about runs, comparisons and searches, and its tables as Markdown beside it.
 
     Args:
         runs: their folders, or what `run`, `compare` and `tune` gave.
-        to: the page's file name, which ends in .html.
+        to: the page's file name, which ends in .html; None: report.html, of one folder inside it, of several
+            in the current folder.
+        against: what the headline is drawn over: bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s
+            or wall_s; empty: bytes where there are several rows, and epsilon where there is `privacy`.
+        force: replace a file that is no report about the same folders.
 
     Returns: both paths.
 
@@ -66,53 +77,71 @@ def report(*runs: str | Path | HasFolder, to: str | Path = "report.html") -> lis
     if not runs:
         raise RecipeError("report: expected at least one run")
     folders = [Path(run) if isinstance(run, str | Path) else run.folder for run in runs]
-    return write_report(folders, Path(to))
+    return write_report(folders, None if to is None else Path(to), against=against, force=force)
 
 
-def write_report(folders: Sequence[Path], to: Path) -> list[Path]:
+def write_report(
+    folders: Sequence[Path],
+    to: Path | None = None,
+    *,
+    against: Sequence[str] = (),
+    force: bool = False,
+) -> list[Path]:
     """Write the page and, beside it, its tables as Markdown.
 
     Args:
         folders: folders of runs, and of what `rayfed-kd compare` and `rayfed-kd tune` wrote.
-        to: the page's file name, which ends in .html; its folder is made if it is not there.
+        to: the page's file name, which ends in .html; its folder is made if it is not there. None: as in
+            `report`.
+        against: as in `report`.
+        force: replace a file that is no report about the same folders.
 
     Returns: both paths.
 
     Raises:
-        RecipeError: a folder holds no run that this version can read, or `to` does not end in .html or
-            cannot be written.
+        RecipeError: a folder holds no run that this version can read, an axis is none or no run has it, or
+            `to` does not end in .html, cannot be written, or is another file and `force` is not given.
     """
+    to = page_path(folders, to)
     if to.suffix != ".html":
         raise RecipeError(
             f"--to {to}: expected a name that ends in .html; the same name in .md lies beside it"
         )
     sources = read_sources(folders)
-    sections = report_sections(sources)
+    sections = report_sections(sources, against)
     title = _title(sources)
-    paths = [to, to.with_suffix(".md")]
+    paths, stamp = [to, to.with_suffix(".md")], stamp_of(folders, to)
     with writing(to, "--to"):
+        if not force:
+            check_replaceable(paths, stamp)
         to.parent.mkdir(parents=True, exist_ok=True)
         for path in paths:
             template = _templates().get_template(f"page{path.suffix}")
             text = template.render(
-                title=title, sections=sections, dashes=DASHES, colours=len(SERIES), file=to.name
+                title=title, sections=sections, dashes=DASHES, colours=len(SERIES), file=to.name, stamp=stamp
             )
             remove_unfinished(path.parent, path.name)
             atomic_write(path, text)
     return paths
 
 
-def report_sections(sources: Sources) -> list[Section]:
+def report_sections(sources: Sources, against: Sequence[str] = ()) -> list[Section]:
     """The page's sections, in order.
 
     Args:
         sources: what was read.
+        against: what the headline is drawn over, as `report` has it.
+
+    Raises:
+        RecipeError: an axis is none, or no run has it.
     """
     compared = [comparison_section(path.resolve().name, text) for path, text in sources.comparisons.items()]
     searched = [search_section(search) for search in sources.searches]
     if not sources.runs:  # a search none of whose trials has a value
         return searched
-    rest = [section for make in RUN_SECTIONS if (section := make(sources.runs)) is not None]
+    made = [make(sources.runs) for make in RUN_SECTIONS]
+    made.insert(1, against_section(sources.runs, against))  # below the metrics by round
+    rest = [section for section in made if section is not None]
     return [*searched, runs_section(sources.runs), *compared, *rest]
 
 
@@ -150,6 +179,11 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+# What Markdown would not show: a bar, which ends a cell; a backslash, an asterisk, a tag, and a bracket that
+# makes a link. Brackets around an interval, a lone ">" and the code of our own sentences stay as they are.
+_SPECIAL = re.compile(r"\\(?=[!-/:-@\[-`{-~])|[*|]|<(?=[A-Za-z/!?])|\](?=[(\[:])")
+
+
 def _markdown(text: str) -> str:
     """Text that Markdown shows as it is, also within a table."""
-    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\g<0>", " ".join(text.split()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib
@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rayfed_kd.comparison.writers.against import make_logarithmic, spans_a_decade
 from rayfed_kd.results.figures import COLOURS
 from rayfed_kd.results.partition_figures import bubble_figure
 
@@ -85,12 +86,14 @@ class Line:
         look: from 0.
         x, y: equally many.
         deviation: half the width of a band around the line, equally many; empty: there is no band.
+        dotted: whether it is a reference, and no curve of points.
     """
 
     look: int
     x: Sequence[float]
     y: Sequence[float]
     deviation: Sequence[float] = ()
+    dotted: bool = field(default=False, kw_only=True)
 
 
 def mean_line(look: int, seeds: Sequence[Mapping[float, float]]) -> Line:
@@ -108,27 +111,35 @@ def mean_line(look: int, seeds: Sequence[Mapping[float, float]]) -> Line:
     return Line(look, shared, values.mean(axis=0).tolist(), spread)
 
 
-def lines_picture(title: str, lines: Sequence[Line], across: str, description: str) -> Picture:
-    """Values by round or by second.
+def lines_picture(
+    title: str, lines: Sequence[Line], across: str, description: str, *, costs: bool = False
+) -> Picture:
+    """Values by round, by second or by what they cost.
 
     Args:
         title: what the picture shows.
         lines: drawn in order, the last one on top.
         across: the axis' label; with "round" its ticks are whole numbers.
         description: for readers who do not see the picture.
+        costs: whether a line is drawn over what it cost: it has a ring at its end, and the axis is
+            logarithmic where costs span more than a decade.
     """
 
     def draw(axes: Axes) -> None:
+        if costs and spans_a_decade(every := [cost for line in lines for cost in line.x]):
+            make_logarithmic(axes, every)
         for line in lines:
-            dashes = DASHES[line.look // len(SERIES) % len(DASHES)]
+            dashes = "1 2" if line.dotted else DASHES[line.look // len(SERIES) % len(DASHES)]
             axes.plot(
                 line.x,
                 line.y,
                 color=_colour(line.look),
                 linestyle=(0, [float(d) for d in dashes.split()]) if dashes else "-",
                 linewidth=1.4,
-                marker="." if len(line.x) < FEW else "",
+                marker="." if len(line.x) < FEW and not line.dotted else "",
             )
+            if costs and not line.dotted:
+                axes.plot(line.x[-1:], line.y[-1:], "o", color=_colour(line.look), markerfacecolor="none")
             if line.deviation:
                 low = [y - d for y, d in zip(line.y, line.deviation, strict=True)]
                 high = [y + d for y, d in zip(line.y, line.deviation, strict=True)]

@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from rayfed_kd.comparison.writers.markdown import read_table_line
 from rayfed_kd.errors import DataError, RecipeError, naming
 from rayfed_kd.experiment.result import read_summary
-from rayfed_kd.files import no_folder
+from rayfed_kd.files import file_name, no_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import read_yaml_file
@@ -62,7 +63,7 @@ class Sources:
     """What a report is about.
 
     Attributes:
-        runs: in the order of the folders, a comparison's by name.
+        runs: in the order of the folders, a comparison's in that of its table, by name without one.
         comparisons: folder -> its comparison.md; "" if it was not written yet.
         searches: what searches found; of their trials only the best is among the runs.
     """
@@ -115,8 +116,21 @@ def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path,
     written = folder / "comparison.md"
     text = written.read_text(encoding="utf8", errors="replace") if written.is_file() else ""
     comparisons[folder] = text
-    for member in members:
-        yield member, SEED.sub("", member.name)
+    places = _places(text)
+    rows = [(member, SEED.sub("", member.name)) for member in members]
+    yield from sorted(rows, key=lambda row: places.get(row[1], len(places)))
+
+
+def _places(text: str) -> dict[str, int]:
+    """Row's name in folders -> its place in the study: colours are then those of the comparison's pictures.
+
+    Args:
+        text: comparison.md, whose first table names the rows as `LABEL (MODEL)`.
+    """
+    table = next((block for block in text.split("\n\n") if block.startswith("|")), "")
+    cells = [read_table_line(line)[0] for line in table.splitlines()[2:]]
+    labels = dict.fromkeys(file_name(cell.rpartition(" (")[0]) for cell in cells)
+    return {label: place for place, label in enumerate(labels)}
 
 
 def _read_run(folder: Path, row: str) -> Run:

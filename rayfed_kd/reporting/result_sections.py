@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +90,12 @@ def _score_notes(metrics: Iterable[str]) -> Iterator[str]:
 
 def _untested_notes(runs: Sequence[Run]) -> Iterator[str]:
     """A sentence per group of runs some of whose clients have no test samples."""
-    for text, labels in groupby(runs, lambda run: untested_text(run.summary)):
-        if text is not None:
-            yield f"{', '.join(run.label for run in labels)}: {text}; the metrics over clients are of these."
+    labels_by_text = defaultdict[str, list[str]](list)
+    for run in runs:
+        if (text := untested_text(run.summary)) is not None:
+            labels_by_text[text].append(run.label)
+    for text, labels in labels_by_text.items():
+        yield f"{', '.join(labels)}: {text}; the metrics over clients are of these."
 
 
 def _curves(runs: Sequence[Run], looks: Mapping[str, int], metric: str, across: str) -> Picture | None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayfed_kd.comparison.row_notes import flat_settings
 from rayfed_kd.comparison.studies import in_words
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
+
+# Sections of a recipe that `_facts` has whole.
+SHOWN = ("model", "client_models", "partition", "sampling", "local", "schedule", "clock", "attack", "privacy")
+SHOWN_OF_DATA = ("data.name", "data.fraction", "data.augment")
 
 
 def runs_section(runs: Sequence[Run]) -> Section:
@@ -18,7 +24,8 @@ def runs_section(runs: Sequence[Run]) -> Section:
     Args:
         runs: at least one.
     """
-    facts = {run.label: _facts(run) for run in runs}
+    others = _other_settings(runs)
+    facts = {run.label: _facts(run, others[run.label]) for run in runs}
     first = next(iter(facts.values()))
     differing = [name for name in first if len({run_facts[name] for run_facts in facts.values()}) > 1]
     shared = [(name, value) for name, value in first.items() if value and name not in differing]
@@ -46,7 +53,8 @@ def _seed_notes(runs: Sequence[Run]) -> list[str]:
     return [f"Seeds, all that are in the folders: {'; '.join(parts)}."]
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _facts(run: Run, others: Mapping[str, str]) -> dict[str, str]:
+    """What is told of a run; `others` are settings in which runs of the report differ."""
     recipe, environment = run.recipe, run.environment
     packages = {name: version for name, version in environment.get("packages", {}).items() if version}
     return {
@@ -69,6 +77,7 @@ def _facts(run: Run) -> dict[str, str]:
         "privacy": ""
         if recipe.privacy is None
         else _options_text(recipe.privacy.model_dump(exclude_none=True)),
+        **others,
         "folder": str(run.folder),
         "started": environment.get("started", ""),
         "engine": environment.get("engine", ""),
@@ -83,6 +92,24 @@ def _facts(run: Run) -> dict[str, str]:
         ).strip(", "),
         "command": _command(environment.get("command", [])),
     }
+
+
+def _other_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
+    """Run -> key -> value, of the recipes' other keys in which runs differ: nothing may differ unsaid."""
+    recipes = {run.label: flat_settings(run.recipe) for run in runs}
+    keys = sorted({key for settings in recipes.values() for key in settings})
+    texts = {
+        label: {key: _options_text(settings[key]) if key in settings else "" for key in keys}
+        for label, settings in recipes.items()
+    }
+    differing = [
+        key
+        for key in keys
+        if key.partition(".")[0] not in SHOWN
+        and key not in SHOWN_OF_DATA
+        and len({settings[key] for settings in texts.values()}) > 1
+    ]
+    return {label: {key: settings[key] for key in differing} for label, settings in texts.items()}
 
 
 def _command(words: Sequence[str]) -> str:
@@ -102,6 +129,22 @@ def _options_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+# A row's seeds differ in these lines of config.yaml, and in no other.
+_OWN_LINES = re.compile(r"^(seed:|  folder:).*$", re.MULTILINE)
+
+
 def recipes_section(runs: Sequence[Run]) -> Section:
-    """Each run's config.yaml, folded."""
-    return Section("Recipes", folded={f"config.yaml of {run.label}": run.recipe_text for run in runs})
+    """Each row's config.yaml, folded: that of its first seed, with the others named."""
+    alike: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        alike.setdefault((run.group, _OWN_LINES.sub("", run.recipe_text)), []).append(run)
+    return Section("Recipes", folded={_recipe_title(same): same[0].recipe_text for same in alike.values()})
+
+
+def _recipe_title(runs: Sequence[Run]) -> str:
+    """Whose text it is: of one run, or of a row's runs that differ in seed and folder alone."""
+    first, *others = runs
+    if not others:
+        return f"config.yaml of {first.label}"
+    seeds = in_words(str(run.recipe.seed) for run in runs)
+    return f"config.yaml of {first.group}, seeds {seeds}: that of seed {first.recipe.seed}"

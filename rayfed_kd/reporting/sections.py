@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from rayfed_kd.reporting.pictures import Picture
 from rayfed_kd.reporting.reading import Run
+
+_NUMBER = re.compile(r"[-+(]*[\d.]*\d|(inf|nan)\b")
 
 
 @dataclass(frozen=True)
@@ -17,14 +21,24 @@ class Table:
         title: the table's heading.
         header: the columns' titles.
         rows: each as long as the header.
-        left: the number of columns that hold words and stand on the left; the first names the row. The others
-            hold numbers.
+        left: the number of columns that name the row and stand on the left, at least the first. Of the others
+            those stand on the left that hold words, and those on the right that hold numbers.
     """
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: int = 1
+
+    @cached_property  # the page asks for every cell
+    def words(self) -> list[bool]:
+        """By column: whether it stands on the left."""
+        return [place < self.left or self._has_words(place) for place in range(len(self.header))]
+
+    def _has_words(self, column: int) -> bool:
+        """Whether a column has cells, and none of them begins with a number."""
+        filled = [row[column] for row in self.rows if row[column]]
+        return bool(filled) and not any(_NUMBER.match(cell) for cell in filled)
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,7 @@ def series_looks(runs: Sequence[Run]) -> dict[str, int]:
     names = [
         series_name(runs, run, model)
         for run in runs
-        for model in sorted(set(run.tables["metrics"]["model"].to_pylist()))
+        for model in dict.fromkeys(run.tables["metrics"]["model"].to_pylist())
     ]
     return {name: look for look, name in enumerate(dict.fromkeys(names))}
 

@@ -134,12 +134,13 @@ class RunConsole:
             self._console.print(note)
         sent = summary["bytes"]
         in_rounds = f"{summary['wall_s']:.1f} s"
+        if not resumed:
+            spent = f"{seconds:.1f} s in all, {in_rounds} of it in rounds; "
+        else:  # a finished run does no round more
+            since = f"{seconds:.1f} s since it was resumed; " if self._last else ""
+            spent = f"{since}the whole run: {in_rounds} in rounds; "
         self._console.print(
-            (
-                f"{seconds:.1f} s since it was resumed; the whole run: {in_rounds} in rounds; "
-                if resumed
-                else f"{seconds:.1f} s in all, {in_rounds} of it in rounds; "
-            )
+            spent
             + (f"{summary['sim_s']:,.1f} simulated s; " if summary.get("sim_s") is not None else "")
             + f"up {format_bytes(sent['up'])}, down {format_bytes(sent['down'])}"
         )

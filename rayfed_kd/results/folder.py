@@ -58,7 +58,7 @@ def run_folder(recipe: Recipe) -> Iterator[Path]:
     Raises:
         RecipeError: another process works in the folder, or it cannot be written.
     """
-    folder = _chosen_folder(recipe)
+    folder = chosen_folder(recipe)
     with locked_folder(folder, "results.folder", "running"):
         yield folder
 
@@ -171,7 +171,7 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
         pq.write_table(pa.table(columns), aside)
 
 
-def _chosen_folder(recipe: Recipe) -> Path:
+def chosen_folder(recipe: Recipe) -> Path:
     """The folder that the recipe names, else a new one below runs/."""
     if recipe.results.folder is not None:
         return Path(recipe.results.folder).expanduser().resolve()

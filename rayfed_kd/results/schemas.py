@@ -117,10 +117,11 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 EPSILONS = ("epsilon", "local_epsilon")  # columns of `privacy`: of the sums, and of single messages
 
-# The order of a round's rows.
+# The order of a round's rows; those of `metrics` stay in the order in which the method names its models, so
+# that a reader's "first model" is the method's own.
 ROW_ORDER: dict[str, tuple[str, ...]] = {
     "rounds": (),
-    "metrics": ("model",),
+    "metrics": (),
     "clients": ("client", "model"),
     "scores": ("model", "metric", "test"),
     "messages": ("client", "direction", "kind"),

@@ -18,7 +18,7 @@ from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.protocol import Devices, Method
-from rayfed_kd.recipe.registry import find_modules, load_class, load_function, options_model
+from rayfed_kd.recipe.registry import blaming, find_modules, load_class, load_function, options_model
 from rayfed_kd.recipe.roles import DATA_SOURCE, MODEL_BUILDER, PARTITION_SCHEME
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.strict import Named
@@ -86,7 +86,9 @@ def make_method(location: str, named: Named) -> Method[Any, Any]:
     Raises: RecipeError if it is no method or an option is bad.
     """
     kind: type[Method[Any, Any]] = load_class(location, {}, Method, "method.name")
-    return kind(validate(kind.options_model(), named.options, "method", named.name))
+    options = validate(kind.options_model(), named.options, "method", named.name)
+    with blaming(f"method.name: {named.name}"):
+        return kind(options)
 
 
 def read_names(recipe: Recipe) -> tuple[Timing, Codecs]:

@@ -13,7 +13,7 @@ from cluster.engine.local import LocalEngine
 from cluster.server.checkpoints import Checkpointer, Snapshot
 from cluster.server.round_tables import RoundRecord
 from cluster.server.simulation import Simulation
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import FrozenError, RunError
 from rayfed_kd.protocol import shared_vectors
 from rayfed_kd.protocol.state_packing import UnstorableError
 from rayfed_kd.setting.setting import Setting
@@ -153,6 +153,9 @@ def run_outcome(
         broken = error.__cause__
         if isinstance(broken, ContractError):  # the host wrapped it in a StepError, as any error of a step
             raise broken from None
+        if isinstance(broken, FrozenError):
+            where = str(error).partition(" failed:")[0]
+            raise ContractError("frozen", where, str(broken)) from None
         if "undeclared" in str(error):
             raise ContractError("declared", "the run", str(error)) from None
         raise

@@ -130,7 +130,7 @@ def _search_on_ray(
     recipe, proposer = search.recipe, search.proposer()
     if work is not None:
         work.phase = OnRay(address).awaited
-    with RaySession(recipe, address, concurrent or search.trials) as session:
+    with RaySession(recipe, address, concurrent or search.trials, environments=True) as session:
         session.ready()
         nodes = ray_nodes()
         at_a_time = runs_at_a_time("--concurrent", concurrent, search.trials, recipe, nodes)

@@ -83,5 +83,7 @@ def test_undeclared_part_is_refused_with_round_client_and_step(setting, monkeypa
 @pytest.mark.parametrize("name", METHODS)
 def test_method_holds_nothing_but_its_options(name):
     method = prepare(small_recipe(dict(SMALL), name)).setting.method
-    with pytest.raises(AttributeError, match="a method is frozen: cache belongs into a state"):
+    with pytest.raises(
+        AttributeError, match=r"sets self\.cache: a method is frozen, and what changes is state"
+    ):
         method.cache = {}

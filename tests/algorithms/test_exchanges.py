@@ -121,5 +121,7 @@ def test_states_survive_the_wire(ran):
 
 def test_method_holds_nothing_but_its_options(ran):
     setting, *_ = ran
-    with pytest.raises(AttributeError, match="a method is frozen: cache belongs into a state"):
+    with pytest.raises(
+        AttributeError, match=r"sets self\.cache: a method is frozen, and what changes is state"
+    ):
         setting.method.cache = {}

@@ -6,7 +6,8 @@
 Each repetition runs, one after another, so that drift of the machine meets all: bare Ray (`ray.init` and
 three actors that import torch, the least that any program of this design pays), the command on Ray, `import
 torch` alone, and the command with --local. `--table` adds what each process holds at the peak. Memory is PSS:
-pages that processes share are counted once.
+pages that processes share are counted once. CPU is user and system time of all processes from start to end,
+which other load on the machine changes little; the last tenth of a second of a process is not seen.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ print("round 1/1", flush=True)
 """
 IMPORT_TORCH = "import torch; print('round 1/1', flush=True)"
 ROUNDS = 3
-LOOK_S = 0.2  # seconds between two looks at the processes' memory
+LOOK_S = 0.1  # seconds between two looks at the processes' memory
 
 
 @dataclass
@@ -53,6 +54,7 @@ class Timed:
         rounds_s: from that line to the last round's.
         end_s: from the last round's line to its end.
         peak_mib: most PSS of all its processes together.
+        cpu_s: processor seconds of all its processes together.
         by_process: process -> PSS in MiB at that moment.
     """
 
@@ -60,6 +62,7 @@ class Timed:
     rounds_s: float
     end_s: float
     peak_mib: float = 0.0
+    cpu_s: float = 0.0
     by_process: dict[str, float] = field(default_factory=dict)
 
 
@@ -71,9 +74,10 @@ def timed(command: Sequence[str], *, memory: bool = True) -> Timed:
         memory: whether to look at the memory of its processes, which costs a few percent of a core.
     """
     started, moments, peaks = time.perf_counter(), list[float](), list[tuple[float, dict[str, float]]]()
+    cpu_s = dict[int, float]()  # by process
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         over = threading.Event()
-        watcher = threading.Thread(target=_watch, args=(process.pid, over, peaks))
+        watcher = threading.Thread(target=_watch, args=(process.pid, over, peaks, cpu_s))
         if memory:
             watcher.start()
         assert process.stdout is not None
@@ -88,10 +92,13 @@ def timed(command: Sequence[str], *, memory: bool = True) -> Timed:
     if process.returncode or not moments:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
     peak, by_process = max(peaks, key=lambda one: one[0], default=(0.0, {}))
-    return Timed(moments[0] - started, moments[-1] - moments[0], ended - moments[-1], peak, by_process)
+    seconds = moments[0] - started, moments[-1] - moments[0], ended - moments[-1]
+    return Timed(*seconds, peak, sum(cpu_s.values()), by_process)
 
 
-def _watch(pid: int, over: threading.Event, peaks: list[tuple[float, dict[str, float]]]) -> None:
+def _watch(
+    pid: int, over: threading.Event, peaks: list[tuple[float, dict[str, float]]], cpu_s: dict[int, float]
+) -> None:
     while not over.wait(LOOK_S):
         held = defaultdict[str, float](float)
         try:
@@ -101,6 +108,8 @@ def _watch(pid: int, over: threading.Event, peaks: list[tuple[float, dict[str, f
             return
         for process in processes:
             try:
+                times = process.cpu_times()
+                cpu_s[process.pid] = times.user + times.system
                 held[_name(process, process.pid == pid)] += process.memory_full_info().pss / 2**20
             except psutil.Error:  # it has just ended
                 continue
@@ -112,6 +121,8 @@ def _name(process: psutil.Process, command: bool) -> str:
         return "the command"
     line = process.cmdline()
     first = line[0] if line else process.name()
+    if process.name() == "sh":  # in place of one of Ray's agents
+        return "idle shell"
     if first.startswith("ray::"):
         return first.partition(".")[0]
     return next((Path(word).stem for word in line if "/ray/" in word and not word.startswith("-")), first)
@@ -143,7 +154,7 @@ def main() -> None:
             for name, command in commands(given.recipe, Path(folder)).items():
                 runs[name].append(timed(command))
                 print(f"{repetition + 1} {name}: {_cells(runs[name][-1:])}", file=sys.stderr)  # noqa: T201
-    lines = ["| | first round s | other rounds s | end s | peak MiB |", "| --- |" + " ---: |" * 4]
+    lines = ["| | first round s | other rounds s | end s | peak MiB | CPU s |", "| --- |" + " ---: |" * 5]
     lines += [f"| {name} | {_cells(some)} |" for name, some in runs.items()]
     ratios = [
         ours.first_s / bare.first_s for ours, bare in zip(runs["on Ray"], runs["bare Ray"], strict=True)
@@ -158,7 +169,7 @@ def main() -> None:
 
 
 def _cells(some: Sequence[Timed]) -> str:
-    columns = ("first_s", "rounds_s", "end_s", "peak_mib")
+    columns = ("first_s", "rounds_s", "end_s", "peak_mib", "cpu_s")
     return " | ".join(_spread([getattr(one, column) for one in some]) for column in columns)
 
 

@@ -1,6 +1,6 @@
 """Where a FedKF step's time goes, and what a FedKF round costs against FedAvg's.
 
-    python tests/benchmarks/fedkf.py [--width 32] [--rounds 5] [--device cuda]
+    python tests/benchmarks/fedkf.py [--width 32] [--upsampling folded] [--rounds 5]
 
 LeNet-5 on made-up 1x28x28 images, batches of 64, one torch thread. Parts are timed one by one on the same
 batch; rounds of both methods take turns in one process (local engine), same clients and batches.
@@ -46,9 +46,9 @@ def recipe(method: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def parts(width: int, device: str) -> dict[str, float]:
+def parts(generator_options: dict[str, Any], device: str) -> dict[str, float]:
     """Milliseconds of each part of a FedKF step, medians."""
-    method = {"name": "fedkf", "generator": {"name": "dafl_image", "width": width}}
+    method = {"name": "fedkf", "generator": generator_options}
     shop = prepare(recipe(method)).setting.module_pool(device)
     teacher = shop.lend("model", shop.initial_vector("model")).freeze()
     student = shop.lend("model", shop.initial_vector("model")).train()
@@ -97,9 +97,8 @@ class Silent:
         return {}
 
 
-def round_seconds(width: int, rounds: int, device: str) -> tuple[float, float, float]:
+def round_seconds(generator: dict[str, Any], rounds: int, device: str) -> tuple[float, float, float]:
     """Medians of FedKF's and FedAvg's round in turns, and of their ratio."""
-    generator = {"name": "dafl_image", "width": width}
     sides = []
     for method in ({"name": "fedkf", "generator": generator}, {"name": "fedavg"}):
         setting = prepare(recipe(method)).setting
@@ -120,16 +119,18 @@ def main() -> None:
     """Parses the command line and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--upsampling", choices=("plain", "folded"), default="plain")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = parts(asked.width, asked.device)
+    generator = {"name": "dafl_image", "width": asked.width, "upsampling": asked.upsampling}
+    found = parts(generator, asked.device)
     total = sum(found.values())
     for name, milliseconds in found.items():
         sys.stdout.write(f"{name:<26}{milliseconds:8.2f} ms {100 * milliseconds / total:5.1f} %\n")
     sys.stdout.write(f"{'a step':<26}{total:8.2f} ms\n")
-    kf, avg, ratio = round_seconds(asked.width, asked.rounds, asked.device)
+    kf, avg, ratio = round_seconds(generator, asked.rounds, asked.device)
     sys.stdout.write(f"a round: FedKF {kf:.2f} s, FedAvg {avg:.2f} s, ratio {ratio:.1f} (median of pairs)\n")
 
 

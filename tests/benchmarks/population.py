@@ -23,8 +23,8 @@ import psutil
 import rayfed_kd
 
 HEADER = """
-| method | clients | a round, median | first round | server MiB | host MiB | driver MiB | KiB a round to it |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| method | clients | a round, median | first round | server MiB | host MiB | KiB a round to the listener |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 COHORT, SAMPLES, HOSTS = 20, 5, 2
 METHODS = {
@@ -49,21 +49,19 @@ def recipe(method: str, clients: int, rounds: int) -> dict[str, Any]:
 
 
 class Watch:
-    """Memory of this run's processes after each round, and what the driver received."""
+    """Memory of this run's processes after each round, and what the listener received."""
 
     def __init__(self) -> None:
         self.received = 0
-        self.rss: dict[str, list[float]] = {"ServerActor": [], "ClientActor": [], "driver": []}
+        self.rss: dict[str, list[float]] = {"host": [], "server": []}
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         self.received += len(pickle.dumps(dict(event)))
         me = psutil.Process()
-        self.rss["driver"].append(me.memory_info().rss / 2**20)
+        self.rss["server"].append(me.memory_info().rss / 2**20)  # this process is the server, too
         for child in me.children(recursive=True):
-            named = " ".join(child.cmdline())
-            for kind in ("ServerActor", "ClientActor"):
-                if kind in named:
-                    self.rss[kind].append(child.memory_info().rss / 2**20)
+            if "ClientActor" in " ".join(child.cmdline()):
+                self.rss["host"].append(child.memory_info().rss / 2**20)
 
 
 def measure(method: str, clients: int, rounds: int) -> None:
@@ -77,7 +75,7 @@ def measure(method: str, clients: int, rounds: int) -> None:
     most = {kind: max(values, default=0.0) for kind, values in watch.rss.items()}
     sys.stdout.write(
         f"| {method} | {clients:,} | {statistics.median(seconds) * 1000:.0f} ms | {walls[0]:.2f} s | "
-        f"{most['ServerActor']:.0f} | {most['ClientActor']:.0f} | {most['driver']:.0f} | "
+        f"{most['server']:.0f} | {most['host']:.0f} | "
         f"{watch.received / rounds / 1024:.1f} |\n"
     )
     sys.stdout.flush()

@@ -28,7 +28,7 @@ import ray
 import torch
 from torch import Tensor
 
-from cluster.ray_backend.actors import ClientActor
+from cluster.ray_backend.client_actor import ClientActor
 from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.placement import Plan
 from cluster.ray_backend.session import RaySession

@@ -33,7 +33,7 @@ import ray
 import torch
 import yaml
 
-from cluster.ray_backend.actors import ClientActor
+from cluster.ray_backend.client_actor import ClientActor
 from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.packing import PackedCalls
 from cluster.ray_backend.placement import Plan

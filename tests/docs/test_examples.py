@@ -14,6 +14,7 @@ SCRIPTS = sorted(ROOT.glob("examples/*.py"))
 PRINTED = {  # script -> what its output must match, and the files that it writes
     "own_method": (r"fedavg: accuracy 0\.\d+.*\n.*DistilFromGlobal: accuracy 0\.\d+", []),
     "own_data": (r"pictures: accuracy [01]\.\d+\n.*points.csv: accuracy [01]\.\d+", []),
+    "inside_dafkd": (r"round 3: .*mean_right 0\.\d+, .*target_sure 0\.\d+", []),
     "heterogeneous_clients": (r"lenet5: accuracy 0\.\d+, 3 clients\n(.*\n)+what travelled: .*logits", []),
     "plot": (r"FedAvg: 0\.\d+ after .*\n(.*\n)+FedKF: 0\.\d+ after", ["accuracy.png"]),
     "exported_model": (r"accuracy on all 1797 digits: 0\.\d+; 21386 weights", ["exported.safetensors"]),

@@ -150,6 +150,18 @@ class SetsAClassAttribute(Keeping):
         return super().client_update(client, message, ctx)
 
 
+class SetsAnAttributeInAStep(Keeping):
+    def client_update(self, client, message, ctx):
+        self.last_round = ctx.round
+        return super().client_update(client, message, ctx)
+
+
+class SetsAnAttributeAtTheServer(Keeping):
+    def absorb(self, server, replies, ctx):
+        self.last_round = ctx.round
+        return super().absorb(server, replies, ctx)
+
+
 class Weights(dict):
     """Its attribute is no item: a checkpoint does not hold it."""
 

@@ -44,7 +44,7 @@ VICTIMS = {
     # Of twelve kills two cost a new start; after the others the same run goes on.
     "ray": [*["one client host"] * 6, *["all client hosts"] * 4, "server", "command"],
 }
-PROCESSES = {"one client host": "ClientActor", "all client hosts": "ClientActor", "server": "ServerActor"}
+PROCESSES = {"one client host": "ClientActor", "all client hosts": "ClientActor"}
 # A kill comes at most so long after the start, or after the last kill. On the local engine it is this part of
 # the undisturbed run's time, so that a run is killed a dozen times before it ends; on Ray so many seconds.
 LONGEST_PART, LONGEST_S = 1 / 3, 2.0
@@ -165,7 +165,7 @@ class KilledRun:
         """This run's processes of a kind; none when it is over."""
         if self.process.poll() is not None:
             return []
-        if victim == "command":
+        if victim in ("command", "server"):  # on a private Ray the command is the server
             return [self.process.pid]
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):

@@ -5,6 +5,7 @@ from functools import partial
 import yaml
 
 from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.costs import Cost, RunTotals
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
@@ -20,21 +21,37 @@ def run_locally(told=None):
     return partial(run_each, local=True, address=None, jobs=None, tell=tell)
 
 
+COSTS = {
+    "A": [Cost(4 * step, 6 * step, sim_s=float(step), wall_s=step / 2) for step in (1, 2, 3)],
+    "B": [Cost(2 * step, 3 * step, wall_s=step / 2) for step in (1, 2, 3)],
+}
+RAW = {"A": (12, 18), "B": (6, 9)}  # up and down, without a codec: as much
+
+
+def any_costs(count):
+    """Costs of so many evaluations that a test does not look at."""
+    return [Cost(0, 0)] * count
+
+
 def compared(**study):
-    """A seen twice: official test .5, .6, .4 and .7, .6, .8; B once the seed 1 has run: .9."""
+    """A seen twice: official test .5, .6, .4 and .7, .6, .8; B once the seed 1 has run: .9.
+
+    A sends 4 bytes up and 6 down between two evaluations, in 1 simulated and half a real second; B 2 and 3,
+    without a clock.
+    """
     content = {"folder": "x", "seeds": [1, 2], "runs": [{"label": "A"}, {"label": "B"}], "last": 2, **study}
-    rounds, wall_s = [2, 4, 6], [0.5, 1.0, 1.5]
-    simulated, no_clock = [1.0, 2.0, 3.0], [None, None, None]
     curves_by_run = {
-        ("A", 1): Curve(rounds, [0.5, 0.6, 0.4], [10, 20, 30], simulated, wall_s),
-        ("A", 2): Curve(rounds, [0.7, 0.6, 0.8], [10, 20, 30], simulated, wall_s),
-        ("B", 1): Curve(rounds, [0.1, 0.2, 0.9], [5, 10, 15], no_clock, wall_s),
-        ("B", 2): Curve(rounds, [0.1, 0.2, 0.3], [5, 10, 15], no_clock, wall_s),
+        ("A", 1): [0.5, 0.6, 0.4],
+        ("A", 2): [0.7, 0.6, 0.8],
+        ("B", 1): [0.1, 0.2, 0.9],
+        ("B", 2): [0.1, 0.2, 0.3],
     }
     curves = {
-        (label, "aca", seed, "server_accuracy"): curve for (label, seed), curve in curves_by_run.items()
+        (label, "aca", seed, "server_accuracy"): Curve([2, 4, 6], values, COSTS[label])
+        for (label, seed), values in curves_by_run.items()
     }
-    return Comparison(Study.model_validate(content), curves)
+    totals = {key: RunTotals(COSTS[key[0]][-1], *RAW[key[0]]) for key in curves_by_run}
+    return Comparison(Study.model_validate(content), curves, totals)
 
 
 KDIA = {"paper": "kdia", "table": "2", "where": {"dataset": "CIFAR-10", "beta": 0.1}}
@@ -47,4 +64,5 @@ def relabelled(label):
         update={"runs": [numbers.study.runs[0], numbers.study.runs[1].model_copy(update={"label": label})]}
     )
     names = {"A": "A", "B": label}
-    return Comparison(study, {(names[key[0]], *key[1:]): curve for key, curve in numbers.curves.items()})
+    curves = {(names[key[0]], *key[1:]): curve for key, curve in numbers.curves.items()}
+    return Comparison(study, curves, {(names[key[0]], key[1]): run for key, run in numbers.totals.items()})

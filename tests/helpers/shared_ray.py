@@ -35,7 +35,7 @@ class SharedRay:
         # The command gives the machine's cores and the server's share: this makes them `CORES`.
         server = {"num_cpus": max(1, CORES - (os.cpu_count() or 1))}
         recipe = load_recipe({"method": {"name": "fedavg"}, "placement": {"server": server}})
-        self._session = RaySession(recipe, None)
+        self._session = RaySession(recipe, None, environments=True)  # searches are tested here, too
         self._session.__enter__()
         self._session.ready()
         self.starts += 1
@@ -88,7 +88,7 @@ class Hosts:
     def _ready(self, count):
         import ray
 
-        from cluster.ray_backend.actors import ClientActor
+        from cluster.ray_backend.client_actor import ClientActor
 
         if self._start != self._shared.starts:
             self._actors, self._start = [], self._shared.starts

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from rayfed_kd.comparison.comparison import STATISTICS, Comparison, Row
+from rayfed_kd.comparison.comparison import STATISTICS, Comparison
+from rayfed_kd.comparison.differences import Row
+from rayfed_kd.results.schemas import EPSILONS
 
 
 def comparison_table(comparison: Comparison) -> pa.Table:
@@ -21,7 +24,9 @@ def comparison_table(comparison: Comparison) -> pa.Table:
         seed's value. Mean and deviation are null where there is no value, and the deviation for one seed. A
         cost counts only if every seed reached the target. A row with statistic `difference to LABEL`, or
         `claim: SAYS` of the claim's higher row, has the ends of its 95 % interval in `low` and `high`, which
-        are null elsewhere; a claim about bytes is in MiB.
+        are null elsewhere; a claim about bytes is in MiB. Statistic `in all` has what a whole run cost:
+        bytes, seconds, and `epsilon`, `local_epsilon` and `delta` of runs with `privacy`; an epsilon may be
+        infinite.
     """
     records: list[dict[str, Any]] = []
     for row in comparison.rows():
@@ -42,12 +47,36 @@ def comparison_table(comparison: Comparison) -> pa.Table:
                 reached = [cost for cost in costs if cost is not None]
                 complete = reached if len(reached) == len(costs) else []
                 records.append(_record(row, name, "to target", complete))
+        records += [
+            _record(row, name, "in all", values) for name, values in _totals(comparison, row[0]).items()
+        ]
     for judged in comparison.judged_claims():
         if judged.difference is not None:
             values = list(judged.difference.by_seed.values())
             record = _record(judged.higher, judged.metric, f"claim: {judged.claim.says}", values)
             records.append(record | {"low": judged.difference.low, "high": judged.difference.high})
     return pa.Table.from_pylist(records)
+
+
+def _totals(comparison: Comparison, label: str) -> dict[str, list[float]]:
+    """What a row's runs cost in all, by name, a value for each seed that has one."""
+    runs = list(comparison.seed_totals(label).values())
+    totals: dict[str, list[float]] = {
+        name: [float(getattr(run.cost, name)) for run in runs] for name in ("bytes_up", "bytes_down", "bytes")
+    }
+    for name in ("raw_bytes_up", "raw_bytes_down", "raw_bytes"):
+        totals[name] = [float(getattr(run, name)) for run in runs]
+    totals["sim_s"] = [run.cost.sim_s for run in runs if run.cost.sim_s is not None]
+    totals["wall_s"] = [run.cost.wall_s for run in runs]
+    for name in (*EPSILONS, "delta"):
+        totals[name] = [spent[name] for spent in comparison.privacy(label) if spent[name] is not None]
+    return {name: values for name, values in totals.items() if values}
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def _record(row: Row, metric: str, statistic: str, values: Sequence[float]) -> dict[str, Any]:
@@ -57,7 +86,7 @@ def _record(row: Row, metric: str, statistic: str, values: Sequence[float]) -> d
         "metric": metric,
         "statistic": statistic,
         "mean": statistics.fmean(values) if values else None,
-        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "deviation": _deviation(values),
         "seeds": [float(value) for value in values],
         "low": None,
         "high": None,

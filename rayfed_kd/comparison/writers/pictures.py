@@ -7,17 +7,20 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from rayfed_kd.comparison.comparison import MIB, Comparison
+from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.costs import MIB
 from rayfed_kd.comparison.table_text import metric_title, row_name
+from rayfed_kd.comparison.writers.against import against_picture
 from rayfed_kd.comparison.writers.bands import bands_by_name
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.figures import MIB_SENT, band_figure, save_figure, times_figure
 
 
 def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write curves-METRIC.png for every metric, and times-METRIC.png for the headline over seconds and MiB.
+    """Write curves-METRIC.png for every metric, and the headline's curves over what it cost.
 
-    The latter is drawn if a clock ran or the study asks for totals.
+    times-METRIC.png, over seconds and MiB, is drawn if a clock ran or the study asks for totals;
+    against-AXIS-METRIC.png for each axis that the study names in `against`.
 
     Args:
         comparison: what is drawn.
@@ -29,8 +32,11 @@ def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
     for metric in comparison.metrics():
         paths.append(folder / f"curves-{metric}.png")
         save_figure(curves_picture(comparison, metric), paths[-1])
+    headline = comparison.headline()
+    for axis in filter(comparison.has_cost, comparison.study.against):
+        paths.append(folder / f"against-{axis}-{headline}.png")
+        save_figure(against_picture(comparison, headline, axis), paths[-1])
     if comparison.has_clock() or comparison.study.totals:
-        headline = comparison.headline()
         paths.append(folder / f"times-{headline}.png")
         save_figure(times_figure(_curves_over_time(comparison), metric_title(headline)), paths[-1])
     return paths
@@ -60,9 +66,9 @@ def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[f
             axes = {"round": [float(index) for index in curve.rounds]}
             if comparison.has_clock():
                 # NaN leaves a gap, where a row without a clock would have no point.
-                axes["simulated s"] = [math.nan if second is None else second for second in curve.sim_s]
-            axes["real s"] = curve.wall_s
-            axes[MIB_SENT] = [count / MIB or math.nan for count in curve.bytes]  # a log axis has no 0
+                axes["simulated s"] = [math.nan if cost.sim_s is None else cost.sim_s for cost in curve.costs]
+            axes["real s"] = [cost.wall_s for cost in curve.costs]
+            axes[MIB_SENT] = [cost.bytes / MIB or math.nan for cost in curve.costs]  # a log axis has no 0
             name = row_name(comparison, row)
             curves_by_name.setdefault(name, []).append({**axes, "value": curve.values})
     return curves_by_name

@@ -248,18 +248,17 @@ def places_of(
     """
     places = dict[int, BufferPlaces]()
     for name in architectures:
-        flat = module_pool.lend(name, module_pool.initial_vector(name))
-        variances, counters, start = list[int](), list[int](), flat.num_parameters
-        for owner in flat.module.modules():
-            for buffer_name, buffer in owner.named_buffers(recurse=False):
-                kind = variances if buffer_name == "running_var" else counters
-                if buffer_name == "running_var" or not buffer.is_floating_point():
-                    kind += range(start, start + buffer.numel())
-                start += buffer.numel()
+        layout = module_pool.lend(name, module_pool.initial_vector(name)).layout
+        variances, counters = list[int](), list[int]()
+        for tensor, start, stop in layout.placed():
+            if tensor.name.rpartition(".")[2] == "running_var":
+                variances += range(start, stop)
+            elif tensor.role == "counter":
+                counters += range(start, stop)
         own = BufferPlaces(*(torch.tensor(kind, dtype=torch.int64) for kind in (variances, counters)))
-        other = places.setdefault(flat.num_elements, own)
+        other = places.setdefault(layout.size, own)
         if not all(map(torch.equal, vars(own).values(), vars(other).values())):
-            raise RunError(f"privacy: two models of {flat.num_elements} numbers have their buffers elsewhere")
+            raise RunError(f"privacy: two models of {layout.size} numbers have their buffers elsewhere")
     module_pool.take_back()
     with_buffers = {length: own for length, own in places.items() if len(own.variances) or len(own.counters)}
     return frozenset(places), with_buffers

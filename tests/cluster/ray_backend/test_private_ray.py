@@ -188,18 +188,23 @@ def test_every_server_of_the_tests_ray_listens_on_loopback_and_asks_for_a_token(
 
 @pytest.mark.slow
 def test_every_server_of_a_run_listens_on_loopback(run):
-    """GCS, raylet, two agents and workers: eight at least, and none that another machine reaches."""
-    assert len(run.listening) >= 8
+    """The command, GCS, raylet (two) and two hosts: six, and none that another machine reaches."""
+    assert len(run.listening) >= 6
     assert not [place for place in run.listening if not LOOPBACK.match(place)]
 
 
 @pytest.mark.slow
 def test_nothing_runs_that_one_machine_does_not_need(run):
-    """A child whose program is not GCS, raylet, one of the raylet's or the reaper that ends them all."""
-    direct = [" ".join(child.cmdline()) for child in run.processes[0].children()]
-    assert not [line for line in direct if line.partition("--")[0].rstrip().endswith("monitor.py")]
-    assert not [line for line in direct if "dashboard.py" in line]
-    assert len([line for line in direct if "gcs_server" in line]) == 1
+    """GCS and raylet are the command's only children; below are two hosts and two sleeping shells."""
+    command = run.processes[0]
+    assert sorted(child.name() for child in command.children()) == ["gcs_server", "raylet"]
+    below = [process for process in run.processes[1:] if process.name() not in ("gcs_server", "raylet")]
+    shells = [process for process in below if process.name() == "sh"]
+    assert len(shells) == 2 and not [shell for shell in shells if shell.children()]
+    hosts = [process for process in below if "ClientActor" in " ".join(process.cmdline())]
+    # A core more than two has a worker more that was started with Ray.
+    assert len(hosts) >= 2 and len(below) <= 2 + max(len(hosts), psutil.cpu_count())
+    assert not [process for process in below if "Server" in " ".join(process.cmdline())]
 
 
 @pytest.mark.slow
@@ -214,13 +219,12 @@ def test_processes_of_a_run_have_the_token_but_the_commands_own_environment_not(
 
 @pytest.mark.slow
 def test_job_that_anybody_hands_in_is_not_run(run, tmp_path):
-    """The agent's port runs what it is posted: it must ask for the token, even on this machine."""
+    """No process of the run serves HTTP, by which Ray takes jobs."""
     places = [f"127.0.0.1:{port}" for port in run.ports()]
     command = [sys.executable, "-c", POST, str(tmp_path / "mark"), *places]
     answers = json.loads(call(run.network.inside(*command), run.environment).stdout)
-    if run.network.there:  # elsewhere another Ray may have the agent's port, which is the same for all
-        assert 401 in answers.values()
-    assert 200 not in answers.values()
+    assert len(answers) == len(places) >= 6
+    assert not [answer for answer in answers.values() if isinstance(answer, int)]
     time.sleep(5)  # a job needs two or three to begin
     assert not (tmp_path / "mark").exists()
 
@@ -249,7 +253,7 @@ def test_another_machine_reaches_nothing(run, tmp_path):
     places = [f"{CABLE[0]}:{port}" for port in run.ports()]
     command = [sys.executable, "-c", POST, str(tmp_path / "mark"), *places]
     answers = json.loads(call(run.network.beside(*command), run.environment).stdout)
-    assert len(answers) == len(places) >= 8
+    assert len(answers) == len(places) >= 6
     assert not [answer for answer in answers.values() if "Connection refused" not in str(answer)]
 
 

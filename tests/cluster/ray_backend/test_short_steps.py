@@ -15,7 +15,7 @@ from small_recipes import small_recipe
 from cluster.engine.calls import Held, StepCall, StepError
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
-from cluster.ray_backend.actors import ClientActor
+from cluster.ray_backend.client_actor import ClientActor
 from cluster.ray_backend.engine import MOST_S, RayEngine
 from cluster.ray_backend.handles import Enclosed
 from cluster.ray_backend.jobs import Job

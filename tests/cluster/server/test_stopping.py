@@ -6,6 +6,7 @@ import pytest
 
 from cluster.engine.calls import Held, StepCall
 from cluster.ray_backend.engine import RayEngine
+from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.protocol import DispatchFacts
@@ -15,9 +16,9 @@ from rayfed_kd.recipe.sections.safety import FaultsRecipe
 STEP = StepCall("step", DispatchFacts(0, 1, 1), Held(), {}, None, 0)
 
 
-def empty_engine():
+def empty_engine(tell=lambda line: None):
     plan = Plan(0, False, 1, ResourceRecipe(), ResourceRecipe())
-    return RayEngine([], None, plan, [1], asyncio.new_event_loop(), faults=FaultsRecipe())
+    return RayEngine([], None, plan, [1], asyncio.new_event_loop(), faults=FaultsRecipe(), tell=tell)
 
 
 def test_call_after_the_stop_is_refused_at_once():
@@ -35,3 +36,15 @@ def test_open_call_ends_with_the_stop():
     engine.cancel()
     with pytest.raises(StoppedError):
         waiting.result(timeout=1)
+
+
+def test_host_that_is_ended_after_the_last_round_is_neither_told_of_nor_built_again():
+    """A schedule without rounds leaves steps under way, whose host then goes."""
+    told = []
+    engine = empty_engine(told.append)
+    (waiting,) = engine.submit([STEP])
+    engine.close()
+    with pytest.raises(StoppedError):
+        waiting.result(timeout=1)
+    engine._again(0, [Job((0.0, 1), [STEP], [waiting])], "died")
+    assert not told and not engine._clients.building

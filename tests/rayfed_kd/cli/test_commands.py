@@ -1,6 +1,7 @@
 """The commands' help, and what an interrupted command says."""
 
 import signal
+import subprocess
 import sys
 import threading
 
@@ -11,7 +12,7 @@ from command_line import run_command
 
 from cluster.ray_backend.session import LEFT_STARTING
 from rayfed_kd.cli.interruption import IN_A_RUN, Interruptions
-from rayfed_kd.cli.main import commands
+from rayfed_kd.cli.main import commands, program
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, resuming_command, under_way
 
@@ -190,3 +191,28 @@ def test_interrupted_command_does_not_wait_for_a_ray_that_is_starting(terminated
     assert left == [code]
     interruptions.end(())  # none is starting any more: the process ends in good order
     assert left == [code]
+
+
+@pytest.mark.parametrize(("words", "code"), [(["methods"], 0), (["no-such-command"], 2)])
+def test_program_ends_with_its_code_its_output_and_what_was_registered_for_the_end(words, code):
+    """It ends at once, without Python's own end."""
+    run = "import atexit, sys\nfrom rayfed_kd.cli.main import program\natexit.register(print, 'the end')\n"
+    run += f"sys.argv = ['rayfed-kd', *{words}]\nprogram()\nprint('not reached')"
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stdout.splitlines()[-1] == "the end"
+    assert ("fedavg" in done.stdout) == (code == 0)
+
+
+def test_program_whose_output_cannot_be_written_says_so_by_its_code(monkeypatch):
+    class Full:
+        def flush(self):
+            raise OSError("no space left")
+
+    left = []
+    monkeypatch.setattr("rayfed_kd.cli.main.main", lambda: sys.exit(0))
+    monkeypatch.setattr("rayfed_kd.cli.main.atexit._run_exitfuncs", lambda: None)
+    monkeypatch.setattr("rayfed_kd.cli.main.os._exit", left.append)
+    monkeypatch.setattr(sys, "stdout", Full())
+    program()
+    assert left == [120]

@@ -15,6 +15,7 @@ from rayfed_kd.cli.main import commands
 from rayfed_kd.comparison import runs
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.planning import plan_runs
+from rayfed_kd.comparison.row_notes import row_notes
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_changes import change_study
@@ -23,6 +24,7 @@ from rayfed_kd.comparison.table_text import caption, remarks
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.errors import DataError, RecipeError, RunError
+from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.reporting.paper_sections import comparison_section
 
 
@@ -63,7 +65,7 @@ def test_what_the_command_line_changes_is_told_on_the_screen_in_the_files_and_on
         assert differs in text
     section = comparison_section("x", (folder / "comparison.md").read_text())
     assert title in section.tables[0].title
-    assert differs in section.tables[1].title
+    assert differs in section.tables[2].title
 
 
 def test_seeds_are_named_one_by_one_or_counted(tables):
@@ -81,7 +83,7 @@ def test_seeds_are_named_one_by_one_or_counted(tables):
     ("override", "message"),
     [
         ("roundz=1", "roundz is no key of a recipe. Did you mean rounds?"),
-        ("method.moo=1", "method.moo is no option of fedprox. There are: "),
+        ("method.moo=1", "method.moo is no option of fedprox. 'method={name: fedprox}' replaces name and "),
         ("rounds", "override 'rounds': expected key.path=value"),
     ],
 )
@@ -264,13 +266,15 @@ def test_rows_that_differ_are_named_beneath_the_table_with_what_they_differ_in(s
         "Rows differ in rounds: 2 in A; 1 in the others.",
     ]
     assert caption(found) == "Comparison; last round, one seed."
-    table, *beneath = render_markdown(found).split("\n\n")[1:]
+    table, *beneath, costs_title, costs = render_markdown(found).split("\n\n")[1:]
     assert table.startswith("| run |")
     assert beneath == remarks(found)
     assert all(f"% {remark}" in render_latex(found) for remark in remarks(found))
     section = comparison_section("x", render_markdown(found))
     assert section.notes == remarks(found)
-    assert [table.title for table in section.tables] == [caption(found)]
+    assert [table.title for table in section.tables] == [caption(found), "Costs of a whole run"]
+    assert costs_title == "Costs of a whole run:"
+    assert costs.startswith("| run | MiB up | MiB down | MiB |")
 
 
 def test_two_rows_that_differ_are_both_named(study):
@@ -279,6 +283,44 @@ def test_two_rows_that_differ_are_both_named(study):
     rates = "{name: sgd, lr: %s, momentum: 0.0, nesterov: false, weight_decay: 0.0}"
     told = f"Rows differ in local.optimizer: {rates % 0.1} in B b; {rates % 0.01} in A."
     assert remarks(compare(changed, run=run_locally())) == [told]
+
+
+def notes_of(rows, *overrides):
+    """The sentences on differences of rows of `THREE_CLIENTS`; label -> its overrides."""
+    recipes = {
+        label: load_recipe(
+            THREE_CLIENTS, [*overrides, *changes, f"seed={place}", f"results.folder=runs/{label}"]
+        )
+        for place, (label, changes) in enumerate(rows.items(), start=1)
+    }
+    runs = [{"label": label} for label in rows]
+    return row_notes(Study.model_validate({"folder": "x", "runs": runs}), recipes)
+
+
+def test_rows_of_one_recipe_differ_in_nothing_though_seed_and_folder_do():
+    assert notes_of({"A": [], "B": []}) == []
+
+
+def test_any_key_in_which_rows_differ_is_named():
+    """A section that a row has or has not is one sentence, without what is a default."""
+    eight = "codec.up.weights=[difference, {name: uniform, bits: 8}]"
+    noised = "privacy={noise_multiplier: 0.5, clip: 2.0}"
+    rows = {"A": [], "B": [eight], "C": [noised], "D": ["evaluation.every=2", "data.augment=crop_flip"]}
+    assert notes_of(rows) == [
+        "rows differ in codec: {up: {weights: [{name: difference}, {name: uniform, bits: 8}]}} in B; "
+        "null in the others",
+        "rows differ in data.augment: crop_flip in D; none in the others",
+        "rows differ in evaluation.every: 2 in D; 1 in the others",
+        "rows differ in privacy: {noise_multiplier: 0.5, clip: 2.0} in C; null in the others",
+    ]
+
+
+def test_options_of_a_method_that_several_rows_have_are_named():
+    """FedAvg's rows differ in its weighting; a single row of another method has nothing to differ from."""
+    rows = {"A": [], "B": ["method.weighting=uniform"], "C": ["method={name: fedprox, mu: 0.3}"]}
+    assert notes_of(rows) == ["rows of fedavg differ in method.weighting: uniform in B; null in A"]
+    two = {"A": ["method={name: fedprox, mu: 0.3}"], "B": ["method={name: fedprox, mu: 0.1}"]}
+    assert notes_of(two) == ["rows differ in method.mu: 0.1 in B; 0.3 in A"]
 
 
 def test_model_that_no_row_evaluates_is_pointed_out(study):

@@ -1,12 +1,14 @@
 """The numbers of a comparison, by hand."""
 
 import pytest
-from known_comparison import KDIA, compared
+from known_comparison import KDIA, any_costs, compared
 from pydantic import ValidationError
 
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
-from rayfed_kd.comparison.table_text import cells, header, published_lines_of, remarks
+from rayfed_kd.comparison.table_text import cells, header, remarks
+from rayfed_kd.comparison.writers.cost_table import cost_cells
+from rayfed_kd.comparison.writers.published_table import published_lines_of
 from rayfed_kd.errors import RecipeError
 
 
@@ -23,15 +25,29 @@ def test_best_of_any_metric_is_of_the_round_that_is_best_by_the_headline():
     """The official test is best in round 4 of seed 1 and in round 6 of seed 2: UA .2 and .3, not .9."""
     comparison = compared()
     for seed, values in ((1, [0.9, 0.2, 0.1]), (2, [0.9, 0.1, 0.3])):
-        comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, [1, 2, 3], [None] * 3)
+        comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, any_costs(3))
     assert comparison.values(("A", "aca"), "ua", "best") == [0.2, 0.3]
+
+
+def test_first_model_of_a_row_is_the_one_that_its_method_names_first():
+    """A's method names its server before its clients; B's has one model."""
+    claim = {"says": "A above B", "higher": "A", "lower": "B"}
+    known = compared(baseline="A", claims=[claim])
+    curves = {}
+    for model in ("server", "personal"):
+        for key, curve in known.curves.items():
+            curves[(key[0], model if key[0] == "A" else "aca", *key[2:])] = curve
+    comparison = Comparison(known.study, curves, known.totals)
+    assert comparison.rows() == [("A", "server"), ("A", "personal"), ("B", "aca")]
+    assert comparison.baseline(("B", "aca")) == ("A", "server")
+    assert comparison.judged_claims()[0].higher == ("A", "server")
 
 
 def test_headline_is_the_metric_that_the_study_names():
     """UA beside an official test: A's last two .3, .5 and .2, .2 make 40 and 20: 30 and 14.14."""
     comparison = compared(headline="ua")
     for seed, values in ((1, [0.9, 0.3, 0.5]), (2, [0.1, 0.2, 0.2])):
-        comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, [1, 2, 3], [None] * 3)
+        comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, any_costs(3))
     assert header(comparison)[-2:] == [
         "UA %, best",
         "UA %, mean of last 2 evaluations",
@@ -43,21 +59,17 @@ def test_headline_is_the_metric_that_the_study_names():
 
 
 def test_cost_to_a_number_by_hand():
-    """.6: A at rounds 4 and 2, mean 3, 20 and 10 bytes; B in one seed at 6."""
+    """.6: A at rounds 4 and 2: 8 and 4 bytes up, 12 and 6 down; B in one seed at 6, of 3 x 2 and 3 x 3."""
     comparison = compared(target=0.6)
-    assert comparison.costs(("A", "aca")) == {"rounds": [4, 2], "bytes": [20, 10], "sim_s": [2.0, 1.0]}
+    assert comparison.costs(("A", "aca")) == {
+        "rounds": [4, 2],
+        "bytes_up": [8, 4],
+        "bytes_down": [12, 6],
+        "bytes": [20, 10],
+        "sim_s": [2.0, 1.0],
+    }
     assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
-    assert [line[5] for line in cells(comparison)] == ["3.0", "6.0 (1 of 2 seeds)"]
-    assert header(comparison)[-1] == "simulated s to target"
-
-
-def test_totals_of_a_run_by_hand():
-    """30 MiB in all and 1.5 s in both seeds of A, 15 MiB of B."""
-    comparison = compared(totals=True)
-    for curve in comparison.curves.values():
-        curve.bytes[:] = [size * 2**20 for size in curve.bytes]
-    assert header(comparison)[-2:] == ["MiB in all", "real s in all"]
-    assert [line[-2:] for line in cells(comparison)] == [["30.0", "1.5"], ["15.0", "1.5"]]
+    assert comparison.costs(("B", "aca"))["bytes"] == [15, None]
 
 
 def test_metric_that_recipes_name_may_be_better_the_smaller_it_is():
@@ -65,9 +77,7 @@ def test_metric_that_recipes_name_may_be_better_the_smaller_it_is():
     error = "local_calibration_error"
     comparison = compared(headline=error, target=0.2)
     for seed, values in ((1, [0.1, 0.3, 0.5]), (2, [0.3, 0.2, 0.4])):
-        comparison.curves["A", "aca", seed, error] = Curve(
-            [2, 4, 6], values, [1, 2, 3], [None] * 3, better=min
-        )
+        comparison.curves["A", "aca", seed, error] = Curve([2, 4, 6], values, any_costs(3), better=min)
     assert comparison.metrics() == ["server_accuracy", error]
     assert comparison.values(("A", "aca"), error, "best") == [0.1, 0.2]
     assert comparison.values(("A", "aca"), "server_accuracy", "best") == [0.5, 0.6]
@@ -93,8 +103,8 @@ def test_target_is_a_runs_own_best_seed_by_seed():
 def test_target_of_a_run_without_the_headline_is_pointed_out():
     """A has official tests only, as a server's model may; the rows are compared by UA."""
     comparison = compared(target={"run": "A"}, headline="ua")
-    comparison.curves["B", "aca", 1, "ua"] = Curve([2], [0.5], [1], [None])
-    assert cells(comparison)[1][-2:] == ["", ""]
+    comparison.curves["B", "aca", 1, "ua"] = Curve([2], [0.5], any_costs(1))
+    assert cost_cells(comparison)[1][-5:] == [""] * 5
     assert "The target's run has no UA %, so there is no target." in remarks(comparison)
 
 
@@ -112,7 +122,7 @@ def test_relative_change_against_another_row_by_hand():
 def test_a_row_without_an_accuracy_in_common_has_no_change():
     comparison = compared(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
     curves = {key: curve for key, curve in comparison.curves.items() if key[0] == "B"}
-    assert Comparison(comparison.study, curves).relative_changes(("B", "aca")) == []
+    assert Comparison(comparison.study, curves, comparison.totals).relative_changes(("B", "aca")) == []
 
 
 def test_printed_value_stands_beside_the_row_that_the_study_links():
@@ -162,6 +172,6 @@ def test_agreement_of_both_orders_by_hand():
         {"label": "C", "published": "FedAvg"},
     ]
     comparison = compared(runs=runs, published=[KDIA], seeds=[1])
-    comparison.curves["C", "aca", 1, "server_accuracy"] = Curve([2], [0.2], [1], [None])
+    comparison.curves["C", "aca", 1, "server_accuracy"] = Curve([2], [0.2], any_costs(1))
     (paper,) = published_lines_of(comparison)
     assert paper.heading.endswith("of accuracy against our official test %, last, over 3 rows: 0.33")

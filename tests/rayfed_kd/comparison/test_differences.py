@@ -4,7 +4,7 @@ import math
 
 import pyarrow.parquet as pq
 import pytest
-from known_comparison import compared, run_locally
+from known_comparison import any_costs, compared, run_locally
 
 from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.comparing import compare
@@ -12,7 +12,8 @@ from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.differences import Difference, paired_difference, student_t
 from rayfed_kd.comparison.study_tables import without_rows
-from rayfed_kd.comparison.table_text import cells, claim_cells, header, remarks
+from rayfed_kd.comparison.table_text import cells, header, remarks
+from rayfed_kd.comparison.writers.claim_table import claim_cells
 from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
@@ -75,15 +76,37 @@ def test_difference_to_the_first_row_stands_in_the_table_by_hand():
     comparison = compared()
     assert header(comparison)[-1] == "difference to A [95 % interval]"
     assert [line[-1] for line in cells(comparison)] == ["", "-20.00 [-337.66, +297.66], undecided"]
-    # 15 seeds: 2.145 * 35.36 / sqrt(15) = 19.6 < 20; 14: 2.160 * 35.36 / sqrt(14) = 20.4. Two are there.
-    assert remarks(comparison)[-1].endswith("(`--add-seeds N` runs them): B (aca) 13.")
+
+
+def with_five_seeds(**study):
+    """B less A is .1, -.05, 0, .15 and .05: mean .05, deviation sqrt(.025 / 4) = .0791.
+
+    Zero is left out from 13 seeds on: 2.179 * .0791 / sqrt(13) = .0478; 12: 2.201 * .0791 / sqrt(12) = .0503.
+    """
+    comparison = compared(seeds=[1, 2, 3, 4, 5], **study)
+    for seed, difference in enumerate((0.1, -0.05, 0.0, 0.15, 0.05), start=1):
+        for label, value in (("A", 0.5), ("B", 0.5 + difference)):
+            comparison.curves[label, "aca", seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
+    return comparison
+
+
+def test_number_of_seeds_that_would_decide_is_told_from_five_seeds_on():
+    """Of two seeds the deviation is known so badly that any number would be a guess."""
+    comparison = with_five_seeds(claims=[B_ABOVE_A])
+    assert remarks(comparison)[-1].endswith("(`--add-seeds N` runs them): B (aca) 8.")
+    assert claim_cells(comparison)[0][-1] == "not shown; 8 more seeds would decide"
+    two = compared(claims=[B_ABOVE_A])
+    assert remarks(two)[-1] == (
+        "How many more seeds would decide is said from 5 seeds on: fewer tell too little of the deviation."
+    )
+    assert claim_cells(two)[0][-1] == ("not shown; 2 seeds are too few to say how many more would decide")
 
 
 def test_difference_to_a_named_row_of_the_same_model():
     comparison = compared(baseline="B")
     for seed, value in ((1, 0.5), (2, 0.6)):
-        comparison.curves["A", "oca", seed, "server_accuracy"] = Curve([6], [value], [1], [None])
-        comparison.curves["B", "oca", seed, "server_accuracy"] = Curve([6], [0.1], [1], [None])
+        comparison.curves["A", "oca", seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
+        comparison.curves["B", "oca", seed, "server_accuracy"] = Curve([6], [0.1], any_costs(1))
     assert comparison.baseline(("A", "oca")) == ("B", "oca")
     assert comparison.difference(("A", "oca")).by_seed == pytest.approx({1: 0.4, 2: 0.5})
     assert comparison.difference(("B", "oca")) is None
@@ -96,26 +119,22 @@ def test_without_a_second_seed_there_is_no_column():
 
 
 def test_claims_get_a_verdict_everywhere(tmp_path):
-    """B's bytes are half of A's in each seed, so the interval is that one number.
-
-    The other's deviation is 317.66 . sqrt 2 / 12.706 = 35.36: 20 is above t . 35.36 / sqrt n from n = 15 on
-    (2.145 . 35.36 / 3.873 = 19.58; 14: 2.160 . 35.36 / 3.742 = 20.41).
-    """
+    """B's bytes are half of A's in each seed, so the interval is that one number."""
     fewer = {"says": "B sends less", "higher": "A", "lower": "B", "metric": "bytes"}
     comparison = compared(claims=[B_ABOVE_A, fewer])
     first, second = claim_cells(comparison)
     assert first == [
         "B above A",
-        "official test %, mean of last: B (aca) less A (aca)",
+        "official test %, mean of last 2 evaluations: B (aca) less A (aca)",
         "-20.00 [-337.66, +297.66]",
-        "not shown; 13 more seeds would decide",
+        "not shown; 2 seeds are too few to say how many more would decide",
     ]
     assert second[1] == "MiB sent: A (aca) less B (aca)"
     assert second[3] == "shown"
     assert "| B sends less | MiB sent: " in render_markdown(comparison)
     assert r"B sends less & \multicolumn{4}{l}{MiB sent: " in render_latex(comparison)
     tables = comparison_section("x", render_markdown(comparison)).tables
-    assert [row[-1] for row in tables[1].rows] == ["not shown; 13 more seeds would decide", "shown"]
+    assert [row[-1] for row in tables[1].rows] == [first[3], "shown"]
     write_comparison(comparison, tmp_path)
     rows = pq.read_table(tmp_path / "comparison.parquet").to_pylist()
     (row,) = (row for row in rows if row["statistic"] == "difference to A")
@@ -141,7 +160,7 @@ def test_what_is_about_a_row_left_out_goes_with_it():
     left = without_rows(study, ["A"])
     assert (left.claims, left.baseline) == ([], None)
     assert without_rows(study, []).claims == study.claims
-    assert Comparison(left, {}).judged_claims() == []
+    assert Comparison(left, {}, {}).judged_claims() == []
 
 
 @pytest.mark.parametrize(

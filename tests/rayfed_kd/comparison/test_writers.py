@@ -21,9 +21,10 @@ def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_repor
     """One cell more would shift the numbers below the wrong heading."""
     text = render_markdown(relabelled("B | b|"))
     assert r"| B \| b\| (aca) | 60.00" in text
-    (table,) = comparison_section("x", text).tables
+    table, costs = comparison_section("x", text).tables
     assert [row[0] for row in table.rows] == ["A (aca)", "B | b| (aca)"]
     assert {len(row) for row in (table.header, *table.rows)} == {5}
+    assert [row[0] for row in costs.rows] == ["A", "B | b|"]
 
 
 def test_latex_is_for_booktabs_and_escaped():
@@ -34,8 +35,17 @@ def test_latex_is_for_booktabs_and_escaped():
     assert lines[4] == r"\toprule"
     assert lines[7] == r"A (aca) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 &  \\"
     assert r"official test \%" in lines[5]
-    assert lines[-3] == r"\bottomrule"
-    assert lines[-1] == r"\end{tabular}"
+    end = lines.index(r"\end{tabular}")
+    assert lines[end - 2] == r"\bottomrule"
+    costs = lines[end + 1 :]
+    assert costs[:4] == [
+        "",
+        r"\bigskip",
+        "% Costs of a whole run, mean over seeds",
+        r"\begin{tabular}{lrrrr}",
+    ]
+    assert costs[5] == r"run & MiB up & MiB down & MiB & simulated s \\"
+    assert costs[-1] == r"\end{tabular}"
 
 
 def test_latex_prints_what_was_shortened_and_not_only_as_a_comment():
@@ -45,7 +55,8 @@ def test_latex_prints_what_was_shortened_and_not_only_as_a_comment():
         "where": {"dataset": "CIFAR-10", "beta": 0.1},
         "differs": "20 % of N",
     }
-    note = render_latex(compared(title="x; 5 rounds & 1 seed", published=[named])).splitlines()[-2]
+    note = render_latex(compared(title="x; 5 rounds & 1 seed", published=[named]))
+    note = note.splitlines()[note.splitlines().index(r"\end{tabular}") - 1]
     assert note.startswith(
         r"\multicolumn{5}{p{\linewidth}}{\footnotesize x; 5 rounds \& 1 seed; last round, "
     )
@@ -62,7 +73,8 @@ def test_published_rows_stand_beneath_with_what_differs():
 
 def test_terminal_shows_an_overrides_brackets_in_the_title():
     console = Console(file=io.StringIO(), width=200)
-    changed = Comparison(change_study(compared(title="T").study, ["x=[a, b]"]), compared().curves)
+    known = compared(title="T")
+    changed = Comparison(change_study(known.study, ["x=[a, b]"]), known.curves, known.totals)
     console.print(screen_table(changed))
     assert "x=[a, b]" in console.file.getvalue()
 

@@ -38,7 +38,7 @@ def test_header_of_whole_data_with_an_official_test_and_public_images():
     changes = ["data.fraction=1", "partition.test=official", "partition.public={count: 40}", "rounds=1"]
     facts = describe_run(prepare(RECIPE, changes), "local", 1)
     expected = "synthetic, 400 samples of its training set: 360 for training, 40 public"
-    assert facts["data"] == expected
+    assert facts["data"] == f"{expected}, which this method does not use"
     assert facts["test"] == "60 samples of the official test set"
     assert facts["engine"] == "local, 1 host with 1 thread; 1 round, seed 3"
 
@@ -48,7 +48,7 @@ def test_header_of_whole_data_with_an_official_test_and_public_images():
     [
         (
             ["partition.public={count: 40, keep: 30}"],
-            "324 for training, 81 for testing, 30 public, 10 not used",
+            "324 for training, 81 for testing, 30 public, which this method does not use, 10 not used",
         ),
         (
             ["partition.public={count: 40, apart: false}"],

@@ -79,7 +79,7 @@ def test_engine_that_runs_steps_in_reverse_gives_the_same_run(method, tmp_path, 
 @pytest.mark.parametrize(
     ("engine", "told"),
     [
-        ("lokal", "engine: 'lokal' is not known; there are local, ray"),
+        ("lokal", "engine: 'lokal' is not known. Did you mean local\\? There are local, ray"),
         ("json:JSONDecoder", "is no subclass of"),
     ],
 )

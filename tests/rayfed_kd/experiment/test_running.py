@@ -145,9 +145,11 @@ def test_saved_partition_runs_again_with_the_same_bits(finished, tmp_path):
 
 
 def test_folder_of_another_run_is_refused_before_anything_is_told_or_started(finished):
-    told = []
+    told, rounds = [], len(finished.tables["rounds"])
     for words in ({"local": True}, {"address": "192.0.2.1:6379"}):
-        with pytest.raises(RecipeError, match="holds a run already"):
+        with pytest.raises(
+            RecipeError, match=rf"holds a finished run of {rounds} rounds; `rayfed-kd resume \S+ rounds=N`"
+        ):
             rayfed_kd.run(SMALL, [f"results.folder={finished.folder}"], tell=told.append, **words)
     assert not told
 
@@ -256,7 +258,7 @@ def test_ctrl_c_leaves_readable_tables_and_no_actor(words, start, tmp_path):
         == "stopping, and writing a checkpoint of the complete rounds; press Ctrl-C again to leave without it"
     )
     last = max(int(note.stem[-6:]) for note in (tmp_path / "run" / "checkpoints").glob("round-*.json"))
-    assert end == f"interrupted: `rayfed-kd resume {tmp_path / 'run'}` goes on after round {last}"
+    assert end == f"interrupted: `rayfed-kd resume {tmp_path / 'run'} --local` goes on after round {last}"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert read_table(tmp_path / "run" / "tables", "rounds").num_rows == summary["rounds"] >= 2
@@ -305,7 +307,7 @@ def test_failed_run_of_a_comparison_tells_that_the_comparison_goes_on(tmp_path, 
     monkeypatch.setattr(Host, "step", failing)
     base = write_recipe(tmp_path, checkpoint={"every": 1})
     study = Study(base=str(base), folder=str(tmp_path / "study"), runs=[StudyRun(label="A")])
-    with pytest.raises(RunError, match=r"last checkpoint: the same compare command again$"):
+    with pytest.raises(RunError, match=r"the same compare command again goes on after round 1$"):
         compare(study, run=run_locally())
 
 

@@ -19,7 +19,10 @@ GOOD = {
 BAD = [
     ("attack={name: paf, theeta: random}", "attack.theeta is no key of attack. Did you mean attack.theta?"),
     ("method.lamda1=0.5", "method.lamda1 is no option of fedkf. Did you mean method.lambda1?"),
-    ("method.name=fedfk", "method.name: 'fedfk' is not known; there are ccvr, centralized, "),
+    (
+        "method.name=fedfk",
+        "method.name: 'fedfk' is not known. Did you mean fedkf? There are ccvr, centralized, ",
+    ),
     ("method.name=fedfk", "Did you mean fedkf?"),
     ("method.gamma=-1", "method.gamma = -1: expected a number of at least 0 (weight of the distillation"),
     ("method.gamma=strong", "method.gamma = 'strong': expected a number (weight of the distillation term"),
@@ -37,7 +40,7 @@ BAD = [
     ("model.name=lenet", "Did you mean lenet5?"),
     (
         "model.depth=3",
-        "model.depth is no option of lenet5. It takes none. 'model={name: lenet5}' replaces name",
+        "model.depth is no option of lenet5. 'model={name: lenet5}' replaces name and options. It takes",
     ),
     ("model.name=nowhere:Net", "model.name: no module 'nowhere'"),
     ("model.name=rayfed_kd.models.flat_module:FlatModul", "has no 'FlatModul'. Did you mean FlatModule?"),
@@ -118,7 +121,7 @@ BAD = [
     ("sampling.fraction=0", "sampling.fraction = 0: expected a number above 0 (share of the clients, C)."),
     (
         "schedule.name=syn",
-        "schedule.name: 'syn' is not known; there are buffered, fedasync, fedbuff, quorum, sync",
+        "schedule.name: 'syn' is not known. Did you mean sync? There are buffered, fedasync, fedbuff",
     ),
     ("placement.clients_per_actor=many", "expected 'auto' or a whole number"),
     ("placement.client.num_gpus=1.5", "num_gpus above 1 must be a whole number"),

@@ -23,6 +23,8 @@ from rayfed_kd.recipe.yaml_documents import MOST_BYTES, MOST_LEVELS, MOST_VALUES
         ("[yes, ~, !!str 1, !!float 1]", [True, None, "1", 1.0]),
         ("{a: &x [1], b: *x}", {"a": [1], "b": [1]}),
         ("a: &x {c: 1}\nb: {<<: *x, d: 2}", {"a": {"c": 1}, "b": {"c": 1, "d": 2}}),
+        ("a: &x {c: 1}\nb: {<<: *x, c: 2}", {"a": {"c": 1}, "b": {"c": 2}}),
+        ("{1: a, '1': b}", {1: "a", "1": "b"}),
         ("[" * (MOST_LEVELS - 1) + "]" * (MOST_LEVELS - 1), None),
     ],
 )
@@ -44,6 +46,8 @@ def test_value_is_read(text, value):
         ("[" * (MOST_LEVELS + 1), f"more than {MOST_LEVELS} levels"),
         ("&a [*a]", "an alias that lies within what it stands for"),
         ("x" * (MOST_BYTES + 1), "1,048,577 characters of YAML; expected at most 1,048,576"),
+        ("a: 1\nb: {c: 2, c: 3}", "the key c stands twice (line 2, column 11)"),
+        ("a: 1\n'a': 2", "the key a stands twice (line 2, column 1)"),
         ("a: b: c", "not YAML: mapping values are not allowed here (line 1, column 5)"),
     ],
 )

@@ -25,9 +25,12 @@ from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.reporting.page import write_report
-from rayfed_kd.reporting.pictures import Line, mean_line
+from rayfed_kd.reporting.against_section import _headline, _mean_line, _series, against_section
+from rayfed_kd.reporting.page import _markdown, write_report
+from rayfed_kd.reporting.pictures import Line, lines_picture, mean_line
+from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
+from rayfed_kd.reporting.sections import Table
 from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
@@ -553,3 +556,215 @@ def test_help_loads_neither_templates_nor_pictures():
     code += "print([m for m in ('torch', 'ray', 'jinja2', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_any_key_in_which_recipes_differ_is_told(tmp_path):
+    """Rows with and without codec, that are evaluated in every round or in every second one."""
+    coded = made(tmp_path / "coded", codec={"up": {"weights": {"name": "cast", "to": "fp16"}}})
+    seldom = made(tmp_path / "seldom", evaluation={"every": 2})
+    rows = {row[0]: row for row in report(coded, seldom).table("run", "codec", "evaluation.every")}
+    assert rows["coded"][1:3] == ["up weights [cast (to fp16)]", "1"]
+    assert rows["seldom"][1:3] == ["", "2"]
+
+
+def test_recipe_of_a_row_is_shown_once_with_its_seeds(tmp_path):
+    study = tmp_path / "study"
+    for label, seed, epochs in (("A", 1, 1), ("A", 2, 1), ("B", 1, 1), ("B", 2, 3)):
+        own = {"local": {"epochs": epochs}, "results": {"folder": f"runs/{label}-seed{seed}"}}
+        made(study / f"{label}-seed{seed}", seed=seed, **own)
+    text = (write_report([study], tmp_path / "page.html")[1]).read_text()
+    titles = [line for line in text.splitlines() if line.startswith("### config.yaml of ")]
+    assert titles == [
+        "### config.yaml of A, seeds 1 and 2: that of seed 1",
+        "### config.yaml of B-seed1",
+        "### config.yaml of B-seed2",
+    ]
+
+
+def test_page_of_one_folder_lies_inside_it_and_of_several_in_the_current_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = made(tmp_path / "first"), made(tmp_path / "second")
+    assert rayfed_kd.report(first) == [first / "report.html", first / "report.md"]
+    assert rayfed_kd.report(first, second)[0].resolve() == tmp_path / "report.html"
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md"])
+def test_report_replaces_a_report_about_the_same_folders_and_no_other_file(tmp_path, name):
+    first, second = made(tmp_path / "first"), made(tmp_path / "second")
+    to = tmp_path / "report.html"
+    rayfed_kd.report(first, second, to=to)
+    rayfed_kd.report(second, first, to=to)  # the same folders
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(
+        RecipeError, match=rf"{name} is there, and is no report about the same folders; .*--force"
+    ):
+        rayfed_kd.report(first, second, to=to)
+    assert (tmp_path / name).read_text() == "mine"
+    rayfed_kd.report(first, second, to=to, force=True)
+    before = to.read_text()
+    with pytest.raises(RecipeError, match="is no report about the same folders"):
+        rayfed_kd.report(first, to=to)
+    assert to.read_text() == before
+
+
+def test_folder_may_move_with_its_page(tmp_path):
+    rayfed_kd.report(made(tmp_path / "here"))
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert rayfed_kd.report(tmp_path / "there") == [
+        tmp_path / "there" / f"report.{kind}" for kind in ("html", "md")
+    ]
+
+
+def test_command_says_where_it_wrote_and_forces(tmp_path):
+    made(tmp_path / "one")
+    done = run_command("report", "one", folder=tmp_path)
+    assert done.stdout.split() == ["one/report.html", "one/report.md"], done.stderr
+    (tmp_path / "x.html").write_text("mine")
+    refused = run_command("report", "one", "--to", "x.html", folder=tmp_path)
+    assert (refused.returncode, "x.html is there" in refused.stderr) == (2, True)
+    done = run_command("report", "one", "--to", "x.html", "--force", folder=tmp_path)
+    assert (done.returncode, done.stdout.split()) == (0, ["x.html", "x.md"])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("+1.20 [-0.21, +2.60], undecided", "+1.20 [-0.21, +2.60], undecided"),
+        ("`--add-seeds N` runs them", "`--add-seeds N` runs them"),
+        ("5 > 4 < 6", "5 > 4 < 6"),
+        ("a|b", r"a\|b"),
+        ("[x](y) [x][y]", r"[x\](y) [x\][y]"),
+        ("<img src=x>", r"\<img src=x>"),
+        ("**bold**", r"\*\*bold\*\*"),
+        (r"a\b \* c", r"a\b \\\* c"),
+    ],
+)
+def test_markdown_escapes_only_what_it_would_not_show(text, shown):
+    assert _markdown(text) == shown
+
+
+def test_columns_of_words_stand_on_the_left_and_of_numbers_on_the_right(tmp_path):
+    rows = [("A", "shown", "+1.2 [1, 2]", ""), ("B", "not shown; 8 more", "-3 [-4, -2]", "inf")]
+    table = Table("T", ("claim", "verdict", "difference", "epsilon"), rows)
+    assert table.words == [True, True, False, False]
+    assert Table("T", ("a", "b"), [("x", "")]).words == [True, False]
+    assert Table("T", ("a", "b"), [("x", "not reached"), ("y", "3.0")]).words == [True, False]
+    made(tmp_path / "study" / "A-seed1")
+    text = "Claims:\n\n| claim | number | verdict |\n| --- | --- | --- |\n| A above B | +1 | shown |\n"
+    (tmp_path / "study" / "comparison.md").write_text(text)
+    html, markdown = (path.read_text() for path in write_report([tmp_path / "study"], tmp_path / "x.html"))
+    assert "| claim | number | verdict |\n| --- | ---: | --- |" in markdown
+    assert '<td>+1</td><td class="words">shown</td>' in html
+
+
+def two_models(folder, **changes):
+    """A run of which the server's model comes before the clients', as its method names them."""
+    made(folder, **changes)
+    for name in ("metrics", "clients", "scores"):
+        for part in (folder / "tables" / name).iterdir():
+            part.unlink()
+    writer = TableWriter(folder / "tables")
+    for index in (1, 2, 3):
+        one = {"round": index, "sim_s": 2.5 * index, "fm": 0.0}
+        rows = [one | {"model": model, "amp": 0.1 * index} for model in ("server", "personal")]
+        writer.write(index, {"metrics": rows})
+    writer.close()
+    return folder
+
+
+def test_models_stand_in_the_methods_own_order(tmp_path):
+    rows = report(two_models(tmp_path / "one")).table("run", "model", "metric")
+    assert list(dict.fromkeys(row[1] for row in rows)) == ["server", "personal"]
+
+
+def noised(folder, epsilon, **changes):
+    """A run that has spent `epsilon` a round."""
+    made(folder, **changes)
+    writer = TableWriter(folder / "tables")
+    for index in (1, 2, 3):
+        words = {"neighbours": "replace one client", "noise": "server", "sampling": "x", "accountant": "y"}
+        row = {"round": index, "sim_s": 2.5 * index, "epsilon": epsilon * index, "delta": 1e-5, "releases": 1}
+        writer.write(index, {"privacy": [row | words | {"noise_multiplier": 1.0}]})
+    writer.close()
+    return folder
+
+
+def against(folders, *asked):
+    return against_section(read_sources(folders).runs, asked)
+
+
+def test_several_rows_are_drawn_over_bytes_and_private_ones_over_epsilon(tmp_path):
+    """Each round sends 2 MiB up and 1 down, so 9 in all; AMP is .5, .8, .6."""
+    plain, private = made(tmp_path / "plain"), noised(tmp_path / "private", 2.0)
+    section = against([plain, private])
+    assert [picture.title for picture in section.pictures] == [
+        "AMP %, by MiB sent, up and down",
+        "AMP %, by epsilon",
+    ]
+    assert section.notes[1:] == ["epsilon: plain (no finite epsilon): dotted, at the last value."]
+    runs = read_sources([plain, private]).runs
+    (seed,) = _series(runs, "amp", "bytes")["plain"]
+    assert seed == {1: (3.0, 50.0), 2: (6.0, 80.0), 3: (9.0, 60.0)}
+    (seed,) = _series(runs, "amp", "epsilon")["private"]
+    assert [cost for cost, _ in seed.values()] == [2.0, 4.0, 6.0]
+    assert "Against costs" in report(plain, private).text
+
+
+def test_metric_over_costs_is_one_that_most_models_have(tmp_path):
+    """One run has an official test, of a model that has AMP as well; the other's clients have AMP alone."""
+    both = made(tmp_path / "both")
+    for part in (both / "tables" / "metrics").iterdir():
+        table = pq.read_table(part)
+        place = table.schema.get_field_index("server_accuracy")
+        pq.write_table(table.set_column(place, "server_accuracy", table["amp"]), part)
+    assert _headline(read_sources([both]).runs) == "server_accuracy"
+    assert _headline(read_sources([both, made(tmp_path / "clients")]).runs) == "amp"
+
+
+def test_mean_of_seeds_over_costs_by_hand():
+    """Costs 1 and 3, 2 and 6; values 10 and 14, 20 and 26; the third round is in one seed alone."""
+    line = _mean_line(2, [{1: (1.0, 10.0), 2: (2.0, 20.0), 3: (9.0, 1.0)}, {1: (3.0, 14.0), 2: (6.0, 26.0)}])
+    assert (line.look, line.x, line.y) == (2, [2.0, 4.0], [12.0, 23.0])
+    assert line.deviation == pytest.approx([8**0.5, 18**0.5])
+
+
+def test_one_run_without_privacy_has_no_picture_over_costs_but_when_asked_for(tmp_path):
+    one = made(tmp_path / "one")
+    assert against([one]) is None
+    assert [picture.title for picture in against([one], "bytes_up", "sim_s").pictures] == [
+        "AMP %, by MiB sent up",
+        "AMP %, by simulated seconds",
+    ]
+    with pytest.raises(RecipeError, match="--against epsilon: no run has epsilon"):
+        against([one], "epsilon")
+    with pytest.raises(RecipeError, match="--against: 'byte' is unknown"):
+        against([one], "byte")
+
+
+def test_command_draws_over_what_it_is_told(tmp_path):
+    made(tmp_path / "one")
+    done = run_command("report", "one", "--against", "bytes_down", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "AMP %, by MiB sent down" in (tmp_path / "one" / "report.html").read_text()
+
+
+def test_rows_stand_in_the_studys_order(tmp_path):
+    """Z before A, as in the table; what the table lacks comes last."""
+    for name in ("A-b-seed1", "Z-seed2", "Z-seed1", "New-seed1"):
+        made(tmp_path / "study" / name)
+    text = "T.\n\n| run | AMP |\n| --- | --- |\n| Z (aca) | 1 |\n| Z (oca) | 1 |\n| A b (aca) | 1 |\n"
+    (tmp_path / "study" / "comparison.md").write_text(text)
+    labels = [run.label for run in read_sources([tmp_path / "study"]).runs]
+    assert labels == ["Z-seed1", "Z-seed2", "A-b-seed1", "New-seed1"]
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize(
+    ("last", "ticks"), [(0.9, {"0.2", "0.4", "0.6", "0.8"}), (15.0, {"0.1", "1", "5", "10"})]
+)
+def test_picture_over_costs_has_plain_numbers_at_its_ticks_and_a_logarithm_beyond_a_decade(last, ticks):
+    lines = [Line(0, [0.1, last], [1.5, 2.5]), Line(1, [0.1, last], [1.7, 1.7], dotted=True)]
+    body = lines_picture("T", lines, "MiB", "D", costs=True).body
+    shown = set(re.findall(r"<text[^>]*>([^<]*)</text>", body))
+    assert ticks <= shown
+    assert not [text for text in shown if "$" in text]

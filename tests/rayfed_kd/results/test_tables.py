@@ -213,6 +213,12 @@ def test_rows_of_a_round_come_in_order(tmp_path):
     ]
 
 
+def test_metrics_keep_the_order_in_which_the_method_names_its_models(tmp_path):
+    rows = [{"round": 1, "model": model} for model in ("server", "personal", "aca")]
+    TableWriter(tmp_path).write(1, {"metrics": rows})
+    assert read_table(tmp_path, "metrics")["model"].to_pylist() == ["server", "personal", "aca"]
+
+
 def test_truncating_drops_later_rounds_only(tmp_path):
     writer = TableWriter(tmp_path)
     for round_index in range(1, 6):

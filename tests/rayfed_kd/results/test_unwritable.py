@@ -35,7 +35,7 @@ def test_disk_that_fills_up_in_mid_run_ends_it_with_what_there_is(tmp_path):
     message = "the run's folder cannot be written"
     assert message in done.stderr
     assert "File too large" in done.stderr
-    assert f"`rayfed-kd resume {tmp_path / 'run'} --restart` begins again at round 1" in done.stderr
+    assert f"`rayfed-kd resume {tmp_path / 'run'} --local --restart` begins again at round 1" in done.stderr
     assert "Traceback" not in done.stderr
     assert read_table(tmp_path / "run" / "tables", "rounds")["round"].to_pylist() == [1, 2]
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []

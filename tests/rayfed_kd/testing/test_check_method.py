@@ -28,6 +28,8 @@ BROKEN = {
     "DependsOnOrder": ("order", "a run whose clients go last first"),
     "ChangesServerState": ("server state", "round 2"),
     "SetsAClassAttribute": ("frozen", "the run"),
+    "SetsAnAttributeInAStep": ("frozen", "round 1, client 0, client_update"),
+    "SetsAnAttributeAtTheServer": ("frozen", "round 1, server of broken_methods:SetsAnAttributeAtTheServer"),
     "LosesPartInACheckpoint": ("checkpoint", "the round after it"),
     "SaysThatNothingIsKept": ("client_keeps", "its steps"),
 }

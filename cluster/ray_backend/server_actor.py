@@ -1,0 +1,114 @@
+"""The server's actor, for a run on a cluster: a thin wrapper of the server's loop, which has its own thread.
+
+The launching process creates all actors and gives the server the clients' handles. Ray would end actors
+that the server created together with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from cluster.ray_backend.client_actor import assigned_device
+from cluster.ray_backend.engine import RayEngine
+from cluster.ray_backend.metrics import Meters
+from cluster.ray_backend.placement import Plan
+from cluster.server.assembly import AssembledRun, assemble
+from rayfed_kd.protocol import Array
+from rayfed_kd.setting.blueprint import Blueprint
+
+
+# The group has an event loop of its own, so its methods answer while the actor's own loop is busy.
+@ray.remote(concurrency_groups={"control": 2})  # type: ignore[call-overload]
+class ServerActor:
+    """The server: it runs the loop in a thread and writes the results; it answers calls at any moment.
+
+    Args:
+        blueprint: the setting to build.
+        reference: a list with one reference to the blueprint, which the client actors are built from.
+        clients: the client actors' handles.
+        plan: the run's hosts.
+        folder: the run's folder.
+        resume: whether to continue from the newest checkpoint in the folder.
+    """
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        reference: Sequence[Any],
+        clients: Sequence[Any],
+        plan: Plan,
+        folder: str,
+        resume: bool = False,
+    ) -> None:
+        setting = blueprint.build()
+        (self._blueprint,) = reference  # Ray replaces a reference by its object, unless it is in a list
+        recipe = setting.recipe
+        self._device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
+        self._setting, self._clients, self._plan = setting, clients, plan
+        self._folder, self._resume = Path(folder), resume
+        self._assembled: AssembledRun | None = None
+        self._engine: RayEngine | None = None
+        self._stopping = False
+        self._lines: list[str] = []
+
+    async def run(self) -> dict[str, Any]:
+        """Run all rounds and return the summary. The tables are closed also after an error."""
+        loop = asyncio.get_running_loop()
+        sizes = self._setting.partition.sizes.tolist()
+        recipe, plan = self._setting.recipe, self._plan
+        meters = Meters(self._folder.name)
+        self._engine = RayEngine(
+            self._clients,
+            self._blueprint,
+            plan,
+            sizes,
+            loop,
+            faults=recipe.faults,
+            max_inflight=recipe.placement.max_inflight,
+            on_load=meters.in_flight,
+            tell=self._lines.append,
+        )
+        # In a thread: the event loop must stay free for references, of which resuming needs some, too.
+        self._assembled = await asyncio.to_thread(
+            assemble,
+            self._setting,
+            self._engine,
+            self._folder,
+            device=self._device,
+            resume=self._resume,
+            on_event=meters.round,
+            tell=self._lines.append,
+        )
+        # `stop` came while the run was assembled, and had no simulation to stop yet.
+        if self._stopping:
+            self._assembled.simulation.stop()
+        return await asyncio.to_thread(self._assembled.run)
+
+    @ray.method(concurrency_group="control")
+    async def events(self, since: int) -> list[dict[str, Any]]:
+        """The rounds' events from index `since` on."""
+        return [] if self._assembled is None else self._assembled.recorder.events[since:]
+
+    @ray.method(concurrency_group="control")
+    async def lines(self, since: int) -> list[str]:
+        """Lines for the user from index `since` on, such as damaged checkpoints and lost hosts."""
+        return self._lines[since:]
+
+    @ray.method(concurrency_group="control")
+    async def stop(self) -> None:
+        """End the run at once, or before it starts; `run` then returns the summary up to there."""
+        # Set before `_assembled` is read; `run` sets `_assembled` before it reads this flag: so one of the
+        # two stops the simulation.
+        self._stopping = True
+        if self._assembled is not None and self._engine is not None:
+            self._assembled.simulation.stop()
+            self._engine.cancel()
+
+    async def evaluated(self) -> dict[str, Array]:
+        """The shared models of the last evaluated round: name -> [P] float32."""
+        return {} if self._assembled is None else self._assembled.models()

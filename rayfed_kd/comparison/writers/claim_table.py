@@ -1,0 +1,49 @@
+"""The table of a study's claims, each with its difference and its verdict."""
+
+from __future__ import annotations
+
+from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.differences import JudgedClaim
+from rayfed_kd.comparison.table_text import (
+    averaged_evaluations,
+    difference_text,
+    metric_scale,
+    metric_title,
+    more_seeds,
+    row_name,
+)
+
+CLAIM_HEADER = ("claim", "number", "difference [95 % interval]", "verdict")
+
+
+def claim_cells(comparison: Comparison) -> list[list[str]]:
+    """The rows below `CLAIM_HEADER`: each claim of the study, its difference, and the verdict."""
+    return [_claim_cells(comparison, judged) for judged in comparison.judged_claims()]
+
+
+def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
+    claim, metric = judged.claim, judged.metric
+    rows = f"{row_name(comparison, judged.higher)} less {row_name(comparison, judged.lower)}"
+    # All bytes of a run have no statistic.
+    number = "MiB sent" if metric == "bytes" else f"{metric_title(metric)}, {_statistic(comparison, judged)}"
+    if judged.difference is None:
+        return [claim.says, f"{number}: {rows}", "", "no verdict: fewer than two seeds have both numbers"]
+    margin = f" (above {-metric_scale(metric) * claim.margin:g})" if claim.margin else ""
+    difference = difference_text(judged.difference, metric)
+    # A margin moves the line that the interval must leave out, of which the advice knows nothing.
+    advice = ""
+    if not (judged.difference.decided or margin):
+        more = more_seeds(judged.difference)
+        if more is None:
+            seeds = len(judged.difference.by_seed)
+            advice = f"; {seeds} seeds are too few to say how many more would decide"
+        else:
+            advice = f"; {more} more seed{'' if more == '1' else 's'} would decide"
+    return [claim.says, f"{number}: {rows}", difference, f"{judged.verdict}{margin}{advice}"]
+
+
+def _statistic(comparison: Comparison, judged: JudgedClaim) -> str:
+    """The claim's statistic, with the number of evaluations that a mean of the last is of."""
+    if judged.claim.statistic != "mean of last":
+        return judged.claim.statistic
+    return f"mean of last {averaged_evaluations(comparison)} evaluations"

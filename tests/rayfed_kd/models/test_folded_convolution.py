@@ -1,0 +1,58 @@
+"""Upsampling and a 3x3 convolution as one transposed convolution: the same sums, in another order."""
+
+import pytest
+import torch
+from small_recipes import FOUR_CLIENTS, small_recipe
+from torch import nn
+
+import rayfed_kd
+from rayfed_kd.models.generators import FoldedConvolution, enlarging
+
+
+def test_one_number_becomes_the_sums_of_the_taps_that_meet_its_copies():
+    """A map of one number a is a 2x2 map of a under a padded kernel; by hand, with taps 1 to 9 in rows."""
+    layer = FoldedConvolution(1, 1)
+    layer.weight.data, layer.bias.data = torch.arange(1.0, 10.0).view(1, 1, 3, 3), torch.tensor([0.5])
+    made = layer(torch.tensor([[[[2.0]]]]))
+    # Top left: the taps below and right of the middle, 5 + 6 + 8 + 9; the other corners likewise.
+    expected = [[2 * (5 + 6 + 8 + 9) + 0.5, 2 * (4 + 5 + 7 + 8) + 0.5], [2 * (2 + 3 + 5 + 6) + 0.5, 0]]
+    expected[1][1] = 2 * (1 + 2 + 4 + 5) + 0.5
+    assert made.squeeze().tolist() == expected
+
+
+@pytest.mark.parametrize(("into", "out", "height", "across"), [(3, 5, 4, 7), (8, 2, 1, 2), (1, 1, 5, 3)])
+def test_folded_form_and_its_gradients_are_those_of_upsampling_and_convolution(into, out, height, across):
+    torch.manual_seed(0)
+    plain = nn.Sequential(*enlarging(into, out, "plain")).double()
+    folded = nn.Sequential(*enlarging(into, out, "folded")).double()
+    assert folded.state_dict().keys() == plain.state_dict().keys()
+    folded.load_state_dict(plain.state_dict())
+    maps = torch.randn(2, into, height, across, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, out, 2 * height, 2 * across, dtype=torch.float64)
+    results = []
+    for form in (plain, folded):
+        made = form(maps)
+        gradients = torch.autograd.grad((made * weight).sum(), [maps, *form.parameters()])
+        results.append([made, *gradients])
+    for one, other in zip(*results, strict=True):
+        assert one.shape == other.shape
+        assert torch.allclose(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["fedkf", "dafkd"])
+def test_a_run_with_it_is_the_plain_run_up_to_rounding(method):
+    """After one round; later ones drift apart, as rounding does. Adam's first steps are of the rate's size
+    whatever the gradient, so where a gradient is nearly zero a rounding turns a step around: the share of
+    such numbers is small, not each number's difference."""
+    changes = ["rounds=1", "sampling={fraction: 1.0}", "method.generator.width=8"]
+    plain, folded = (
+        rayfed_kd.run(
+            small_recipe(FOUR_CLIENTS, method), [*changes, f"method.generator.upsampling={form}"], local=True
+        ).models
+        for form in ("plain", "folded")
+    )
+    assert plain
+    for name, vector in plain.items():
+        apart = abs(vector - folded[name])
+        assert (apart > 0).any()
+        assert (apart > 1e-4).mean() < 0.01
