@@ -62,7 +62,8 @@ def needed_rank(singular: Tensor, energy: float) -> int:
         energy: T, in [0, 1].
     Returns: 0 if all of sigma is 0.
     """
-    squares = singular.to(torch.float64).square()
+    # On the CPU: torch has no running sum of floats on a GPU that repeats bit for bit.
+    squares = singular.to("cpu", torch.float64).square()
     sums = squares.cumsum(0)
     if not len(sums) or not sums[-1] > 0:
         return 0

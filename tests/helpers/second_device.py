@@ -4,7 +4,9 @@
 tensor, on which every operation is done, so results have the CPU's bits. As on a GPU,
 
 - an operation on tensors of both devices is an error, unless one of them is a single number;
-- a tensor reaches the other device by a copy only; `COPIES` has each with its direction and size.
+- a tensor reaches the other device by a copy only; `COPIES` has each with its direction and size;
+- an operation for which torch has no kernel on CUDA that repeats bit for bit is an error, as it is there with
+  `deterministic: true`.
 
 It is no test of kernels, of memory or of streams. `torch.func.vmap` does not know it, so no group of clients
 is trained as one program on it.
@@ -31,6 +33,17 @@ NAME = "other"
 # What these make is new: it lies on the device from the start. `torch.tensor` copies numbers of Python to it.
 MADE_THERE = (torch.arange, torch.randperm, torch.linspace, torch.full, torch.eye)
 COPIED_THERE = (torch.tensor, torch.as_tensor)
+# Operations behind the functions that `torch.use_deterministic_algorithms` lists as errors on CUDA.
+REFUSED = {
+    *("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward", "_adaptive_avg_pool2d_backward"),
+    *("_adaptive_avg_pool3d_backward", "avg_pool3d_backward", "max_pool3d_with_indices_backward"),
+    *("fractional_max_pool2d_backward", "fractional_max_pool3d_backward", "max_unpool2d", "max_unpool3d"),
+    *(f"upsample_{kind}_backward" for kind in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
+    *(f"{kind}_pad{sides}d_backward" for kind in ("reflection", "replication") for sides in (1, 2, 3)),
+    *("_ctc_loss_backward", "grid_sampler_2d_backward", "grid_sampler_3d_backward", "nll_loss2d_forward"),
+    *("put_", "histc", "kthvalue", "median.dim"),
+}
+REFUSED_FLOATS = ("cumsum", "cumprod")
 
 
 class Copy(NamedTuple):
@@ -142,6 +155,8 @@ def _computed(operation: Any, args: Any, kwargs: Any) -> Any:
         return _copied(source, target)
     if name.startswith("aten._to_copy"):
         return _converted(operation, args[0], kwargs)
+    if _is_refused(name.removeprefix("aten.").removesuffix(".default"), args, kwargs):
+        raise RuntimeError(f"{operation}: torch has no deterministic kernel for it on a GPU")
     inputs = pytree.tree_leaves((args, kwargs))
     for one in inputs:
         if isinstance(one, torch.Tensor) and not isinstance(one, OnOther) and one.dim() > 0:
@@ -155,6 +170,15 @@ def _computed(operation: Any, args: Any, kwargs: Any) -> Any:
     return pytree.tree_map_only(
         torch.Tensor, lambda one: known[id(one)] if id(one) in known else OnOther(one), result
     )
+
+
+def _is_refused(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a GPU with deterministic kernels alone has no kernel for this."""
+    if name.partition(".")[0] in REFUSED_FLOATS:
+        return bool(args[0].is_floating_point())
+    if name == "bincount":
+        return (args[1] if len(args) > 1 else kwargs.get("weights")) is not None
+    return name in REFUSED
 
 
 def _copied(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

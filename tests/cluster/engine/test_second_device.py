@@ -30,6 +30,19 @@ for wrong in (lambda: here + there, lambda: torch.nn.functional.linear(there, he
 assert (there + 1).tolist() == [2, 2] and [copy[:2] for copy in COPIES] == [("cpu", 2)]
 assert torch.tensor([1.0, 2.0, 3.0], device=NAME).device.type == NAME
 assert [copy[:2] for copy in COPIES] == [("cpu", 2), (NAME, 3)]
+images = torch.ones(1, 1, 8, 8, device=NAME)
+for wrong in (
+    lambda: there.cumsum(0),
+    lambda: torch.bincount(there.long(), there),
+    lambda: torch.ops.aten._adaptive_avg_pool2d_backward(images[..., :3, :3], images),
+):
+    try:
+        wrong()
+    except RuntimeError as error:
+        assert "no deterministic kernel" in str(error), error
+    else:
+        raise AssertionError("done")
+assert there.long().cumsum(0).tolist() == [1, 2] and torch.bincount(there.long()).tolist() == [0, 2]
 part = there[:1]
 part.mul_(5)
 assert there.cpu().tolist() == [5, 1]

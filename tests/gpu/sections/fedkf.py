@@ -12,9 +12,10 @@ def rows(size: Size) -> Iterator[Row]:
     """A row for each part of a step, then the rounds."""
     size.set_up()
     width, rounds = size.of((128, 5), (4, 1))
-    for name, milliseconds in parts(width, size.device).items():
+    generator = {"name": "dafl_image", "width": width}
+    for name, milliseconds in parts(generator, size.device).items():
         yield {"what": f"width {width}: {name}", "value": milliseconds, "unit": "ms"}
-    kf, avg, ratio = round_seconds(width, rounds, size.device)
+    kf, avg, ratio = round_seconds(generator, rounds, size.device)
     yield {"what": "a round of FedKF", "value": kf, "unit": "s"}
     yield {"what": "a round of FedAvg", "value": avg, "unit": "s"}
     yield {"what": "FedKF over FedAvg, median of pairs", "value": ratio, "unit": ""}
