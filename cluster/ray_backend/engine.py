@@ -92,7 +92,7 @@ class RayEngine:
         self._count = 0
         # The constructor may run in another thread than the loop, where a task cannot be created directly.
         for host in range(len(actors)):
-            loop.call_soon_threadsafe(self._spawn, self._build(host, "never started"))
+            loop.call_soon_threadsafe(self._begin_build, host, "never started")
 
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
         """Put arrays into the object store once; small arrays travel with the calls instead."""
@@ -267,7 +267,7 @@ class RayEngine:
         # A host may have several calls, which are lost together; the first of them starts the build.
         if host not in self._clients.building:
             self._clients.building.add(host)
-            self._spawn(self._build(host, lost))
+            self._begin_build(host, lost)
         steps = f"{jobs[0]}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
         self._tell(
             f"host {host} {lost.splitlines()[0]}; it is restarted, and what it had runs again: {steps}"
@@ -283,6 +283,9 @@ class RayEngine:
                 f"{self._faults.max_retries}), at last host {host}, because it {lost}"
             )
             self._end(job, RunError(text))
+
+    def _begin_build(self, host: int, lost: str) -> None:
+        self._spawn(self._build(host, lost))
 
     async def _build(self, host: int, lost: str) -> None:
         await self._clients.build(host, lost, self._pump)

@@ -18,6 +18,7 @@ from rayfed_kd.comparison.differences import Difference, JudgedClaim, Row, paire
 from rayfed_kd.comparison.paper_rows import PaperRows, PrintedValue, rank_correlation
 from rayfed_kd.comparison.studies import Claim, RowModel, Study
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.results.model_names import unlike_models
 from rayfed_kd.results.summary import HEADLINES, METRICS
 
 STATISTICS = ("last", "best", "mean of last")
@@ -64,7 +65,7 @@ class Comparison:
         """`notes`, and one on models that the study names and no row evaluates."""
         missing = set(self.study.models) - {key[1] for key in self.curves}
         unknown = [f"models: no row evaluates {', '.join(sorted(missing))}"] if missing else []
-        return [*self.notes, *unknown]
+        return [*self.notes, *unknown, *unlike_models(model for _, model in self.rows())]
 
     def rows(self) -> list[Row]:
         """(label, model) of every row, in the study's order.

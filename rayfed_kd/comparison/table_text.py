@@ -120,7 +120,7 @@ def remarks(comparison: Comparison) -> list[str]:
     notes += [*_privacy_notes(comparison), *_axis_notes(comparison)]
     # A study may give models names of its own.
     names = {model for _, model in comparison.rows() if model not in study.models}
-    legend = model_notes(names) if {"aca", "global"} <= names else []
+    legend = model_notes(names) if len(names) > 1 else []
     return [*(f"{note[0].upper()}{note[1:]}." for note in notes), *(f"{line}." for line in legend)]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.result import Tell
-from rayfed_kd.files import read_parquet
+from rayfed_kd.files import read_json, read_parquet
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -79,6 +79,7 @@ def check_unused(folder: Path) -> None:
 
     if (folder / CONFIG).exists():
         command, summary = f"rayfed-kd resume {shlex.quote(str(folder))}", read_summary(folder)
+        command += " --local" if _engine(folder) == "local" else ""
         if summary.get("status") == "finished":
             rounds = "1 round" if summary["rounds"] == 1 else f"{summary['rounds']} rounds"
             holds = f"a finished run of {rounds}; `{command} rounds=N` with a larger N extends it"
@@ -90,6 +91,12 @@ def check_unused(folder: Path) -> None:
             f"results.folder: {folder} has {' and '.join(remains)} of a run, but no {CONFIG}; "
             "give another folder"
         )
+
+
+def _engine(folder: Path) -> str:
+    """The engine that a folder's run was begun on; empty if it does not say so."""
+    environment = folder / "environment.json"
+    return str(read_json(environment).get("engine", "")) if environment.is_file() else ""
 
 
 def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell) -> None:

@@ -49,12 +49,15 @@ def resume(
         keys: further changes by keyword, as rounds=20.
     Raises: RecipeError if this is no run, or not this run any more, with what differs.
     """
+    from rayfed_kd.experiment.resumability import last_checkpoint
     from rayfed_kd.results.summary import summarise
 
     folder = Path(folder).resolve()
     launcher = make_launcher(engine, local=local, address=address)
     on_event, tell = listeners(progress, on_event, tell)
-    recipe = _resumed_recipe(folder, override_lines(overrides, keys), anyway=anyway)
+    # What begins again at round 1 continues no bits of the past.
+    anew = restart and last_checkpoint(folder) is None
+    recipe = _resumed_recipe(folder, override_lines(overrides, keys), anyway=anyway or anew)
     tables, summary = _tables(folder), read_summary(folder)
     if recipe.rounds < tables["rounds"].num_rows:
         raise RecipeError(_too_few_rounds(folder, recipe.rounds, tables["rounds"].num_rows))

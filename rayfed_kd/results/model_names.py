@@ -7,7 +7,28 @@ from collections.abc import Iterable
 MEANINGS = {
     "aca": "the average of the round's clients, which other methods call global",
     "oca": "the average of all clients' latest models",
+    "personal": "each client's own model, on its own samples and classes",
+    "nearest": "each client's own features, by the nearest prototype",
 }
+OWN = ("personal", "nearest")  # a model for each client, where the others are one for all
+
+
+def unlike_models(names: Iterable[str]) -> list[str]:
+    """What to know where a table has clients' own models beside models for all clients, else nothing.
+
+    Args:
+        names: of the models that the table shows.
+
+    Returns: at most one sentence, without its final stop.
+    """
+    shown = set(names)
+    if not shown & set(OWN) or shown <= set(OWN):
+        return []
+    return [
+        "differences between clients' own models and a model for all clients are not like for like: a "
+        "client's own needs its own classes alone; a row of the method standalone says what such models are "
+        "worth without a message"
+    ]
 
 
 def model_notes(names: Iterable[str]) -> list[str]:

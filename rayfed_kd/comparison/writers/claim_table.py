@@ -27,7 +27,8 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
     # All bytes of a run have no statistic.
     number = "MiB sent" if metric == "bytes" else f"{metric_title(metric)}, {_statistic(comparison, judged)}"
     if judged.difference is None:
-        return [claim.says, f"{number}: {rows}", "", "no verdict: fewer than two seeds have both numbers"]
+        why = _missing_model(comparison, judged) or "fewer than two seeds have both numbers"
+        return [claim.says, f"{number}: {rows}", "", f"no verdict: {why}"]
     margin = f" (above {-metric_scale(metric) * claim.margin:g})" if claim.margin else ""
     difference = difference_text(judged.difference, metric)
     # A margin moves the line that the interval must leave out, of which the advice knows nothing.
@@ -40,6 +41,15 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
         else:
             advice = f"; {more} more seed{'' if more == '1' else 's'} would decide"
     return [claim.says, f"{number}: {rows}", difference, f"{judged.verdict}{margin}{advice}"]
+
+
+def _missing_model(comparison: Comparison, judged: JudgedClaim) -> str | None:
+    """What a row of the claim evaluates, if it is not what the claim names."""
+    for label, model in (judged.higher, judged.lower):
+        there = [name for of, name in comparison.rows() if of == label]
+        if there and model not in there:
+            return f"{label} evaluates no {model}; it has {', '.join(there)}"
+    return None
 
 
 def _statistic(comparison: Comparison, judged: JudgedClaim) -> str:

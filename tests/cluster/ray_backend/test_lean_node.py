@@ -129,6 +129,6 @@ def test_command_that_is_killed_leaves_no_process():
 @pytest.mark.parametrize("server", [{}, {"num_gpus": 1}, {"resources": {"tpu": 1}}])
 def test_server_that_asks_for_nothing_special_is_the_launching_process(server, monkeypatch):
     recipe = load_recipe({"method": {"name": "fedavg"}, "placement": {"server": server}})
-    assert not serves_here(recipe)  # this process's Ray is none of a session's
-    monkeypatch.setattr("cluster.ray_backend.own_server.is_private", lambda: True)
-    assert serves_here(recipe) == (not server)
+    for private in (False, True):
+        monkeypatch.setattr("cluster.ray_backend.own_server.is_private", lambda answer=private: answer)
+        assert serves_here(recipe) == (private and not server)

@@ -148,11 +148,15 @@ def test_claim_about_the_whole_curve():
 
 
 @pytest.mark.parametrize(
-    "study", [{"seeds": [1]}, {"claims": [{**B_ABOVE_A, "lower": {"run": "A", "model": "x"}}]}]
+    ("study", "why"),
+    [
+        ({"seeds": [1]}, "fewer than two seeds have both numbers"),
+        ({"claims": [{**B_ABOVE_A, "lower": {"run": "A", "model": "x"}}]}, "A evaluates no x; it has aca"),
+    ],
 )
-def test_claim_without_two_seeds_has_no_verdict(study):
+def test_claim_without_two_seeds_of_both_rows_has_no_verdict_and_says_why(study, why):
     (cells_of_claim,) = claim_cells(compared(**{"claims": [B_ABOVE_A], **study}))
-    assert cells_of_claim[2:] == ["", "no verdict: fewer than two seeds have both numbers"]
+    assert cells_of_claim[2:] == ["", f"no verdict: {why}"]
 
 
 def test_what_is_about_a_row_left_out_goes_with_it():

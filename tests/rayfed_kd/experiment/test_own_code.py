@@ -4,7 +4,7 @@ import pytest
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.results.folder import changed_own_code
 
 METHOD = """
@@ -51,6 +51,25 @@ def test_run_is_not_resumed_with_other_code_unless_one_says_so(mine):
     with pytest.raises(RecipeError, match=f"was begun with another {mine.name}: the bits may differ"):
         rayfed_kd.resume(folder, rounds=2, local=True)
     assert rayfed_kd.resume(folder, rounds=2, local=True, anyway=True).summary["rounds"] == 2
+
+
+def test_run_without_a_checkpoint_begins_again_with_mended_code(mine):
+    """Nothing of the old code's would go on, so `--restart`, which the failed run offers, is enough."""
+    mine.write_text(
+        METHOD.replace(
+            "    pass",
+            "    def absorb(self, server, replies, ctx):\n"
+            "        if ctx.rounds == 2:\n"
+            "            raise ValueError\n"
+            "        return super().absorb(server, replies, ctx)",
+        )
+    )
+    with pytest.raises(RunError, match="--local --restart` begins again at round 1"):
+        rayfed_kd.run({**recipe_of(mine), "rounds": 2}, {"results.folder": "run"}, local=True)
+    mine.write_text(METHOD)
+    with pytest.raises(RecipeError, match=f"was begun with another {mine.name}"):
+        rayfed_kd.resume("run", rounds=3, local=True)
+    assert rayfed_kd.resume("run", rounds=3, local=True, restart=True).summary["rounds"] == 3
 
 
 def test_recipe_without_own_code_says_so(tmp_path):

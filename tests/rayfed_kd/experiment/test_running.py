@@ -148,7 +148,8 @@ def test_folder_of_another_run_is_refused_before_anything_is_told_or_started(fin
     told, rounds = [], len(finished.tables["rounds"])
     for words in ({"local": True}, {"address": "192.0.2.1:6379"}):
         with pytest.raises(
-            RecipeError, match=rf"holds a finished run of {rounds} rounds; `rayfed-kd resume \S+ rounds=N`"
+            RecipeError,
+            match=rf"holds a finished run of {rounds} rounds; `rayfed-kd resume \S+ --local rounds=N`",
         ):
             rayfed_kd.run(SMALL, [f"results.folder={finished.folder}"], tell=told.append, **words)
     assert not told

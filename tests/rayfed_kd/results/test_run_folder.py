@@ -105,7 +105,7 @@ def test_folder_that_holds_a_run_names_the_command_that_goes_on(tmp_path):
     folder = tmp_path / "my run"
     folder.mkdir()
     begin(folder)
-    with pytest.raises(RecipeError, match=r"`rayfed-kd resume '.*/my run'` goes on with it"):
+    with pytest.raises(RecipeError, match=r"`rayfed-kd resume '.*/my run' --local` goes on with it"):
         begin(folder)
 
 
