@@ -259,7 +259,8 @@ def test_ctrl_c_leaves_readable_tables_and_no_actor(words, start, tmp_path):
         == "stopping, and writing a checkpoint of the complete rounds; press Ctrl-C again to leave without it"
     )
     last = max(int(note.stem[-6:]) for note in (tmp_path / "run" / "checkpoints").glob("round-*.json"))
-    assert end == f"interrupted: `rayfed-kd resume {tmp_path / 'run'} --local` goes on after round {last}"
+    command = " ".join(["rayfed-kd", "resume", str(tmp_path / "run"), *words])
+    assert end == f"interrupted: `{command}` goes on after round {last}"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert read_table(tmp_path / "run" / "tables", "rounds").num_rows == summary["rounds"] >= 2
