@@ -9,7 +9,6 @@ import numpy as np
 
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import Tell
-from rayfed_kd.protocol.message_codec import VECTORS
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.codec import StageRecipe
 from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
@@ -77,11 +76,13 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
 
 def _codecs(prepared: Prepared) -> str:
     """The chains as the recipe has them; and what is known to spoil weights, which nothing forbids."""
+    from rayfed_kd.protocol.message_codec import VECTORS  # it loads torch, before which Ray starts
+
     written, warnings = prepared.recipe.codec.chains, list[str]()
+    # What a method sends up alone may be a change already; what it also sends down is none.
+    both = set(prepared.setting.method.up) & set(prepared.setting.method.down)
     for direction, wire in prepared.setting.wires.items():
         for kind, chain in wire.chains.items():
-            # What a method sends up alone may be a change already; what it also sends down is none.
-            both = set(prepared.setting.method.up) & set(prepared.setting.method.down)
             whole = any(wire.declared[part] == kind for part in both)
             if kind in VECTORS and whole and (name := chain.meant_for_changes):
                 warnings.append(

@@ -95,8 +95,7 @@ def check_unused(folder: Path) -> None:
 
 def _engine(folder: Path) -> str:
     """The engine that a folder's run was begun on; empty if it does not say so."""
-    environment = folder / "environment.json"
-    return str(read_json(environment).get("engine", "")) if environment.is_file() else ""
+    return str(read_json(folder / "environment.json").get("engine", ""))
 
 
 def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell) -> None:

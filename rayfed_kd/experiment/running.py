@@ -58,7 +58,6 @@ def run(
     Raises: RecipeError or DataError before the first round; RunError after it.
     """
     from rayfed_kd.experiment.resumability import check_unused
-    from rayfed_kd.results.folder import chosen_folder
 
     on_event, tell = listeners(progress, on_event, tell)
     with naming(recipe):
@@ -66,7 +65,8 @@ def run(
         launcher = make_launcher(engine, local=local, address=address)
         # Before Ray starts, so that these are reported at once: a misspelt name, a folder that is taken.
         method_location(resolved)
-        check_unused(chosen_folder(resolved))
+        if resolved.results.path is not None:
+            check_unused(resolved.results.path)
         with launcher.session(resolved) as wait_until_ready:
             # Ray, if it is the engine, starts in a thread meanwhile.
             prepared = make_ready_telling(resolved, tell)

@@ -58,7 +58,7 @@ def run_folder(recipe: Recipe) -> Iterator[Path]:
     Raises:
         RecipeError: another process works in the folder, or it cannot be written.
     """
-    folder = chosen_folder(recipe)
+    folder = _chosen_folder(recipe)
     with locked_folder(folder, "results.folder", "running"):
         yield folder
 
@@ -171,10 +171,10 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
         pq.write_table(pa.table(columns), aside)
 
 
-def chosen_folder(recipe: Recipe) -> Path:
+def _chosen_folder(recipe: Recipe) -> Path:
     """The folder that the recipe names, else a new one below runs/."""
-    if recipe.results.folder is not None:
-        return Path(recipe.results.folder).expanduser().resolve()
+    if recipe.results.path is not None:
+        return recipe.results.path
     # A method or data of the user's own is named as package.module:Object.
     method, data = (location.rpartition(":")[2] for location in (recipe.method.name, recipe.data.name))
     name = f"{method}-{data}-{datetime.now():%Y%m%d-%H%M%S}"

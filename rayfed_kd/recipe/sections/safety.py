@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -43,3 +44,8 @@ class ResultsRecipe(Strict):
     """Where a run leaves what it found."""
 
     folder: PathText | None = Field(None, description="the run's own folder; null: runs/NAME-DATE-TIME")
+
+    @property
+    def path(self) -> Path | None:
+        """The named folder's absolute path."""
+        return None if self.folder is None else Path(self.folder).expanduser().resolve()
