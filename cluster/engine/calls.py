@@ -81,6 +81,8 @@ class StepFacts:
         refused: what is wrong with each part that its codec cannot encode.
         keeps_state: whether the client has a state after the step.
         rss_mb, gpu_mb: memory of the host's process and of its GPU after the step, in MiB.
+        weights: averaged part -> what its host multiplied it by to add it to its group's sum; None: parts are
+            not summed.
         releases, within_clip: with `privacy`, as in `rayfed_kd.setting.client_privacy.mechanism.Protected`.
     """
 
@@ -99,6 +101,7 @@ class StepFacts:
     refused: tuple[str, ...] = ()
     releases: int = 0
     within_clip: float | None = None
+    weights: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class StepResult:
 
     Attributes:
         facts: the facts, as values.
-        parts: the reply's encoded parts by name, by reference.
+        parts: the reply's encoded parts by name, by reference; a `GroupSum` if its host summed them.
         state: the client's packed new state, as "state", by reference.
     """
 

@@ -101,6 +101,11 @@ class Host:
         self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
         self._process, self._node = psutil.Process(), node or platform.node()
 
+    @property
+    def setting(self) -> Setting:
+        """Method, data and partition."""
+        return self._setting
+
     def step(self, call: StepCall, ctx: ClientContext | None = None) -> HostResult:
         """Run a client's step: from the message's wire form to that of the reply.
 
