@@ -55,6 +55,7 @@ class Grouping:
         folder: the run's folder, which keeps the decisions; None: they stay in memory.
         tell: called with each line that the user should read.
         clock: gives seconds, for the measurements.
+    Raises: RecipeError if the engine cannot sum replies and the recipe asks for it.
     """
 
     def __init__(
@@ -72,6 +73,12 @@ class Grouping:
         self._said: set[str] = set()
         reason = _obstacle(setting)
         self._hindered = reason is not None
+        most = setting.recipe.local.sum_replies
+        if most != "off" and not hasattr(engine, "submit_summed"):
+            raise RecipeError(
+                f"local.sum_replies = {most}: the engine {type(engine).__name__} has no `submit_summed`, which "
+                "cluster/engine/interface.py describes; expected off, or another engine"
+            )
         if reason is not None and setting.recipe.local.vectorise != "off":
             tell(f"local.vectorise: each client by itself: {reason}")
         if self._path is not None and self._path.is_file():
