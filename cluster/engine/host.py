@@ -321,7 +321,7 @@ class Host:
         if split not in self._pools:
             if split == "local":
                 # In client order, by which the server cuts the results into clients again.
-                pooled = np.concatenate(self._setting.partition.test)
+                pooled = self._setting.tested.indices
             else:
                 test = self._setting.dataset.test
                 pooled = np.arange(0 if test is None else len(test.labels))

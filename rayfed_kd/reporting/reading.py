@@ -156,7 +156,7 @@ def _read_run(folder: Path, row: str) -> Run:
         paper=_paper(folder / "options.yaml"),
         environment=environment,
         tables=tables,
-        summary=summarise(tables, "", recipe.partition.clients),
+        summary=summarise(tables, "", recipe.partition.clients, recipe.evaluation.clients),
         resumed=[int(after) for after in re.findall(r"resumed after round (\d+)$", text, re.MULTILINE)],
     )
 
