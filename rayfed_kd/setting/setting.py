@@ -213,8 +213,12 @@ class Setting:
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
         rounds, local = self.recipe.rounds, self.local_in(round_index)
-        sizes = known_sizes(self.recipe, self.partition.sizes.tolist())
-        return ServerFacts(round_index, rounds, sizes, local, self._models_by_client)
+        return ServerFacts(round_index, rounds, self._known_sizes, local, self._models_by_client)
+
+    @cached_property
+    def _known_sizes(self) -> tuple[int, ...]:
+        # Once: each round has facts of its own, and there may be a million clients.
+        return tuple(known_sizes(self.recipe, self.partition.sizes.tolist()))
 
     def local_in(self, round_index: int) -> LocalRecipe:
         """What the recipe says of local training in a round: its learning rate may change over the rounds."""
