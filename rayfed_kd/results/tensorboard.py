@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from rayfed_kd.results.schemas import GPU_COLUMNS
+
 SHOWN = {
     "bytes_up": "bytes/up",
     "bytes_down": "bytes/down",
@@ -166,10 +168,11 @@ class RunWriter:
 
 
 def _host_scalars(hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Memory and busy seconds of the hosts: they show idle hosts and leaks. Of many, only the extremes."""
+    """What the hosts measured: it shows idle hosts and GPUs, and leaks. Of many, only the extremes."""
     scalars: dict[str, float] = {}
-    for column in ("rss_mb", "gpu_mb", "busy_s"):
-        values = {row["host"]: float(row[column]) for row in hosts}
+    for column in ("rss_mb", "gpu_mb", "busy_s", *GPU_COLUMNS):
+        # A column that a host cannot measure is null: it has no curve rather than one of zeros.
+        values = {row["host"]: float(row[column]) for row in hosts if row.get(column) is not None}
         if not values:
             continue
         least, most = min(values.values()), max(values.values())
