@@ -339,7 +339,7 @@ def test_labels_are_text_and_never_markup(tmp_path):
     ],
 )
 def test_run_is_reported_as_what_became_of_it(tmp_path, rounds, noted, status):
-    folder = made(tmp_path / "one", rounds, status=None)
+    folder = made(tmp_path / "one", rounds=rounds, status=None)
     if noted is not None:
         (folder / "summary.json").write_text(json.dumps(noted))
     found = report(folder)
