@@ -23,7 +23,7 @@ from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.machines import ray_nodes
 from cluster.ray_backend.placement import Plan, plan_hosts
 from cluster.ray_backend.remote_run import STOP_S, client_actors, group_of
-from cluster.ray_backend.session import is_private, let_go
+from cluster.ray_backend.session import is_private
 from cluster.server.assembly import AssembledRun, assemble
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.telling import as_teller
@@ -65,11 +65,11 @@ def run_own_server(
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
     plan = plan_hosts(setting.recipe, setting.schedule.concurrency, ray_nodes())
-    server, threads = _Server(setting, Path(folder), resume=resume), torch.get_num_threads()
+    threads = torch.get_num_threads()
     try:
         # The server's share stays reserved in the group: other runs on this Ray must not count on it.
-        with group_of(plan, None, tell, server.ray_is_over) as group, _event_loop() as loop:
-            clients = client_actors(plan, group)
+        with group_of(plan, None, tell) as group, _event_loop() as loop:
+            server, clients = _Server(setting, Path(folder), resume=resume), client_actors(plan, group)
             server.use(clients, ray.put(blueprint), plan, loop)
             return server.run(on_event, tell)
     finally:
@@ -111,7 +111,7 @@ class _Server:
     def __init__(self, setting: Setting, folder: Path, *, resume: bool) -> None:
         self._setting, self._folder, self._resume = setting, folder, resume
         self._said = SimpleQueue[tuple[Listener, Any] | None]()  # None: the run is over
-        self._stopping = self._ray_is_over = False
+        self._stopping = False
         self._assembled: AssembledRun | None = None
         self._tell: Listener = lambda line: None
 
@@ -149,15 +149,6 @@ class _Server:
             raise
         return outcome.result()
 
-    def ray_is_over(self) -> bool:
-        """Whether the run has let its private Ray end."""
-        return self._ray_is_over
-
-    def _rounds_over(self) -> None:
-        """End the hosts and a private Ray while the last pictures are drawn: it takes a third of a second."""
-        self._engine.close()
-        self._ray_is_over = let_go()
-
     def _serve(self, outcome: Future[Outcome], on_event: Listener) -> None:
         try:
             self._engine.started.result()  # else the first round's time would be that of the hosts' imports
@@ -174,7 +165,8 @@ class _Server:
             )
             if self._stopping:  # `_stop` came while there was no simulation to stop yet
                 self._assembled.simulation.stop()
-            summary = self._assembled.run(self._rounds_over)
+            # Without the hosts the last pictures have the machine to themselves, and Ray's end is short.
+            summary = self._assembled.run(rounds_over=self._engine.close)
             outcome.set_result((summary, self._assembled.models()))
         except BaseException as error:  # raised again by `run`, in the caller's thread
             outcome.set_exception(error)

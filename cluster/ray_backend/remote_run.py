@@ -92,17 +92,9 @@ def run_on_ray(
 
 
 @contextmanager
-def group_of(
-    plan: Plan,
-    stop: threading.Event | None,
-    tell: Callable[[str], None],
-    stays: Callable[[], bool] = lambda: False,
-) -> Iterator[Any]:
+def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], None]) -> Iterator[Any]:
     """A placement group for the plan, as soon as there is room; None if its actors ask for nothing.
 
-    Args:
-        plan, stop, tell: as in `run_on_ray`.
-        stays: asked at the end: whether the group is left, as its Ray ends by itself.
     Raises: RunError if there is none for too long.
     """
     wanted = bundles(plan)
@@ -129,8 +121,7 @@ def group_of(
                 raise RunError(shortage)
         yield group
     finally:
-        if not stays():
-            remove_placement_group(group)
+        remove_placement_group(group)
 
 
 def _free() -> str:

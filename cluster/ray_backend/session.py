@@ -23,7 +23,7 @@ from rayfed_kd.recipe.schema import Recipe
 
 QUIET: Mapping[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 LEFT_STARTING = "ray, left while it starts"  # name of a session's thread that nobody waits for
-_private: list[RaySession] = []  # the session that has a private Ray in this process, if one has
+_started_here = threading.Event()  # set while this process has a private Ray
 SHORT_TURN_S = 0.0005
 CONNECT_S = 10.0  # a machine that drops packets, as behind a firewall, never answers
 TOKEN_HINT = (
@@ -99,7 +99,6 @@ class RaySession:
             if self._address is None:
                 with _short_turns():
                     _start(self._recipe, self._runs, None if self._environments else self._under_way.set)
-                _private.append(self)
             else:
                 self._under_way.set()
                 _connect(self._address)
@@ -108,29 +107,13 @@ class RaySession:
         self._under_way.set()
         self._started.set()
         self._over.wait()
-        if self in _private:
-            _private.remove(self)
+        _started_here.clear()
         ray.shutdown()
-
-    def let_go(self) -> None:
-        """Let Ray end now, in its thread, as nothing is asked of it any more; `__exit__` waits for it."""
-        self._over.set()
 
 
 def is_private() -> bool:
     """Whether this process's Ray is one that a session has started for it, on this machine alone."""
-    return bool(_private)
-
-
-def let_go() -> bool:
-    """Let a private Ray end while this process goes on, as with its last pictures.
-
-    Returns: whether there is one; any other Ray stays, and what a run has there must be given back.
-    """
-    ending = list(_private)
-    for session in ending:
-        session.let_go()
-    return bool(ending)
+    return _started_here.is_set()
 
 
 def _mismatch(address: str) -> RecipeError | None:
@@ -207,6 +190,7 @@ def _start(recipe: Recipe, runs: int, under_way: Callable[[], None] | None) -> N
                 "again, or expected --local, which needs no Ray"
             ) from error
     end_needless_processes()
+    _started_here.set()
 
 
 def check_address(address: str) -> None:
