@@ -107,3 +107,14 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.65)
     return by_folded[matches[0]] if matches else None
+
+
+def quoted(label: str) -> str:
+    """A label among others, in quotes if it has a comma of its own."""
+    return f'"{label}"' if "," in label else label
+
+
+def in_words(labels: Iterable[str]) -> str:
+    """Labels in a sentence, as `A, "B, server" and C`."""
+    words = [quoted(label) for label in labels]
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cluster.engine.gpu_use import GpuUse
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number
 from rayfed_kd.protocol.codec_chain import Memory
@@ -80,10 +81,12 @@ class StepFacts:
             None: the step was not in a group.
         refused: what is wrong with each part that its codec cannot encode.
         keeps_state: whether the client has a state after the step.
-        rss_mb, gpu_mb: memory of the host's process and of its GPU after the step, in MiB.
+        rss_mb: memory of the host's process after the step, in MiB.
         weights: averaged part -> what its host multiplied it by to add it to its group's sum; None: parts are
             not summed.
         releases, within_clip: with `privacy`, as in `rayfed_kd.setting.client_privacy.mechanism.Protected`.
+        gpu: its use of the device; of a group, whose steps interleave, all copies stand in the first step's.
+            None: the host computes on the CPU.
     """
 
     metadata: Mapping[str, Number]
@@ -95,13 +98,13 @@ class StepFacts:
     node: str
     seconds: float
     rss_mb: float
-    gpu_mb: float
     alone: str | None = None
     keeps_state: bool = True
     refused: tuple[str, ...] = ()
     releases: int = 0
     within_clip: float | None = None
     weights: Mapping[str, float] | None = None
+    gpu: GpuUse | None = None
 
 
 @dataclass(frozen=True)

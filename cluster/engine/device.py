@@ -144,10 +144,17 @@ def settings_kept() -> Iterator[None]:
     """Within, `gpu` may change how torch computes in this process; afterwards it is as before."""
     cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, products.allow_tf32, cudnn.benchmark
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic = _deterministic()
     try:
         yield
     finally:
         cudnn.allow_tf32, products.allow_tf32, cudnn.benchmark = before
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        # Only where it was changed: torch loads its compiler to set it, which takes one to two seconds.
+        if _deterministic() != deterministic:
+            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+
+
+def _deterministic() -> tuple[bool, bool]:
+    """Whether torch is told to repeat bit for bit, and whether it only warns where it cannot."""
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled(), warns

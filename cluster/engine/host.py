@@ -34,6 +34,7 @@ from cluster.engine.calls import (
     StepFacts,
 )
 from cluster.engine.device import check_precision, check_room, tf32_products
+from cluster.engine.gpu_use import GpuWatch
 from cluster.engine.outcomes import checked_outcome, non_finite_parts
 from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.models.flat_module import FlatModule
@@ -49,6 +50,7 @@ from rayfed_kd.protocol import (
     to_tensor,
 )
 from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
+from rayfed_kd.protocol.transfers import Transfers
 from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Protected
@@ -100,6 +102,7 @@ class Host:
         self._pools: dict[str, Tensor] = {}
         self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
         self._process, self._node = psutil.Process(), node or platform.node()
+        self._watch = GpuWatch(self._device)
 
     @property
     def setting(self) -> Setting:
@@ -117,6 +120,8 @@ class Host:
         Raises: StepError if the method raised or its state cannot be stored.
         """
         started, in_group = time.perf_counter(), ctx is not None
+        if not in_group:
+            self._watch.begin()
         ctx = ctx or self._context(call.facts)
         try:
             # A broadcast is copied to the device once per round, not once per client. Steps share these
@@ -140,7 +145,7 @@ class Host:
             # A step of a group waits in the middle of its work while others run: it still needs its modules.
             if not in_group:
                 self._module_pool.take_back()
-        seconds, (rss_mb, gpu_mb) = time.perf_counter() - started, self._memory()
+        seconds, rss_mb = time.perf_counter() - started, self._process.memory_info().rss / 2**20
         # An observation is no traffic of the deployment, so no codec changes its reply.
         wire = self._uncoded if call.observing else self._up
         received = partial(self._received, message)
@@ -158,11 +163,11 @@ class Host:
             keeps_state=kept is not None,
             refused=sent.refused,
             rss_mb=rss_mb,
-            gpu_mb=gpu_mb,
             releases=given.releases,
             within_clip=given.within_clip,
         )
-        return facts, sent.wire, self._packed(call, kept)
+        packed = self._packed(call, kept)
+        return facts if in_group else replace(facts, gpu=self._watch.end()), sent.wire, packed
 
     def steps(
         self, calls: Sequence[StepCall]
@@ -173,6 +178,7 @@ class Host:
         Raises: StepError if the method raised for one of them or its state cannot be stored.
         """
         started = time.perf_counter()
+        self._watch.begin()
         contexts = [self._context(call.facts) for call in calls]
         steps = [(ctx, partial(self.step, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
         try:
@@ -184,7 +190,13 @@ class Host:
         # The clients' turns interleave, so that only the group's time is known.
         seconds = (time.perf_counter() - started) / len(calls)
         reasons = [outcome.alone for outcome in outcomes]
-        shared = [replace(one, seconds=seconds, alone=why) for one, why in zip(facts, reasons, strict=True)]
+        first = self._watch.end()
+        rest = first and replace(first, transfers=Transfers())
+        uses = [first, *[rest] * (len(calls) - 1)]
+        shared = [
+            replace(one, seconds=seconds, alone=why, gpu=use)
+            for one, why, use in zip(facts, reasons, uses, strict=True)
+        ]
         return shared, list(parts), list(states)
 
     @staticmethod
@@ -317,16 +329,11 @@ class Host:
             kept = unpack(handle.resolve()["state"], self._device)
         return kept if isinstance(kept, KeptState) else KeptState(kept, {})
 
-    def _memory(self) -> tuple[float, float]:
-        # Reserved, not allocated: torch keeps what it freed, and no other process can have it.
-        gpu = torch.cuda.memory_reserved(self._device) / 2**20 if self._device.type == "cuda" else 0.0
-        return self._process.memory_info().rss / 2**20, gpu
-
     def _pool(self, split: str) -> Tensor:
         if split not in self._pools:
             if split == "local":
                 # In client order, by which the server cuts the results into clients again.
-                pooled = np.concatenate(self._setting.partition.test)
+                pooled = self._setting.tested.indices
             else:
                 test = self._setting.dataset.test
                 pooled = np.arange(0 if test is None else len(test.labels))

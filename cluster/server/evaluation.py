@@ -88,15 +88,16 @@ class Evaluator:
         self._engine, self._tell = engine, tell
         self._metrics = make_metrics(setting.recipe)
         self._told: set[tuple[str, str]] = set()  # (model, metric) without a finite value
-        self._dataset, self._test_parts = setting.dataset, setting.partition.test
+        self._dataset, self._test_parts = setting.dataset, setting.tested
         test = setting.dataset.test
         official = 0 if test is None else len(test.labels)
-        counts = {client: len(part) for client, part in enumerate(setting.partition.test)}
+        sizes, drawn = self._test_parts.sizes, setting.evaluated_clients.tolist()
         # Without the clients that have no test samples: accuracies are divided by these counts.
-        self._counts = {client: count for client, count in counts.items() if count}
-        self._lengths = {"official": official, "local": sum(counts.values())}
+        tested = np.flatnonzero(sizes)
+        self._counts = dict(zip(tested.tolist(), sizes[tested].tolist(), strict=True))
+        self._lengths = {"official": official, "local": len(self._test_parts.indices)}
         self._own_split = setting.recipe.partition.test
-        self._own_counts = dict.fromkeys(counts, official) if self._own_split == "official" else self._counts
+        self._own_counts = dict.fromkeys(drawn, official) if self._own_split == "official" else self._counts
         # client -> state version and result of its own model's last evaluation
         self._own_known: dict[int, tuple[int, PersonalResult]] = {}
 
@@ -188,7 +189,7 @@ class Evaluator:
 
     def _labels(self, split: str) -> Array:
         if split == "local":
-            labels: Array = np.asarray(self._dataset.train.labels)[np.concatenate(self._test_parts)]
+            labels: Array = np.asarray(self._dataset.train.labels)[self._test_parts.indices]
             return labels
         assert self._dataset.test is not None  # it has samples
         return np.asarray(self._dataset.test.labels)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Protocol
 
+from cluster.engine.calls import StepFacts
 from cluster.server.traffic import Traffic
 from rayfed_kd.protocol import ServerContext, Shown
+from rayfed_kd.protocol.transfers import Transfers
 
 Rows = list[dict[str, Any]]
 
@@ -67,6 +70,26 @@ def _host_rows(round_index: int, traffic: Traffic) -> Rows:
         row = rows.setdefault(facts.host, first)
         row["busy_s"] += facts.seconds
         row["clients"] += 1
-        # The memory after the host's last step of the round.
-        row["rss_mb"], row["gpu_mb"] = facts.rss_mb, facts.gpu_mb
-    return [rows[host] for host in sorted(rows)]
+        row["rss_mb"] = facts.rss_mb  # after the host's last step of the round
+    steps = {host: [facts for _, facts in traffic.facts if facts.host == host] for host in rows}
+    return [rows[host] | _gpu_columns(steps[host]) for host in sorted(rows)]
+
+
+def _gpu_columns(facts: Sequence[StepFacts]) -> dict[str, float | int | None]:
+    """A round's use of a host's device, of its steps in the order of their replies; {}: it has a CPU."""
+    uses = [(one.seconds, one.gpu) for one in facts if one.gpu is not None]
+    if not uses:
+        return {}
+    copied = reduce(Transfers.plus, (use.transfers for _, use in uses))
+    # A step that took longer says more about the round.
+    busy = [(seconds, use.busy) for seconds, use in uses if use.busy is not None]
+    busy_s = sum(seconds for seconds, _ in busy)
+    return {
+        "gpu_mb": uses[-1][1].memory_mb,
+        "gpu_peak_mb": max((use.peak_mb for _, use in uses if use.peak_mb is not None), default=None),
+        "gpu_busy": sum(seconds * share for seconds, share in busy) / busy_s if busy_s else None,
+        "gpu_copies_in": copied.copies_in,
+        "gpu_bytes_in": copied.bytes_in,
+        "gpu_copies_out": copied.copies_out,
+        "gpu_bytes_out": copied.bytes_out,
+    }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.files import path_fault
 
 
@@ -23,8 +25,25 @@ class UserPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+def each_once(context: click.Context, parameter: click.Parameter, words: Sequence[str]) -> Sequence[str]:
+    """The words of a command line, of which no two change the same key: the first would count for nothing.
+
+    Raises: RecipeError naming both.
+    """
+    changes = dict[str, str]()
+    for word in words:
+        key, equals, _ = word.partition("=")
+        if equals and key in changes:
+            raise RecipeError(
+                f"{key} stands twice on the command line, as {shortened(changes[key])} and as "
+                f"{shortened(word)}; expected it once"
+            )
+        changes[key] = word
+    return words
+
+
 RECIPE = click.argument("recipe", type=UserPath())
-OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", callback=each_once)
 LOCAL = click.option(
     "--local", is_flag=True, help="Run in this process, without Ray: for debuggers and small runs."
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rayfed_kd.cli.interruption import Interruptions
-from rayfed_kd.cli.options import ADDRESS, ESTIMATE, OVERRIDES, RECIPE, UserPath
+from rayfed_kd.cli.options import ADDRESS, ESTIMATE, OVERRIDES, RECIPE, UserPath, each_once
 from rayfed_kd.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ MOST_SEEDS = 10_000  # each is a run of every row
 
 
 @click.command()
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG [CONFIG|KEY=VALUE]...")
+@click.argument(
+    "configs", nargs=-1, required=True, metavar="CONFIG [CONFIG|KEY=VALUE]...", callback=each_once
+)
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Run the seeds 1 to N. Default: the study's, else 1."
 )

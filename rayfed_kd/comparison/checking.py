@@ -8,7 +8,7 @@ from typing import Any
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.published import published_lines
 from rayfed_kd.comparison.studies import Published, Study, TargetRun, check_names
-from rayfed_kd.errors import RecipeError, naming, nearest
+from rayfed_kd.errors import RecipeError, naming, nearest, quoted
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 
@@ -89,7 +89,8 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
     labels = study.labels
     if len({run.folder for run in planned}) < len(planned):
         raise RecipeError(
-            f"runs: {', '.join(labels)}: two rows have the same label; a study file gives each its own"
+            f"runs: {', '.join(map(quoted, labels))}: two rows have the same label; a study file gives each "
+            "its own"
         )
     if isinstance(study.target, TargetRun) and study.target.run not in labels:
         raise RecipeError(f"target.run: {study.target.run!r} is no row; there are {labels}")

@@ -11,8 +11,8 @@ from rayfed_kd.comparison.costs import read_totals
 from rayfed_kd.comparison.curves import read_curves
 from rayfed_kd.comparison.planning import PlannedRun, finished_seeds, plan_runs
 from rayfed_kd.comparison.row_notes import row_notes
-from rayfed_kd.comparison.studies import Study, in_words
-from rayfed_kd.errors import RecipeError, naming
+from rayfed_kd.comparison.studies import Study
+from rayfed_kd.errors import RecipeError, in_words, naming
 
 
 def compare(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rayfed_kd.comparison.studies import Study, TargetRun, in_words
+from rayfed_kd.comparison.studies import Study, TargetRun
+from rayfed_kd.errors import in_words
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_line
 from rayfed_kd.results.schemas import is_score

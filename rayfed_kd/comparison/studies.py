@@ -50,7 +50,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from rayfed_kd.comparison.costs import AxisName
-from rayfed_kd.errors import RecipeError, naming, nearest
+from rayfed_kd.errors import RecipeError, naming, nearest, quoted
 from rayfed_kd.files import plain_folder
 from rayfed_kd.recipe.loading import overridden
 from rayfed_kd.recipe.strict import Closed, PathText
@@ -290,16 +290,11 @@ def check_names(path: str, names: Iterable[str], valid: Iterable[str]) -> None:
     for name in names:
         if name not in valid:
             raise RecipeError(
-                f"{path}: {name!r} is unknown; expected one of {', '.join(valid)}.", hint=nearest(name, valid)
+                f"{path}: {name!r} is unknown; expected one of {', '.join(map(quoted, valid))}.",
+                hint=nearest(name, valid),
             )
 
 
 def joined(*texts: str) -> str:
     """The texts that are not empty, with semicolons between them."""
     return "; ".join(filter(None, texts))
-
-
-def in_words(labels: Iterable[str]) -> str:
-    """Labels in a sentence, as `A, "B, server" and C`: in quotes where they have a comma of their own."""
-    quoted = [f'"{label}"' if "," in label else label for label in labels]
-    return " and ".join(filter(None, (", ".join(quoted[:-1]), *quoted[-1:])))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from rayfed_kd.comparison.studies import Study, StudyRun, TargetRun, in_words, joined
+from rayfed_kd.comparison.studies import Study, StudyRun, TargetRun, joined
 from rayfed_kd.comparison.study_tables import without_rows
-from rayfed_kd.errors import RecipeError, naming
+from rayfed_kd.errors import RecipeError, in_words, naming
 from rayfed_kd.recipe.yaml_documents import yaml_line
 
 

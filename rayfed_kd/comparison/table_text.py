@@ -13,7 +13,7 @@ from rayfed_kd.comparison.comparison import STATISTICS, Comparison
 from rayfed_kd.comparison.costs import AXES
 from rayfed_kd.comparison.differences import FEWEST_SEEDS_FOR_ADVICE, MOST_SEEDS, Difference, Row
 from rayfed_kd.comparison.paper_rows import printed_text
-from rayfed_kd.comparison.studies import in_words
+from rayfed_kd.errors import in_words
 from rayfed_kd.results.model_names import model_notes
 from rayfed_kd.results.schemas import EPSILONS, is_score
 from rayfed_kd.results.summary import HEADLINES

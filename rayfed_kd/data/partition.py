@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from rayfed_kd.data.client_parts import ClientParts
 from rayfed_kd.data.partition_file import NOBODY, PUBLIC, TEST, TRAIN, PartitionRows, read_rows
 from rayfed_kd.data.schemes import Pool
 from rayfed_kd.data.schemes_of_source import Division
@@ -36,22 +38,29 @@ class Partition:
     """Ascending sample indices per client.
 
     Attributes:
-        train: K arrays, what clients train on.
+        train: K arrays, what clients train on; any sequence of arrays becomes `ClientParts`.
         test: K arrays, each client's own test part; empty where the official test set is used.
         origin: how it was drawn, for people.
         public: what server and clients all have; empty where there is no such. No client holds it, or all of
             it is from clients' training samples (`sharing`).
     """
 
-    train: tuple[Array, ...]
-    test: tuple[Array, ...]
+    train: ClientParts
+    test: ClientParts
     origin: Mapping[str, Any]
     public: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @classmethod
+    def of(
+        cls, train: Sequence[Array], test: Sequence[Array], origin: Mapping[str, Any] | None = None
+    ) -> Partition:
+        """A partition from an array per client, each; without a public set."""
+        return cls(ClientParts.of(train), ClientParts.of(test), origin or {})
 
     @property
     def sizes(self) -> Array:
         """[K] int64, training samples of every client."""
-        return np.array([len(part) for part in self.train], dtype=np.int64)
+        return self.train.sizes
 
     def counts(self, labels: Array, classes: int) -> Array:
         """Count every client's samples of each class, training and test together.
@@ -61,16 +70,18 @@ class Partition:
             classes: number of classes.
         Returns: [K, classes] int64.
         """
-        parts = [np.concatenate(pair) for pair in zip(self.train, self.test, strict=True)]
-        return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+        cells = np.zeros(len(self.train) * classes, dtype=np.int64)
+        for parts in (self.train, self.test):
+            cells += np.bincount(parts.owners * classes + labels[parts.indices], minlength=len(cells))
+        return cells.reshape(-1, classes)
 
     def save(self, path: Path) -> None:
         """Writes client (-1: nobody's), split, sample: one row a sample, two if public and a client's."""
-        nobody = np.full(len(self.public), NOBODY)
+        nobody, held = np.full(len(self.public), NOBODY), (self.train.indices, self.test.indices, self.public)
         rows = PartitionRows(
-            np.concatenate([_owners(self.train), _owners(self.test), nobody]),
-            np.repeat([TRAIN, TEST, PUBLIC], [_total(self.train), _total(self.test), len(self.public)]),
-            np.concatenate([*self.train, *self.test, self.public]).astype(np.int64),
+            np.concatenate([self.train.owners, self.test.owners, nobody]),
+            np.repeat([TRAIN, TEST, PUBLIC], [len(samples) for samples in held]),
+            np.concatenate(held).astype(np.int64),
             {"clients": len(self.train), "origin": dict(self.origin)},
         )
         rows.write(path)
@@ -90,11 +101,8 @@ class Partition:
             raise DataError(f"partition.file: {path} does not exist")
         rows = read_rows(path, num_samples)
 
-        def parts(chosen: Array) -> tuple[Array, ...]:
-            owners, samples = rows.client[chosen], rows.sample[chosen]
-            order = np.lexsort((samples, owners))
-            ends = np.cumsum(np.bincount(owners, minlength=rows.clients))[:-1]
-            return tuple(np.split(samples[order], ends))
+        def parts(chosen: Array) -> ClientParts:
+            return ClientParts.owned(rows.client[chosen], rows.sample[chosen], rows.clients)
 
         public = np.sort(rows.sample[rows.split == PUBLIC])
         held = [parts(rows.split == split) for split in (TRAIN, TEST)]
@@ -109,7 +117,7 @@ class Partition:
             keep: how many of the public ones are used, the first; None: all.
         """
         origin = {**self.origin, "samples": len(public) + len(private), "public": len(public)}
-        parts = [tuple(private[part] for part in held) for held in (self.train, self.test)]
+        parts = [ClientParts(private[held.indices], held.offsets) for held in (self.train, self.test)]
         return replace(self, train=parts[0], test=parts[1], origin=origin, public=np.sort(public[:keep]))
 
     def sharing(self, count: int, keep: int | None, stream: np.random.Generator) -> Partition:
@@ -121,7 +129,7 @@ class Partition:
             stream: decides which.
         Raises: RecipeError if the clients have fewer.
         """
-        held = np.sort(np.concatenate(self.train))
+        held = np.sort(self.train.indices)
         if count > len(held):
             raise RecipeError(f"partition.public.count = {count}: the clients train on {len(held)} samples")
         drawn = stream.permutation(held)[:count]
@@ -168,7 +176,7 @@ def make_partition(
     arguments = {key: getattr(checked, key) for key in type(checked).model_fields}
     with blaming(f"partition.name: {scheme}"):
         drawn = function(pool, clients, stream, **arguments)
-        drawn = drawn if isinstance(drawn, Division) else list(drawn)
+        drawn = drawn if isinstance(drawn, Division | ClientParts) else list(drawn)
     origin = {"scheme": scheme, "options": dict(options), "test": test, "samples": total}
     if isinstance(drawn, Division):
         if test == "official":
@@ -180,45 +188,52 @@ def make_partition(
                 f"partition.name = {scheme!r}: it gave {len(drawn.train)} training and {len(drawn.test)} "
                 f"test parts, expected {clients} of each"
             )
-        parts = _checked([*drawn.train, *drawn.test], 2 * clients, total, scheme)
-        return Partition(tuple(parts[:clients]), tuple(parts[clients:]), origin)
+        whole = _checked([*drawn.train, *drawn.test], 2 * clients, total, scheme)
+        return Partition(whole[:clients], whole[clients:], origin)
     parts = _checked(drawn, clients, total, scheme)
     if test == "official":
-        return Partition(tuple(parts), tuple(np.zeros(0, dtype=np.int64) for _ in parts), origin)
-    halves = [_halved(part, test_fraction, stream) for part in parts]
-    return Partition(tuple(train for train, _ in halves), tuple(held for _, held in halves), origin)
+        return Partition(parts, ClientParts.sized(parts.indices[:0], np.zeros(clients)), origin)
+    train, held = _halved(parts, test_fraction, stream)
+    return Partition(train, held, origin)
 
 
-def _halved(part: Array, fraction: float, stream: np.random.Generator) -> tuple[Array, Array]:
-    """Training and test part; whoever has a sample keeps at least one to train on."""
-    shuffled = stream.permutation(part)
-    held = min(round(fraction * len(part)), max(len(part) - 1, 0))
+def _halved(
+    parts: ClientParts, fraction: float, stream: np.random.Generator
+) -> tuple[ClientParts, ClientParts]:
+    """Training and test parts; whoever has a sample keeps at least one to train on."""
+    sizes, shuffled = parts.sizes, parts.indices.copy()
+    for start, stop in pairwise(parts.offsets.tolist()):
+        stream.shuffle(shuffled[start:stop])
+    tested = np.minimum(np.rint(fraction * sizes), np.maximum(sizes - 1, 0)).astype(np.int64)
+    # The first of each client's shuffled samples are its test.
+    is_test = np.arange(len(shuffled)) - np.repeat(parts.offsets[:-1], sizes) < np.repeat(tested, sizes)
     # Ascending, as every part is: the saved rows are sorted, and a loaded partition must equal this one.
-    return np.sort(shuffled[held:]), np.sort(shuffled[:held])
+    halves = [(~is_test, sizes - tested), (is_test, tested)]
+    train, held = (ClientParts.sized(shuffled[chosen], count).ascending() for chosen, count in halves)
+    return train, held
 
 
-def _checked(drawn: Any, clients: int, total: int, scheme: str) -> list[Array]:
+def _checked(drawn: Any, clients: int, total: int, scheme: str) -> ClientParts:
     """What a scheme gave, ascending; somebody's own scheme may be wrong."""
-    parts = [np.sort(np.asarray(part)) for part in drawn]
+    parts = drawn if isinstance(drawn, ClientParts) else [np.asarray(part) for part in drawn]
     if len(parts) != clients:
         raise RecipeError(f"partition.name = {scheme!r}: it gave {len(parts)} clients, expected {clients}")
-    for client, part in enumerate(parts):
-        if len(part) and (part.dtype.kind not in "iu" or part[0] < 0 or part[-1] >= total):
-            raise RecipeError(
-                f"partition.name = {scheme!r}: client {client} has {part[0]} to {part[-1]} ({part.dtype}), "
-                f"expected sample indices from 0 to {total - 1}"
-            )
-    held = np.bincount(np.concatenate(parts).astype(np.int64), minlength=total)
+    typed = isinstance(parts, ClientParts)
+    wrong = () if typed else (k for k, part in enumerate(parts) if len(part) and part.dtype.kind not in "iu")
+    client = next(iter(wrong), None)
+    if client is None:
+        whole = ClientParts.of(parts).ascending()
+        outside = whole.owners[(whole.indices < 0) | (whole.indices >= total)]
+        client = int(outside[0]) if len(outside) else None
+    if client is not None:
+        part = np.sort(parts[client])
+        raise RecipeError(
+            f"partition.name = {scheme!r}: client {client} has {part[0]} to {part[-1]} ({part.dtype}), "
+            f"expected sample indices from 0 to {total - 1}"
+        )
+    held = np.bincount(whole.indices, minlength=total)
     if held.max() > 1:
         raise RecipeError(
             f"partition.name = {scheme!r}: sample {held.argmax()} is given {held.max()} times, expected once"
         )
-    return [part.astype(np.int64) for part in parts]
-
-
-def _owners(parts: Sequence[Array]) -> Array:
-    return np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-
-
-def _total(parts: Sequence[Array]) -> int:
-    return sum(len(part) for part in parts)
+    return whole

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_kd.errors import DataError, shortened
@@ -76,7 +77,7 @@ def _read(path: Path) -> PartitionRows:
     try:
         table = pq.read_table(path)
         client, sample = (_whole(table.column(name)) for name in ("client", "sample"))
-        split = table.column("split").cast(pa.string()).to_numpy()
+        split = table.column("split").cast(pa.string())
         meta = json.loads((table.schema.metadata or {}).get(b"rayfed_kd", b"{}"))
     except (pa.ArrowException, OSError, KeyError, ValueError, RecursionError) as error:
         reason = shortened((str(error).splitlines() or [type(error).__name__])[0], 200)
@@ -84,14 +85,15 @@ def _read(path: Path) -> PartitionRows:
             f"partition.file: {path} is no saved partition; expected Parquet with columns client, split, "
             f"sample ({reason})"
         ) from None
-    if unknown := set(split) - set(SPLITS):
+    # By Arrow: an array of Python strings would take a loop over all rows.
+    if unknown := set(split.unique().to_pylist()) - set(SPLITS):
         raise DataError(
             f"partition.file: {path} has split {min(map(repr, unknown))}, "
             "expected 'train', 'test' or 'public'"
         )
     if not (isinstance(meta, dict) and isinstance(meta.get("origin", {}), dict)):
         raise DataError(f"partition.file: {path} is no saved partition; its metadata is no mapping")
-    codes = np.select([split == name for name in SPLITS], range(len(SPLITS)))
+    codes = pc.index_in(split, value_set=pa.array(SPLITS)).cast(pa.int64()).to_numpy()
     return PartitionRows(client, codes, sample, meta)
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from rayfed_kd.data.client_parts import ClientParts
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.roles import partition_scheme
 
@@ -75,9 +76,11 @@ def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator
 
 
 @partition_scheme
-def iid(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array]:
+def iid(pool: Pool, clients: int, stream: np.random.Generator) -> ClientParts:
     """Shuffle all samples and deal equal shares: sizes differ by one at most."""
-    return [np.sort(part) for part in np.array_split(stream.permutation(len(pool.labels)), clients)]
+    least, more = divmod(len(pool.labels), clients)
+    sizes = np.repeat([least + 1, least], [more, clients - more])  # the first ones have one more
+    return ClientParts.sized(stream.permutation(len(pool.labels)), sizes)
 
 
 @partition_scheme

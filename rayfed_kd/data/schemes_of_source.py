@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
+from rayfed_kd.data.client_parts import ClientParts
 from rayfed_kd.data.schemes import Pool, apportioned
 from rayfed_kd.errors import RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import partition_scheme
@@ -21,12 +23,12 @@ class Division(NamedTuple):
     The simulator splits off no test parts then.
     """
 
-    train: list[Array]
-    test: list[Array]
+    train: Sequence[Array]
+    test: Sequence[Array]
 
 
 @partition_scheme
-def natural(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array]:
+def natural(pool: Pool, clients: int, stream: np.random.Generator) -> ClientParts:
     """By the data's own clients, as FEMNIST's writers; a random choice of them if fewer are asked for."""
     if pool.writers is None:
         raise RecipeError("partition.name = 'natural': this data names no writers; femnist does")
@@ -34,10 +36,8 @@ def natural(pool: Pool, clients: int, stream: np.random.Generator) -> list[Array
     if clients > len(writers):
         raise RecipeError(f"partition.clients = {clients}: the data has {len(writers)} writers")
     chosen = np.sort(stream.choice(writers, clients, replace=False))
-    order = np.argsort(pool.writers, kind="stable")
-    starts = np.searchsorted(pool.writers[order], chosen, side="left")
-    ends = np.searchsorted(pool.writers[order], chosen, side="right")
-    return [np.sort(order[start:end]) for start, end in zip(starts, ends, strict=True)]
+    samples = np.flatnonzero(np.isin(pool.writers, chosen))
+    return ClientParts.owned(np.searchsorted(chosen, pool.writers[samples]), samples, clients)
 
 
 @partition_scheme
@@ -56,8 +56,12 @@ def from_source(pool: Pool, clients: int, stream: np.random.Generator) -> Divisi
         raise RecipeError(
             f"partition.clients = {clients}: the data come divided among {there} clients; expected {there}"
         )
-    owned = [np.flatnonzero(pool.writers == client) for client in range(clients)]
-    return Division([own[~pool.held_out[own]] for own in owned], [own[pool.held_out[own]] for own in owned])
+    samples = np.arange(len(pool.writers))
+    trained, tested = (
+        ClientParts.owned(pool.writers[chosen], samples[chosen], clients)
+        for chosen in (~pool.held_out, pool.held_out)
+    )
+    return Division(trained, tested)
 
 
 @partition_scheme
@@ -67,7 +71,7 @@ def by_column(
     stream: np.random.Generator,
     *,
     column: Annotated[str, Field(description="a column of the data, or writer: the data's own clients")],
-) -> list[Array]:
+) -> Sequence[Array]:
     """Feature skew: samples of one value of a column, as a site, a year or a writer, stay together.
 
     With more values than clients, a client gets whole values: the largest first, each to the client with the
@@ -80,7 +84,7 @@ def by_column(
     sizes = np.bincount(values)
     if len(sizes) >= clients:
         owner = _dealt_values(sizes, clients, stream)[values]
-        return [np.flatnonzero(owner == client) for client in range(clients)]
+        return ClientParts.owned(owner, np.arange(len(owner)), clients)
     # One for each value, the others by size.
     shares = 1 + apportioned(sizes / sizes.sum(), clients - len(sizes))
     parts: list[Array] = []

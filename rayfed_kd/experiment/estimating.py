@@ -70,10 +70,11 @@ def estimate(
 
     Two runs of two rounds measure the second round with one local epoch of about two and four batches for an
     average client, or with all epochs if the method needs more than one. What grows with the clients' samples
-    is continued along the line through both, to all samples and epochs; what does not, such as a server that
-    trains a generator for a given number of batches, is measured as it is. So an estimate takes four rounds
-    of the server's own work, and is wrong for methods whose rounds change much after the second, as FedCOG's
-    do when it begins to generate images.
+    is continued along the line through both, to all samples; what does not, such as a server that trains a
+    generator for a given number of batches, is measured as it is. A third run with one epoch more says what
+    each further local epoch takes, as not all of a client's work is done in `local.epochs`. So an estimate
+    takes six rounds of the server's own work, and is wrong for methods whose rounds change much after the
+    second, as FedCOG's do when it begins to generate images.
 
     Args:
         recipe, overrides, keys: as in `run`.
@@ -90,14 +91,16 @@ def estimate(
         fractions = _fractions(resolved, mean_size)
         epochs = _measured_epochs(recipe, lines, resolved)
         measured = [_measure(recipe, lines, fraction, epochs, tell) for fraction in fractions]
-    whole = measured[-1].clients * mean_size
-    # How many times what was measured the clients' steps are.
-    times = resolved.local.epochs // epochs if epochs else 1
+        last, further_s = measured[-1], 0.0
+        if further := resolved.local.epochs - epochs:
+            longer = _measure(recipe, lines, fractions[-1], epochs + 1, tell)
+            further_s = further * max(0.0, longer.clients_s - last.clients_s)
+    whole = last.clients * mean_size
 
-    def continued(name: str, times: int = 1) -> float:
-        return _continued([(one.samples, getattr(one, name)) for one in measured], whole, times)
+    def continued(name: str) -> float:
+        return _continued([(one.samples, getattr(one, name)) for one in measured], whole)
 
-    clients_s = continued("clients_s", times)
+    clients_s = continued("clients_s") + further_s * whole / last.samples
     server_s, evaluation_s = continued("server_s"), continued("evaluation_s")
     evaluations = ceil(resolved.rounds / resolved.evaluation.every)
     return Estimate(clients_s, server_s, evaluation_s, resolved.rounds, evaluations, tuple(fractions))
@@ -135,7 +138,8 @@ def _measure(
     recipe: RecipeSource, lines: Sequence[str], fraction: float, epochs: int, tell: Tell
 ) -> _Measured:
     """Run two rounds of so many local epochs on a share of the data, and read off the second."""
-    tell(f"measuring {MEASURED_ROUND} rounds with data.fraction {fraction:.2g}")
+    named = "1 local epoch" if epochs == 1 else f"{epochs} local epochs"
+    tell(f"measuring {MEASURED_ROUND} rounds with data.fraction {fraction:.2g} and {named}")
     with tempfile.TemporaryDirectory() as folder:
         short = (
             f"rounds={MEASURED_ROUND}",
@@ -159,14 +163,10 @@ def _last_round(prepared: Prepared, result: Result) -> _Measured:
     return _Measured(number, samples, last["client_s"], last["server_s"], last["evaluate_s"])
 
 
-def _continued(points: Sequence[tuple[float, float]], x: float, times: int = 1) -> float:
-    """The line through two points, at so many times `x` samples; see the tests.
+def _continued(points: Sequence[tuple[float, float]], x: float) -> float:
+    """The line through two points, at `x`; see the tests. One point alone stands for itself.
 
-    It never falls, as more data takes no less time. One point alone is all samples' own, and each time takes
-    as long.
+    It never falls, as more data takes no less time.
     """
     (x1, y1), (x2, y2) = points[0], points[-1]
-    if x2 <= x1:
-        return y2 * times
-    slope = max(0.0, (y2 - y1) / (x2 - x1))
-    return y2 + slope * (x * times - x2)
+    return y2 if x2 <= x1 else y2 + max(0.0, (y2 - y1) / (x2 - x1)) * (x - x2)

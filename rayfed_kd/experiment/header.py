@@ -138,7 +138,7 @@ def _data(setting: Setting) -> str:
     if data.fraction < 1:
         whole = f"{dataset.whole:,}" if dataset.whole else f"about {round(count / data.fraction):,}"
         text = f"{count:,} of {whole} {samples} (data.fraction {data.fraction:g})"
-    trained, tested = np.concatenate(partition.train), _tested(setting)
+    trained, tested = partition.train.indices, len(partition.test.indices)
     # Public samples may be the clients' own as well (`partition.public.apart: false`).
     own = int(np.isin(partition.public, trained).sum())
     apart = len(partition.public) - own
@@ -153,13 +153,15 @@ def _data(setting: Setting) -> str:
 
 
 def _tested(setting: Setting) -> int:
-    return sum(map(len, setting.partition.test))
+    return len(setting.tested.indices)
 
 
 def _test(setting: Setting) -> str:
     """What models are tested on: the clients' own parts, the official test set, or both."""
     own, official = _tested(setting), setting.dataset.test
-    texts = [f"{own:,} samples, parts of the clients' own"] if own else []
+    drawn = setting.recipe.evaluation.clients
+    whose = "the clients' own" if drawn is None else f"those of {_count(drawn, 'client')}"
+    texts = [f"{own:,} samples, parts of {whose}"] if own else []
     if official is not None:
         texts.append(f"{len(official):,} samples of the official test set")
     return "; ".join(texts) or "no samples"

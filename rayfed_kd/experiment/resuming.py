@@ -64,7 +64,12 @@ def resume(
     if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
         # Made anew: an earlier version wrote a summary of another form.
-        return Result(folder, summarise(tables, "finished", recipe.partition.clients), tables, {})
+        return Result(
+            folder,
+            summarise(tables, "finished", recipe.partition.clients, recipe.evaluation.clients),
+            tables,
+            {},
+        )
     with launcher.session(recipe) as wait_until_ready:
         prepared = make_ready_telling(recipe, tell)
         wait_for_engine(launcher, wait_until_ready, tell)

@@ -147,5 +147,7 @@ def floats(array: Array) -> np.ndarray[Any, np.dtype[np.float32]]:
     Raises: CodecError if it has others.
     """
     if array.dtype != np.float32:
-        raise CodecError(f"it takes float32 numbers, got {array.dtype}")
+        raise CodecError(
+            f"it takes float32 numbers, got {array.dtype}; a codec that packs numbers, as zstd, stands last"
+        )
     return array

@@ -16,6 +16,7 @@ from torch import Tensor
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.staleness import Lateness, UpdateRule
 from rayfed_kd.protocol.summed import SummedReply, sum_of_groups
+from rayfed_kd.protocol.transfers import moved
 
 Kind = Literal[
     "weights",
@@ -278,7 +279,7 @@ def is_finite(number: Number) -> bool:
 
 def to_array(tensor: Tensor) -> Array:
     """A tensor for the wire: a contiguous numpy array, on the CPU."""
-    array: Array = tensor.detach().cpu().contiguous().numpy()
+    array: Array = moved(tensor.detach(), "cpu").contiguous().numpy()
     return array
 
 
@@ -289,7 +290,7 @@ def to_tensor(array: Array, device: torch.device | str = "cpu") -> Tensor:
     """
     tensor = torch.empty(array.shape, dtype=_torch_dtype(array.dtype))
     np.copyto(tensor.numpy(), array)
-    return tensor.to(device)
+    return moved(tensor, device)
 
 
 @cache

@@ -104,6 +104,13 @@ class Recipe(Strict):
         return self
 
     @model_validator(mode="after")
+    def _evaluated_clients_are_there(self) -> Recipe:
+        evaluated, clients = self.evaluation.clients, self.partition.clients
+        if evaluated is not None and evaluated > clients:
+            raise ValueError(f"evaluation.clients = {evaluated}: more than partition.clients = {clients}")
+        return self
+
+    @model_validator(mode="after")
     def _poisson_in_rounds(self) -> Recipe:
         if self.sampling.poisson and self.schedule.name != "sync":
             raise ValueError(

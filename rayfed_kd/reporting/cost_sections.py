@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,14 @@ from rayfed_kd.results.schemas import with_raw_bytes
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
 MIB = 2.0**20
+GPU_HEADER = (
+    *("most GPU MB", "most GPU MB of tensors", "GPU busy %"),
+    *("MiB to GPU", "MiB from GPU", "copies to GPU", "copies from GPU"),
+)
+GPU_NOTE = (
+    "GPU busy is the driver's number, sampled at the end of client steps and of all processes on that GPU. "
+    "Copies are those of client steps: messages, replies, states and lists of samples."
+)
 MOST_HOSTS = 14  # hosts that have a colour each
 
 
@@ -74,7 +83,7 @@ def time_section(runs: Sequence[Run]) -> Section | None:
 
 def hosts_section(runs: Sequence[Run]) -> Section | None:
     """Work and memory of the client hosts; None if no run has any."""
-    rows = []
+    rows, on_gpu = list[Sequence[str]](), list[Sequence[str]]()
     memory, busy, looks = list[Line](), list[Line](), dict[str, int]()
     apart = sum(len(set(run.tables["hosts"]["host"].to_pylist())) for run in runs) <= MOST_HOSTS
     for run in runs:
@@ -87,15 +96,16 @@ def hosts_section(runs: Sequence[Run]) -> Section | None:
             rounds = [row["round"] for row in own]
             busy_s = sum(row["busy_s"] for row in own)
             shown = [f"{busy_s:,.2f}", f"{100 * busy_s / max(run.summary['wall_s'], 1e-9):.1f}"]
-            shown += [f"{max(row[key] or 0.0 for row in own):,.0f}" for key in ("rss_mb", "gpu_mb")]
+            shown.append(f"{max(row['rss_mb'] or 0.0 for row in own):,.0f}")
             nodes = ", ".join(sorted({row["node"] for row in own}))
             tasks = f"{sum(row['clients'] for row in own):,}"
             rows.append((run.label, str(host), nodes, str(len(own)), tasks, *shown))
+            on_gpu.append(_gpu_cells(own))
             memory.append(Line(look, rounds, [row["rss_mb"] or 0.0 for row in own]))
             busy.append(Line(look, rounds, [row["busy_s"] for row in own]))
     if not rows:
         return None
-    header = (
+    header: Sequence[str] = (
         "run",
         "host",
         "node",
@@ -104,14 +114,35 @@ def hosts_section(runs: Sequence[Run]) -> Section | None:
         "busy s",
         "busy %",
         "most memory MB",
-        "most GPU MB",
     )
+    notes = list[str]()
+    if any(cell for cells in on_gpu for cell in cells):
+        notes, header = [GPU_NOTE], (*header, *GPU_HEADER)
+        rows = [(*row, *cells) for row, cells in zip(rows, on_gpu, strict=True)]
     pictures = [
         lines_picture("Memory of client hosts, MB", memory, "round", "A line per host, by round"),
         lines_picture("Busy seconds of client hosts", busy, "round", "A line per host, by round"),
     ]
     legend = looks if len(looks) > 1 else {}
-    return Section("Hosts", (), [Table("Client hosts", header, rows, left=3)], legend, pictures)
+    return Section("Hosts", notes, [Table("Client hosts", header, rows, left=3)], legend, pictures)
+
+
+def _gpu_cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A host's cells under `GPU_HEADER`; empty where nothing was measured."""
+
+    def values(column: str) -> list[float]:
+        return [row[column] for row in rows if row[column] is not None]
+
+    most = [values(column) for column in ("gpu_mb", "gpu_peak_mb")]
+    busy = [(row["busy_s"], row["gpu_busy"]) for row in rows if row["gpu_busy"] is not None]
+    busy_s = sum(seconds for seconds, _ in busy)
+    sizes, copies = ([values(f"gpu_{what}_{way}") for way in ("in", "out")] for what in ("bytes", "copies"))
+    return [
+        *(f"{max(found):,.0f}" if found else "" for found in most),
+        f"{100 * sum(seconds * share for seconds, share in busy) / busy_s:.0f}" if busy_s else "",
+        *(f"{sum(found) / MIB:,.2f}" if found else "" for found in sizes),
+        *(f"{sum(found):,}" if found else "" for found in copies),
+    ]
 
 
 def faults_section(runs: Sequence[Run]) -> Section:

@@ -18,7 +18,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import read_yaml_file
 from rayfed_kd.results.folder import read_environment
-from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.schemas import GPU_COLUMNS, SCHEMAS
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
@@ -156,7 +156,7 @@ def _read_run(folder: Path, row: str) -> Run:
         paper=_paper(folder / "options.yaml"),
         environment=environment,
         tables=tables,
-        summary=summarise(tables, "", recipe.partition.clients),
+        summary=summarise(tables, "", recipe.partition.clients, recipe.evaluation.clients),
         resumed=[int(after) for after in re.findall(r"resumed after round (\d+)$", text, re.MULTILINE)],
     )
 
@@ -178,6 +178,11 @@ def _read_current_table(folder: Path, name: str, versions: str) -> pa.Table:
     except DataError as error:
         raise RecipeError(f"{folder}: table {name} cannot be read: {error}") from None
     missing = [column for column in SCHEMAS[name].names if column not in table.column_names]
+    if name == "hosts" and set(missing) <= set(GPU_COLUMNS):  # nothing but a host's cells depends on them
+        for column in missing:
+            nulls = pa.nulls(table.num_rows, SCHEMAS[name].field(column).type)
+            table = table.append_column(column, nulls)
+        return table
     if missing:
         raise RecipeError(f"{folder}: table {name} has no column {', '.join(missing)}; {versions}")
     return table

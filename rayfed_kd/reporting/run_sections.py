@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.comparison.row_notes import flat_settings
-from rayfed_kd.comparison.studies import in_words
+from rayfed_kd.errors import in_words
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
 

@@ -17,12 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfed_kd.files import written_aside
-from rayfed_kd.results.shown_figure import ShownFigure
+from rayfed_kd.results.panels import Panels, ShownFigure
 
 Array = np.ndarray[Any, Any]
 
 # Okabe and Ito's palette: told apart by the colour-blind, too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LOGGED_PER_ROW = 4  # panels side by side in the picture of what a method logged
 PER_ROW = 13  # classes side by side in the picture of class means
 MIB_SENT = "MiB sent"  # an axis on which methods differ by powers of ten
 SMALLEST = 28  # pixels; smaller images are enlarged
@@ -54,10 +55,9 @@ def curves_figure(metrics: pa.Table) -> Figure:
         "server_accuracy": "official test (%)",
     }
     shown = [m for m in titles if any(row[m] is not None for row in rows)]
-    figure = ShownFigure(figsize=(4.2 * len(shown), 3.4), layout="constrained")
     models = sorted({row["model"] for row in rows})
-    for place, metric in enumerate(shown, start=1):
-        axes = figure.add_subplot(1, len(shown), place)
+    panels = Panels(len(shown), len(shown), (4.2, 3.4), legend=tuple(models))
+    for axes, metric in zip(panels.axes, shown, strict=True):
         scale = 1 if metric == "fm" else 100
         for colour, model in zip(_distinct_colours(len(models)), models, strict=True):
             points = [
@@ -69,8 +69,8 @@ def curves_figure(metrics: pa.Table) -> Figure:
         axes.set(xlabel="round", title=titles[metric])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-    return figure
+    panels.figure.legend(*panels.axes[0].get_legend_handles_labels(), loc="upper right", frameon=False)
+    return panels.figure
 
 
 def logged_figure(logged: Mapping[int, Mapping[str, float]]) -> Figure:
@@ -80,20 +80,17 @@ def logged_figure(logged: Mapping[int, Mapping[str, float]]) -> Figure:
         logged: round -> name -> mean over the round.
     """
     names = sorted({name for values in logged.values() for name in values})
-    columns = min(4, len(names))
-    rows = -(-len(names) // columns)
-    figure = Figure(figsize=(3.2 * columns, 2.5 * rows), layout="constrained")
-    for place, name in enumerate(names, start=1):
-        axes = figure.add_subplot(rows, columns, place)
+    panels = Panels(len(names), LOGGED_PER_ROW, (3.2, 2.5))
+    for axes, name in zip(panels.axes, names, strict=True):
         points = [(index, values[name]) for index, values in logged.items() if name in values]
         axes.plot(*zip(*points, strict=True), color=COLOURS[0], marker="." if len(points) < 30 else "")
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=7)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
-    for axes in figure.axes[-columns:]:
+    for axes in panels.axes[-LOGGED_PER_ROW:]:
         axes.set_xlabel("round", fontsize=8)
-    return figure
+    return panels.figure
 
 
 def distribution_figure(values: Mapping[str, Array], quantity: str, round_index: int) -> Figure:
@@ -249,11 +246,8 @@ def accuracy_histogram_figure(clients: pa.Table) -> Figure:
     rows = clients.to_pylist()
     last = max(row["round"] for row in rows)
     models = sorted({row["model"] for row in rows})
-    figure = Figure(figsize=(4.2 * len(models), 3.2), layout="constrained")
-    for place, (colour, model) in enumerate(
-        zip(_distinct_colours(len(models)), models, strict=True), start=1
-    ):
-        axes = figure.add_subplot(1, len(models), place)
+    panels = Panels(len(models), len(models), (4.2, 3.2))
+    for axes, colour, model in zip(panels.axes, _distinct_colours(len(models)), models, strict=True):
         values = [100 * r["accuracy"] for r in rows if r["round"] == last and r["model"] == model]
         axes.hist(values, bins=[float(edge) for edge in range(0, 101, 5)], color=colour)
         axes.set(
@@ -262,7 +256,7 @@ def accuracy_histogram_figure(clients: pa.Table) -> Figure:
             title=f"{model}, round {last}",
         )
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
+    return panels.figure
 
 
 def _mosaic(images: Array, titles: Sequence[str], grid: tuple[int, int], heading: str) -> Figure:
@@ -274,11 +268,10 @@ def _mosaic(images: Array, titles: Sequence[str], grid: tuple[int, int], heading
     channels, height, width = images.shape[1:]
     gap_y, gap_x = max(2, round(0.4 * height)), max(1, round(0.1 * width))
     canvas = np.full((rows * (height + gap_y), columns * (width + gap_x), channels), np.nan, dtype=np.float32)
-    figure = Figure(
-        figsize=(max(0.72 * columns + 0.2, 4.5), 0.72 * rows * (1 + gap_y / height) + 0.4),
-        layout="constrained",
-    )
-    axes = figure.add_subplot()
+    sides = max(0.72 * columns + 0.2, 4.5), 0.72 * rows * (1 + gap_y / height) + 0.4
+    figure = Figure(figsize=sides)
+    # The heading has the upper 0.3 inches.
+    axes = figure.add_axes((0.1 / sides[0], 0.1 / sides[1], 1 - 0.2 / sides[0], 1 - 0.4 / sides[1]))
     axes.set_axis_off()
     axes.set_title(heading, fontsize=8)
     for index, (image, title) in enumerate(zip(images, titles, strict=True)):

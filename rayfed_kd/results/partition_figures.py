@@ -12,7 +12,7 @@ from rich.table import Table
 
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.results.figures import COLOURS, save_figure
-from rayfed_kd.results.shown_figure import ShownFigure
+from rayfed_kd.results.panels import ShownFigure
 
 Array = np.ndarray[Any, Any]
 MOST_CLIENTS = 100  # more rows would be thinner than a line

@@ -123,7 +123,8 @@ class RunRecorder:
         self._artist.shutdown(wait=True)
         self._tables.close()
         tables = {name: read_table(self._folder / "tables", name) for name in SCHEMAS}
-        summary = summarise(tables, status, self._setting.recipe.partition.clients)
+        recipe = self._setting.recipe
+        summary = summarise(tables, status, recipe.partition.clients, recipe.evaluation.clients)
         write_json(self._folder / "summary.json", summary)
         self._log.info("%s", status)
         for handler in list(self._log.handlers):

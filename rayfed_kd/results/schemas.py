@@ -111,9 +111,18 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("gpu_mb", _FLOAT),
             ("busy_s", _FLOAT),
             ("clients", _INT),
+            ("gpu_peak_mb", _FLOAT),
+            ("gpu_busy", _FLOAT),
+            ("gpu_copies_in", _INT),
+            ("gpu_bytes_in", _INT),
+            ("gpu_copies_out", _INT),
+            ("gpu_bytes_out", _INT),
         ]
     ),
 }
+
+# Columns that measure a host's device: null on a CPU, and in runs that were begun before there were any.
+GPU_COLUMNS = SCHEMAS["hosts"].names[-6:]
 
 EPSILONS = ("epsilon", "local_epsilon")  # columns of `privacy`: of the sums, and of single messages
 

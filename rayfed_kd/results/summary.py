@@ -20,7 +20,9 @@ HEADLINES = ("server_accuracy", "amp", "ua")
 LAST = 10  # evaluations that the mean of the last is over, as in the papers' tables
 
 
-def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict[str, Any]:
+def summarise(
+    tables: Mapping[str, pa.Table], status: str, clients: int, drawn: int | None = None
+) -> dict[str, Any]:
     """Summarise a run: rounds, seconds, bytes by kind, and every model's metrics.
 
     A value that is no finite number counts as none: JSON has no word for it, and no value would be better.
@@ -29,9 +31,10 @@ def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict
         tables: rounds, metrics, scores, clients, messages and privacy, as `SCHEMAS` has them.
         status: finished, interrupted or failed.
         clients: the number of clients.
+        drawn: how many of them were drawn for evaluation; None: all are evaluated.
 
     Returns: what summary.json holds: status, rounds, wall_s, sim_s (None without a clock), bytes (on
-        the wire, also by kind, and by kind without codecs), clients,
+        the wire, also by kind, and by kind without codecs), clients, drawn_clients (as `drawn`),
         tested_clients (those with test samples; None if no client was tested), and models. Each model has
         `last`, `best` and `last10` (the mean of the last ten evaluations) by metric. All of `best` is of one
         round, `best_round`: the first in which `best_by` is largest, the model's first metric of `HEADLINES`.
@@ -52,6 +55,7 @@ def summarise(tables: Mapping[str, pa.Table], status: str, clients: int) -> dict
             "raw_by_kind": _by_kind(with_raw_bytes(tables["messages"]), "raw_bytes"),
         },
         "clients": clients,
+        "drawn_clients": drawn,
         "tested_clients": tested or None,
         "models": _models(with_scores({name: tables[name].to_pylist() for name in ("metrics", "scores")})),
     }

@@ -70,13 +70,16 @@ def privacy_notes(summary: Mapping[str, Any]) -> list[str]:
 
 
 def untested_text(summary: Mapping[str, Any]) -> str | None:
-    """How many clients have test samples, as `9 of 10 clients have test samples`.
+    """How many clients the metrics are of, as `9 of 10 clients have test samples`.
 
     Returns: None if every client has some, or no client is tested.
     """
-    tested, clients = summary["tested_clients"], summary["clients"]
+    tested, clients, drawn = summary["tested_clients"], summary["clients"], summary.get("drawn_clients")
     if tested is None or tested == clients:
         return None
+    if drawn is not None:
+        without = f"; the other {drawn - tested} drawn have no test samples" if tested < drawn else ""
+        return f"{tested:,} of {clients:,} clients are evaluated (evaluation.clients = {drawn}){without}"
     return f"{tested} of {clients} clients {'has' if tested == 1 else 'have'} test samples"
 
 

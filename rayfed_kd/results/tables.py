@@ -118,7 +118,8 @@ class TableWriter:
     def _merge(self, name: str, parts: Sequence[_Part]) -> None:
         if len(parts) > 1:
             # Written before the small parts go: a kill in between leaves rows twice on disk, never none.
-            merged = pa.concat_tables([read_parquet(part.path) for part in parts])
+            whole = [read_parquet(part.path) for part in parts]
+            merged = pa.concat_tables(whole, promote_options="default")  # see `_read_parts`
             _write_part(self._folder / name, parts[0].first, parts[-1].last, merged)
         _tidy(self._folder / name)
 

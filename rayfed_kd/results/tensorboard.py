@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from rayfed_kd.results.schemas import GPU_COLUMNS
+
 SHOWN = {
     "bytes_up": "bytes/up",
     "bytes_down": "bytes/down",
@@ -30,6 +32,7 @@ SHOWN_OF_PRIVACY = {
     "clip": "privacy/clip",
 }
 
+COLOURS_AND_ALPHA = 4  # channels of the pictures, in TensorBoard's numbers
 FEW_HOSTS = 16  # more hosts than this would fill TensorBoard's page with curves
 
 
@@ -116,9 +119,17 @@ class RunWriter:
             round_index: the round; 0 for what is there before the first.
         """
         from PIL import Image
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
-        with Image.open(path) as picture:
-            self._writer.add_image(tag, np.asarray(picture.convert("RGB")), round_index, dataformats="HWC")
+        with Image.open(path) as picture:  # for its size; the file goes on as it is
+            width, height = picture.size
+        # `add_image` takes pixels, and would compress them once more: a third of a picture's time.
+        image = Summary.Image(
+            height=height, width=width, colorspace=COLOURS_AND_ALPHA, encoded_image_string=path.read_bytes()
+        )
+        self._writer.file_writer.add_summary(
+            Summary(value=[Summary.Value(tag=tag, image=image)]), round_index
+        )
 
     def text(self, tag: str, markdown: str) -> None:
         """Write a text in Markdown, as the configuration, under a tag."""
@@ -157,10 +168,11 @@ class RunWriter:
 
 
 def _host_scalars(hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Memory and busy seconds of the hosts: they show idle hosts and leaks. Of many, only the extremes."""
+    """What the hosts measured: it shows idle hosts and GPUs, and leaks. Of many, only the extremes."""
     scalars: dict[str, float] = {}
-    for column in ("rss_mb", "gpu_mb", "busy_s"):
-        values = {row["host"]: float(row[column]) for row in hosts}
+    for column in ("rss_mb", "gpu_mb", "busy_s", *GPU_COLUMNS):
+        # A column that a host cannot measure is null: it has no curve rather than one of zeros.
+        values = {row["host"]: float(row[column]) for row in hosts if row.get(column) is not None}
         if not values:
             continue
         least, most = min(values.values()), max(values.values())

@@ -12,11 +12,13 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 from pydantic import BaseModel
 from torch import nn
 
 from rayfed_kd.data.batches import DeviceData, PublicShare
+from rayfed_kd.data.client_parts import Array, ClientParts
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
@@ -41,6 +43,7 @@ from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.recipe.validation import validate
+from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.client_privacy.covered_parts import check_privacy, known_sizes
 from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
@@ -149,7 +152,26 @@ class Setting:
 
     @cached_property
     def _models_by_client(self) -> tuple[str, ...]:
-        return tuple(self.model_of(client) for client in range(len(self.partition.train)))
+        clients = len(self.partition.train)
+        if self.recipe.client_models is None:  # perhaps a million clients
+            return ("model",) * clients
+        return tuple(map(self.model_of, range(clients)))
+
+    @cached_property
+    def evaluated_clients(self) -> Array:
+        """The clients whose test parts and own models are evaluated, ascending: the same in all rounds."""
+        wanted, clients = self.recipe.evaluation.clients, len(self.partition.train)
+        if wanted is None:
+            return np.arange(clients)
+        stream = numpy_stream(self.recipe.seed, "evaluated clients")
+        return np.sort(stream.choice(clients, wanted, replace=False))
+
+    @cached_property
+    def tested(self) -> ClientParts:
+        """Each client's samples that models are evaluated on; none for clients that are not evaluated."""
+        if self.recipe.evaluation.clients is None:
+            return self.partition.test
+        return self.partition.test.only(self.evaluated_clients)
 
     @property
     def schedule(self) -> Schedule:
@@ -192,8 +214,12 @@ class Setting:
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
         rounds, local = self.recipe.rounds, self.local_in(round_index)
-        sizes = known_sizes(self.recipe, self.partition.sizes.tolist())
-        return ServerFacts(round_index, rounds, sizes, local, self._models_by_client)
+        return ServerFacts(round_index, rounds, self._known_sizes, local, self._models_by_client)
+
+    @cached_property
+    def _known_sizes(self) -> tuple[int, ...]:
+        # Once: each round has facts of its own, and there may be a million clients.
+        return tuple(known_sizes(self.recipe, self.partition.sizes.tolist()))
 
     def local_in(self, round_index: int) -> LocalRecipe:
         """What the recipe says of local training in a round: its learning rate may change over the rounds."""

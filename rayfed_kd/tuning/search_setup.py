@@ -151,7 +151,7 @@ def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:
     context = ServerContext(setting.module_pool(), setting.device_data(), facts, seed)
     models = setting.method.evaluated(setting.method.init_server(context))
     shared = ["server_accuracy"] if setting.dataset.test is not None else []
-    shared += ["amp", "ua", "wlp"] if any(len(part) for part in setting.partition.test) else []
+    shared += ["amp", "ua", "wlp"] if len(setting.tested.indices) > 0 else []
     return {
         name: [*(["ua", "amp", "wlp"] if isinstance(model, Personal) else shared), *_scores(setting, model)]
         for name, model in models.items()
@@ -160,7 +160,7 @@ def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:
 
 def _scores(setting: Setting, model: Evaluable) -> list[str]:
     """The recipe's metrics of a model, on what it is tested on, as far as a search may look for them."""
-    official, local = setting.dataset.test is not None, any(len(part) for part in setting.partition.test)
+    official, local = setting.dataset.test is not None, len(setting.tested.indices) > 0
     tests = [test for test, there in (("official", official), ("local", local)) if there]
     if isinstance(model, Personal | Completing):
         tests = [setting.recipe.partition.test]

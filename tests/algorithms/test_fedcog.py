@@ -57,7 +57,7 @@ def test_distillation_changes_the_model_from_the_round_that_says_so(train):
 def test_balanced_client_trains_as_in_fedavg(bench, tmp_path):
     """Client 0 has six of each class, client 1 eight of one: only the second's training changes."""
     file, held = tmp_path / "p.parquet", (np.arange(40, 50), np.arange(50, 60))
-    Partition((np.arange(12), np.arange(12, 28, 2)), held, {}).save(file)
+    Partition.of((np.arange(12), np.arange(12, 28, 2)), held).save(file)
     changes = (
         "data={name: synthetic, samples: 100, classes: 2, shape: [1, 8, 8]}",
         f"partition={{name: iid, clients: 2, file: {file}}}",

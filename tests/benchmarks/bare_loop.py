@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import multiprocessing as mp
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rayfed_kd.models import CLASSIFIERS
-from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.seeds import numpy_stream
-from rayfed_kd.setting.setting import Setting
+
+if TYPE_CHECKING:  # `benchmarks/bare.py` trains with `BareWorker` and pays for torch alone
+    from rayfed_kd.setting.setting import Setting
 
 Weights = dict[str, np.ndarray]
+
+
+def build(work: Any) -> nn.Module:
+    """A workload's model: the project's, by its registered name."""
+    from rayfed_kd.models import CLASSIFIERS
+    from rayfed_kd.recipe.registry import load_object
+
+    model: nn.Module = load_object(CLASSIFIERS[work.model], "model")(work.shape, 10)
+    return model
 
 
 class BareWorker:
@@ -28,18 +36,19 @@ class BareWorker:
 
     def __init__(
         self,
+        model: nn.Module,
         work: Any,
         images: np.ndarray,
         labels: np.ndarray,
         statistics: Any,
         seed: int,
+        *,
         device: str = "cpu",
     ) -> None:
         torch.set_num_threads(1)
         self._work, self._seed, self._device = work, seed, device
         self._images, self._labels = torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device)
-        built: nn.Module = load_object(CLASSIFIERS[work.model], "model")(work.shape, 10)
-        self._model = built.to(device)
+        self._model = model.to(device)
         self._floats = images.dtype == np.float32
         self._mean, self._std = (
             torch.tensor(values, device=device).view(1, -1, 1, 1) for values in statistics
@@ -51,11 +60,17 @@ class BareWorker:
         """Trains (client, participation, indices) each from `weights`; gives (samples, weights)."""
         # Once a round, as a simulator's broadcast, and not once a client.
         start = {name: torch.from_numpy(value).to(self._device) for name, value in weights.items()}
-        return [(len(indices), self._train(start, c, n, indices)) for c, n, indices in clients]
+        replies = []
+        for client, participation, indices in clients:
+            trained = self.train(start, client, participation, indices)
+            weights = {name: tensor.cpu().numpy().copy() for name, tensor in trained.items()}
+            replies.append((len(indices), weights))
+        return replies
 
-    def _train(
+    def train(
         self, start: dict[str, Tensor], client: int, participation: int, indices: np.ndarray
-    ) -> Weights:
+    ) -> dict[str, Tensor]:
+        """Trains a client from `start`; gives the module's own tensors, which the next call overwrites."""
         model = self._model
         model.load_state_dict(start)
         model.train()
@@ -71,12 +86,13 @@ class BareWorker:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-        return {name: tensor.cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+        trained: dict[str, Tensor] = model.state_dict()
+        return trained
 
 
-def serve(connection: Connection, *arguments: Any) -> None:
-    """A worker process's loop; None ends it. Arguments: a `BareWorker`'s."""
-    worker = BareWorker(*arguments)
+def serve(connection: Connection, device: str, work: Any, *arguments: Any) -> None:
+    """A worker process's loop; None ends it. Arguments: a `BareWorker`'s after its model."""
+    worker = BareWorker(build(work), work, *arguments, device=device)
     connection.send("ready")
     while (job := connection.recv()) is not None:
         connection.send(worker.round(*job))
@@ -96,19 +112,21 @@ class Bare:
     def __init__(
         self, work: Any, setting: Setting, start: Tensor, processes: int, device: str = "cpu"
     ) -> None:
+        from rayfed_kd.models.flat_module import FlatModule
+
         self._partition, self._schedule = setting.partition, setting.schedule
         self._clients, self._count = range(setting.recipe.partition.clients), self._schedule.concurrency
         train, seed = setting.dataset.train, setting.recipe.seed
         images, labels = np.array(train.images), np.array(train.labels)
-        arguments = (work, images, labels, (setting.dataset.mean, setting.dataset.std), seed, device)
+        arguments = (work, images, labels, (setting.dataset.mean, setting.dataset.std), seed)
         self._pipes: list[Any] = []
         self._processes: list[Any] = []
         self._seen: dict[int, int] = {}
-        self._here = None if processes else BareWorker(*arguments)
+        self._here = None if processes else BareWorker(build(work), *arguments, device=device)
         context = mp.get_context("spawn")
         for _ in range(processes):
             mine, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
+            process = context.Process(target=serve, args=(theirs, device, *arguments), daemon=True)
             process.start()
             self._pipes.append(mine)
             self._processes.append(process)

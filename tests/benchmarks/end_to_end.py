@@ -21,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -56,6 +57,7 @@ class Timed:
         peak_mib: most PSS of all its processes together.
         cpu_s: processor seconds of all its processes together.
         by_process: process -> PSS in MiB at that moment.
+        each_s: seconds of each round after the first, from line to line.
     """
 
     first_s: float
@@ -64,6 +66,7 @@ class Timed:
     peak_mib: float = 0.0
     cpu_s: float = 0.0
     by_process: dict[str, float] = field(default_factory=dict)
+    each_s: list[float] = field(default_factory=list)
 
 
 def timed(command: Sequence[str], *, memory: bool = True) -> Timed:
@@ -93,7 +96,8 @@ def timed(command: Sequence[str], *, memory: bool = True) -> Timed:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
     peak, by_process = max(peaks, key=lambda one: one[0], default=(0.0, {}))
     seconds = moments[0] - started, moments[-1] - moments[0], ended - moments[-1]
-    return Timed(*seconds, peak, sum(cpu_s.values()), by_process)
+    each_s = [later - earlier for earlier, later in pairwise(moments)]
+    return Timed(*seconds, peak, sum(cpu_s.values()), by_process, each_s)
 
 
 def _watch(

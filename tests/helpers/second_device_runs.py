@@ -4,7 +4,8 @@
     python tests/helpers/second_device_runs.py fedavg fedkf
 
 A line has the case's name, and `fault`: empty if models and metrics have the CPU's bits. `copies` counts what
-was copied in a run, by direction and by the place that asked for it.
+was copied in a run, by direction and by the place that asked for it. `hosts` has the rows of that table,
+`samples` all clients' training samples, and `sent` the bytes of parts in the table `messages` by direction.
 """
 
 from __future__ import annotations
@@ -18,13 +19,22 @@ import torch
 from device_cases import cases, run
 from second_device import COPIES, NAME, install
 
+from rayfed_kd.experiment.preparation import prepare
+
 # An ensemble of `torch.func.vmap`, which the device does not know.
 BATCHED = ("fedftg",)
 
 
-def fault(recipe: dict[str, Any]) -> str:
-    """What is wrong with a recipe on the second device; empty: nothing."""
+def fault(recipe: dict[str, Any], facts: dict[str, Any]) -> str:
+    """What is wrong with a recipe on the second device; empty: nothing. `facts` takes what its run left."""
     there = run(recipe, NAME)
+    facts["hosts"] = there.tables["hosts"].to_pylist()
+    facts["samples"] = sum(map(len, prepare(recipe).setting.partition.train))
+    sent = Counter[str]()
+    for row in there.tables["messages"].to_pylist():
+        if row["kind"] != "metadata":  # plain numbers, which lie on no device
+            sent[row["direction"]] += row["bytes"]
+    facts["sent"] = sent
     copies = list(COPIES)
     here = run(recipe, "cpu")
     COPIES[:] = copies
@@ -43,12 +53,13 @@ def main(names: list[str]) -> None:
         if name in BATCHED or (names and name not in names):
             continue
         COPIES.clear()
+        facts = dict[str, Any]()
         try:
-            wrong = fault(recipe)
+            wrong = fault(recipe, facts)
         except Exception as error:
             wrong = f"{type(error).__name__}: {error}"
         copies = Counter(f"{copy.to} {copy.place}" for copy in COPIES)
-        sys.stdout.write(json.dumps({"name": name, "fault": wrong, "copies": copies}) + "\n")
+        sys.stdout.write(json.dumps({"name": name, "fault": wrong, "copies": copies} | facts) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from rayfed_kd.comparison.table_text import metric_scale, metric_title
 from rayfed_kd.comparison.writers.bands import CostBand, cost_bands_by_name
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.figures import COLOURS
-from rayfed_kd.results.shown_figure import ShownFigure
+from rayfed_kd.results.panels import ShownFigure
 
 # With the colours 28 looks: more rows than these cannot be told apart anyway.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (6, 2, 1.5, 2)), (0, (3, 1)))

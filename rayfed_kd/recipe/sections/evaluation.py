@@ -44,6 +44,12 @@ class EvaluationRecipe(Strict):
     every: int = Field(
         1, ge=1, le=MOST, description="rounds between evaluations; the last is always evaluated"
     )
+    clients: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="clients whose test parts and own models are evaluated, drawn once a run; null: all",
+    )
     samples: bool = Field(True, description="draw generated samples in evaluated rounds")
     metrics: list[MetricRecipe] = Field(
         [], description="more metrics, each a name or a name with its options"

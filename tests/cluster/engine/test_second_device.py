@@ -82,3 +82,28 @@ def test_each_thing_is_copied_once(lines):
     # Images and labels, and the two numbers of their scale, at the start, for host and server together.
     assert copies["other rayfed_kd/data/batches.py:_to_device"] == 2
     assert copies["other rayfed_kd/data/batches.py:__init__"] == 2
+
+
+def test_table_of_hosts_counts_a_rounds_copies(lines):
+    """FedAvg, as above: a round's four steps, without its evaluation.
+
+    In: the broadcast once, and two lists of int64 numbers, as long as the client's samples, for its epoch.
+    Out: a reply each. The table `messages` has every client's message and reply of both rounds.
+    """
+    line = lines["fedavg"]
+    assert [row["host"] for row in line["hosts"]] == [0, 0]
+    for row in line["hosts"]:
+        assert (row["gpu_copies_in"], row["gpu_copies_out"]) == (1 + 4 * 2, 4)
+        assert row["gpu_bytes_in"] == line["sent"]["down"] / (2 * 4) + 2 * 8 * line["samples"]
+        assert row["gpu_bytes_out"] == line["sent"]["up"] / 2
+        # torch's memory and the driver's numbers are of GPUs alone: null, and not zero.
+        assert row["gpu_mb"] is row["gpu_peak_mb"] is row["gpu_busy"] is None
+
+
+def test_a_state_that_stays_on_its_host_comes_back_once_a_step(lines):
+    """MOON keeps the client's last model. The second round finds it on the device: nothing is sent there."""
+    moon, fedavg = (lines[name]["hosts"] for name in ("moon", "fedavg"))
+    for row, plain in zip(moon, fedavg, strict=True):
+        assert row["gpu_copies_in"] == plain["gpu_copies_in"]
+        assert row["gpu_copies_out"] == 2 * plain["gpu_copies_out"]
+        assert row["gpu_bytes_out"] == 2 * plain["gpu_bytes_out"]

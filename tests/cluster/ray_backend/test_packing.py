@@ -48,7 +48,7 @@ def test_no_handle_is_hidden_in_the_bytes_where_ray_would_not_see_its_reference(
 
 def test_facts_come_out_as_they_went_in():
     facts = StepFacts(
-        {"samples": 5}, {"student": PartSize(3, 12, 12)}, (), {"ce": (1.5, 2)}, 10, 0, "vm", 0.1, 9.0, 0.0
+        {"samples": 5}, {"student": PartSize(3, 12, 12)}, (), {"ce": (1.5, 2)}, 10, 0, "vm", 0.1, 9.0
     )
     assert unpack_facts(pack_facts([facts, facts])) == [facts, facts]
 

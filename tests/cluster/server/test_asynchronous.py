@@ -72,7 +72,7 @@ class Work:
         return [self.futures[call.facts.client]]
 
     def done(self, client, samples=0, up=0):
-        facts = StepFacts({}, {"student": PartSize(up, up, up)}, (), {}, samples, 0, "", 0.0, 0.0, 0.0)
+        facts = StepFacts({}, {"student": PartSize(up, up, up)}, (), {}, samples, 0, "", 0.0, 0.0)
         self.futures[client].set_result(StepResult(facts, Held(), Held()))
 
 

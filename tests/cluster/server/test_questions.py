@@ -56,7 +56,7 @@ class Engine:
     def reply(self, client):
         answer = self.answers[client]
         sizes = {"logits": PartSize(answer.size, answer.nbytes, answer.nbytes)}
-        facts = StepFacts({}, sizes, (), {}, 0, client, "here", 0.5, 0.0, 0.0)
+        facts = StepFacts({}, sizes, (), {}, 0, client, "here", 0.5, 0.0)
         self.futures[client].set_result(StepResult(facts, Held({"logits": answer}), Held({})))
 
 

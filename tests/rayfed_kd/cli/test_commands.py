@@ -13,6 +13,7 @@ from command_line import run_command
 from cluster.ray_backend.session import LEFT_STARTING
 from rayfed_kd.cli.interruption import IN_A_RUN, Interruptions
 from rayfed_kd.cli.main import commands, program
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, resuming_command, under_way
 
@@ -57,6 +58,23 @@ def test_recipe_key_written_as_an_option_is_answered_with_its_form():
     assert done.returncode == 2
     assert "No such option '--rounds'.\nKeys of a recipe are written as rounds=VALUE." in done.stderr
     assert "VALUE" not in run_command("report", "--rounds", "3").stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "quickstart"),
+        ("partition", "quickstart"),
+        ("compare", "fedkf_quickstart"),
+        ("tune", "quickstart"),
+    ],
+)
+def test_key_that_stands_twice_is_refused_with_both(words):
+    """The later one would win, and the other be lost without a word."""
+    done = CliRunner().invoke(commands, [*words, "rounds=1", "seed=1", "rounds=2"])
+    assert isinstance(done.exception, RecipeError)
+    said = "rounds stands twice on the command line, as rounds=1 and as rounds=2; expected it once"
+    assert str(done.exception) == said
 
 
 @pytest.mark.parametrize(

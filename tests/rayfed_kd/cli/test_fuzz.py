@@ -364,7 +364,7 @@ DAMAGES = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_s
 @many(1500)
 def test_parquet(examples, place):
     """Bytes that are changed or cut off, anywhere in a file."""
-    Partition((np.arange(6), np.arange(6, 10)), (np.arange(0), np.arange(0)), {}).save(place / "p.parquet")
+    Partition.of((np.arange(6), np.arange(6, 10)), (np.arange(0), np.arange(0))).save(place / "p.parquet")
     column = [{"bytes": png(pixels), "path": None} for pixels in images(3, 4, 4)]
     pq.write_table(pa.table({"image": pa.array(column), "label": [0, 1, 1]}), place / "i.parquet")
     speeds = {name: [1.0, 1.0] for name in ("seconds_per_sample", "up_mbit_s", "down_mbit_s")}

@@ -9,10 +9,10 @@ from known_comparison import KDIA, compared, write_yaml
 from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.comparison.planning import plan_runs
-from rayfed_kd.comparison.studies import Study, in_words, read_study
+from rayfed_kd.comparison.studies import Study, check_names, read_study
 from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_selection import select_studies
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, in_words
 
 
 def test_study_of_several_tables_is_one_study_each(tables, tmp_path):
@@ -24,6 +24,11 @@ def test_study_of_several_tables_is_one_study_each(tables, tmp_path):
         ("local.optimizer.lr=0.2", "seed=1"),
         ("local.optimizer.lr=0.2", "method={name: fedprox}", "seed=1"),
     ]
+
+
+def test_label_with_a_comma_is_listed_in_quotes():
+    with pytest.raises(RecipeError, match='expected one of A, "B, server", C'):
+        check_names("--only", ["D"], ["A", "B, server", "C"])
 
 
 def test_table_has_its_own_base_and_rows(tables):

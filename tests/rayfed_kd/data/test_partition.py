@@ -55,7 +55,7 @@ def test_local_split_keeps_a_fifth_for_the_test():
 
 def test_train_and_test_are_disjoint_ascending_and_complete():
     partition = make_partition(pool_of(100), 7, "dirichlet", {"alpha": 0.3}, stream())
-    parts = partition.train + partition.test
+    parts = [*partition.train, *partition.test]
     assert sorted(np.concatenate(parts).tolist()) == list(range(100))
     assert all((np.diff(part) > 0).all() for part in parts)
 
@@ -80,7 +80,7 @@ def test_local_split_takes_from_every_class():
 
 
 def test_counts_are_of_both_parts_by_class():
-    partition = Partition((np.array([0, 1]), np.array([2])), (np.array([3]), NONE), {})
+    partition = Partition.of((np.array([0, 1]), np.array([2])), (np.array([3]), NONE))
     assert partition.counts(np.array([0, 1, 1, 1]), 3).tolist() == [[1, 2, 0], [0, 1, 0]]
 
 
@@ -110,13 +110,13 @@ def test_saved_partition_comes_back(tmp_path, test):
     partition = make_partition(pool_of(50), 6, "dirichlet", {"alpha": 0.1}, stream(), test=test)
     partition.save(tmp_path / "p.parquet")
     again = Partition.load(tmp_path / "p.parquet", 50)
-    assert lists(again.train + again.test) == lists(partition.train + partition.test)
+    assert [lists(again.train), lists(again.test)] == [lists(partition.train), lists(partition.test)]
     assert again.origin == {"scheme": "dirichlet", "options": {"alpha": 0.1}, "test": test, "samples": 50}
     assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
 
 
 def test_saved_clients_without_samples_come_back(tmp_path):
-    Partition((NONE, np.array([1]), NONE), (NONE, NONE, NONE), {}).save(tmp_path / "p.parquet")
+    Partition.of((NONE, np.array([1]), NONE), (NONE, NONE, NONE)).save(tmp_path / "p.parquet")
     assert lists(Partition.load(tmp_path / "p.parquet", 5).train) == [[], [1], []]
 
 
@@ -199,7 +199,7 @@ def test_no_damaged_byte_changes_a_partition(tmp_path):
         except DataError:
             refused += 1
         else:
-            assert lists(again.train + again.test) == lists(partition.train + partition.test)
+            assert [lists(again.train), lists(again.test)] == [lists(partition.train), lists(partition.test)]
     assert refused > len(saved) / 7 / 2
 
 

@@ -19,18 +19,12 @@ def test_seconds_go_on_along_the_line_through_both_points():
     assert _continued([(10, 3.0), (20, 5.0)], 100) == pytest.approx(21.0)
 
 
-def test_epochs_are_further_samples():
-    """.2 a sample: 100 samples in 3 epochs are 300, 280 more than the 20 measured: 5 + 280 . .2 = 61."""
-    assert _continued([(10, 3.0), (20, 5.0)], 100, times=3) == pytest.approx(61.0)
-
-
 def test_noise_in_what_does_not_grow_is_not_continued_below_what_was_measured():
     assert _continued([(10, 3.0), (20, 2.0)], 100) == 2.0
 
 
-def test_one_point_stands_for_itself_in_each_epoch():
+def test_one_point_stands_for_itself():
     assert _continued([(10, 3.0)], 100) == 3.0
-    assert _continued([(10, 3.0)], 100, times=5) == 15.0
 
 
 def test_clients_of_few_batches_are_measured_with_all_their_samples(tmp_path, monkeypatch):
@@ -38,7 +32,7 @@ def test_clients_of_few_batches_are_measured_with_all_their_samples(tmp_path, mo
     lines = []
     one = rayfed_kd.estimate(THREE_CLIENTS, rounds=7, evaluation={"every": 3}, tell=lines.append)
     assert one.measured == (0.1,)
-    assert lines == ["measuring 2 rounds with data.fraction 0.1"]
+    assert lines == ["measuring 2 rounds with data.fraction 0.1 and 1 local epoch"]
     assert (one.rounds, one.evaluations) == (7, 3)  # evaluated: 3, 6, and the last, 7
     assert one.clients_s > 0
     assert list(tmp_path.iterdir()) == []
@@ -67,6 +61,21 @@ def test_clients_seconds_grow_with_their_samples_and_the_servers_stay(monkeypatc
     assert (one.server_s, one.evaluation_s) == (3.0, 0.5)
 
 
+@pytest.mark.parametrize("a_sample", [0.0, 0.003])
+def test_further_epochs_take_what_one_more_took(monkeypatch, a_sample):
+    """Work of .01 a sample whatever the epochs, as on what a teacher gives, and .003 or nothing in each."""
+
+    def measured(recipe, lines, fraction, epochs, tell):
+        samples = round(400 * fraction)
+        return estimating._Measured(4, samples, 0.1 + samples * (0.01 + a_sample * epochs), 3.0, 0.5)
+
+    monkeypatch.setattr(estimating, "_fractions", lambda recipe, size: [0.01, 0.02])
+    monkeypatch.setattr(estimating, "_measure", measured)
+    one = rayfed_kd.estimate(THREE_CLIENTS, local={"epochs": 5})
+    whole = 4 * rayfed_kd.prepare(THREE_CLIENTS).setting.partition.sizes.mean()
+    assert one.clients_s == pytest.approx(0.1 + whole * (0.01 + 5 * a_sample))
+
+
 def test_bad_recipe_is_refused_by_name():
     with pytest.raises(RecipeError, match="fedavgg"):
         rayfed_kd.estimate({**THREE_CLIENTS, "method": {"name": "fedavgg"}})
@@ -87,7 +96,7 @@ def test_clients_that_send_nothing_count_as_average_ones(monkeypatch):
 
 
 def test_method_that_needs_several_epochs_is_measured_with_all_of_them(monkeypatch):
-    """FedRep trains its head for 2 of 3 epochs, so one epoch is no recipe; FedAvg is measured with one."""
+    """FedRep trains its head for 2 of 3 epochs, so one is no recipe; FedAvg is measured with one and two."""
     epochs_of, measure = [], estimating._measure
 
     def watched(recipe, lines, fraction, epochs, tell):
@@ -99,4 +108,4 @@ def test_method_that_needs_several_epochs_is_measured_with_all_of_them(monkeypat
     for method in (fedrep, {"name": "fedavg"}):
         recipe = {**THREE_CLIENTS, "method": method, "local": {"epochs": 3}}
         assert rayfed_kd.estimate(recipe).clients_s > 0
-    assert epochs_of == [3, 1]
+    assert epochs_of == [3, 1, 2]

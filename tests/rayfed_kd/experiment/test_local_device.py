@@ -81,6 +81,20 @@ def test_a_gpu_computes_in_fp32_with_kernels_that_repeat_and_afterwards_as_befor
     assert settings() == before
 
 
+WITHOUT_COMPILER = """
+import sys
+import rayfed_kd
+rayfed_kd.run("quickstart", ["rounds=1", sys.argv[1]], local=True)
+sys.exit("torch._inductor" in sys.modules or "torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_run_on_a_cpu_does_not_load_torchs_compiler(tmp_path):
+    """It takes one to two seconds, which a command waited for after its last round."""
+    words = [sys.executable, "-c", WITHOUT_COMPILER, f"results.folder={tmp_path / 'run'}"]
+    assert subprocess.run(words, capture_output=True, check=False, cwd=tmp_path).returncode == 0
+
+
 @pytest.mark.slow
 def test_a_local_run_imports_no_ray(tmp_path):
     words = [sys.executable, "-c", WITHOUT_RAY, f"results.folder={tmp_path / 'run'}"]

@@ -31,6 +31,7 @@ from rayfed_kd.reporting.pictures import Line, lines_picture, mean_line
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
 from rayfed_kd.reporting.sections import Table
+from rayfed_kd.results.schemas import GPU_COLUMNS
 from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
@@ -91,7 +92,15 @@ class Page(HTMLParser):
 
 
 def made(
-    folder, rounds=3, header=HEADER, status="finished", paper="McMahan et al. 2017", raw=None, **changes
+    folder,
+    *,
+    rounds=3,
+    header=HEADER,
+    status="finished",
+    paper="McMahan et al. 2017",
+    raw=None,
+    gpu=None,
+    **changes,
 ):
     """A run of three rounds whose every number is known."""
     writer = TableWriter(folder / "tables")
@@ -105,9 +114,9 @@ def made(
             "host": 0,
             "node": "here",
             "rss_mb": 100.0 * index,
-            "gpu_mb": 0.0,
             "busy_s": 1.5,
             "clients": 2,
+            **(gpu or {}),
         }
         tables = {
             "rounds": [one | seconds | sent | {"wall_s": 3.0 * index, "losses": {"ce": 2.0 / index}}],
@@ -198,7 +207,7 @@ def test_time_is_split_by_phase_with_a_rest(page):
 
 
 def test_hosts_show_their_busy_share_and_most_memory(page):
-    assert page.table("run", "host") == [["one", "0", "here", "3", "6", "4.50", "50.0", "300", "0"]]
+    assert page.table("run", "host") == [["one", "0", "here", "3", "6", "4.50", "50.0", "300"]]
 
 
 def test_logged_values_and_dropped_replies_are_told(page):
@@ -330,7 +339,7 @@ def test_labels_are_text_and_never_markup(tmp_path):
     ],
 )
 def test_run_is_reported_as_what_became_of_it(tmp_path, rounds, noted, status):
-    folder = made(tmp_path / "one", rounds, status=None)
+    folder = made(tmp_path / "one", rounds=rounds, status=None)
     if noted is not None:
         (folder / "summary.json").write_text(json.dumps(noted))
     found = report(folder)
@@ -476,6 +485,23 @@ def test_study_of_several_tables_is_one_page(tmp_path):
     for table in ("alpha-1", "alpha-2"):
         assert f"Comparison {table}" in found.text
         assert [["run", "AMP"], [f"A {table}", "5"]] in found.tables
+
+
+def test_hosts_with_a_gpu_show_its_use_beside_those_without(tmp_path):
+    copied = {"gpu_copies_in": 3, "gpu_bytes_in": MIB, "gpu_copies_out": 2, "gpu_bytes_out": MIB // 2}
+    one = made(tmp_path / "one", gpu={"gpu_mb": 900.0, "gpu_peak_mb": 700.0, "gpu_busy": 0.4} | copied)
+    two = made(tmp_path / "two")
+    rows = report(one, two).table("run", "host")
+    # Three rounds: three times the bytes and the copies; the share and the most are those of each.
+    assert rows[0][7:] == ["300", "900", "700", "40", "3.00", "1.50", "9", "6"]
+    assert rows[1][7:] == ["300", *[""] * 7]
+
+
+def test_run_from_before_there_were_columns_of_a_gpu_has_its_page(tmp_path):
+    folder = made(tmp_path / "one")
+    for part in (folder / "tables" / "hosts").iterdir():
+        pq.write_table(pq.read_table(part).drop_columns(list(GPU_COLUMNS)), part)
+    assert report(folder).table("run", "host") == [["one", "0", "here", "3", "6", "4.50", "50.0", "300"]]
 
 
 def test_older_forms_of_a_run_are_refused_with_their_version(tmp_path):

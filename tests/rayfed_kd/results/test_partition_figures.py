@@ -86,7 +86,7 @@ def test_no_samples_at_all_can_be_drawn(draw, tmp_path):
 
 
 def test_pictures_leave_no_global_state(tmp_path):
-    partition = Partition(
+    partition = Partition.of(
         (np.array([0, 1]), np.array([2])), (NONE, NONE), {"scheme": "dirichlet", "options": {"alpha": 0.1}}
     )
     paths = partition_pictures(partition, np.array([0, 1, 1]), ("a", "b"), tmp_path)
@@ -97,7 +97,7 @@ def test_pictures_leave_no_global_state(tmp_path):
 
 def test_summary_counts_parts_classes_and_largest_share():
     """Client 0 has labels 0, 1, 1, 1: three quarters are class 1; client 1 has nothing."""
-    partition = Partition((np.array([0, 1, 2]), NONE), (np.array([3]), NONE), {})
+    partition = Partition.of((np.array([0, 1, 2]), NONE), (np.array([3]), NONE))
     first, second = summary_rows(partition, np.array([0, 1, 1, 1]), 3)
     expected = {"client": 0, "train": 3, "test": 1, "classes": 2, "largest_class": 1, "largest_share": 0.75}
     assert first == expected
@@ -105,7 +105,7 @@ def test_summary_counts_parts_classes_and_largest_share():
 
 
 def test_console_table_says_that_it_ends_at_a_hundred():
-    partition = Partition(tuple(np.array([c]) for c in range(101)), (NONE,) * 101, {})
+    partition = Partition.of(tuple(np.array([c]) for c in range(101)), (NONE,) * 101)
     table = partition_table(partition, np.zeros(101, dtype=np.int64), 1)
     assert (table.row_count, table.title) == (
         100,

@@ -69,6 +69,8 @@ COLUMNS = {
         "node": TEXT,
         **dict.fromkeys(["rss_mb", "gpu_mb", "busy_s"], FLOAT),
         "clients": INT,
+        **dict.fromkeys(["gpu_peak_mb", "gpu_busy"], FLOAT),
+        **dict.fromkeys(["gpu_copies_in", "gpu_bytes_in", "gpu_copies_out", "gpu_bytes_out"], INT),
     },
 }
 

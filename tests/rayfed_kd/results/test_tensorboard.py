@@ -130,6 +130,18 @@ def test_few_hosts_are_shown_each(writer, tmp_path):
     assert points(found, "hosts/rss_mb/most") == [(7, 102.0)]
 
 
+def test_what_a_host_cannot_measure_has_no_curve(writer, tmp_path):
+    cpu = {**hosts(1)[0], "gpu_mb": None, "gpu_busy": None}
+    gpu = {**hosts(2)[1], "gpu_mb": 512.0, "gpu_busy": 0.25, "gpu_bytes_out": 96}
+    writer.round(7, ROW, METRICS, {}, None, [cpu, gpu])
+    writer.close()
+    found = events(tmp_path)
+    tags = [tag for tag in found.Tags()["scalars"] if tag.startswith("hosts/gpu")]
+    columns = ("gpu_busy", "gpu_bytes_out", "gpu_mb")
+    assert sorted(tags) == [f"hosts/{column}/{end}" for column in columns for end in ("1", "least", "most")]
+    assert points(found, "hosts/gpu_busy/least") == [(7, 0.25)]
+
+
 def test_of_many_hosts_only_the_extremes_are_shown(writer, tmp_path):
     writer.round(7, ROW, METRICS, {}, None, hosts(100))
     writer.close()

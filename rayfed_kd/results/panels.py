@@ -1,0 +1,55 @@
+"""Figures that a notebook shows, and panels side by side that are drawn once."""
+
+from __future__ import annotations
+
+import io
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Inches around a panel, for a title, an axis' label and numbers of up to seven digits.
+LEFT, RIGHT, TOP, BOTTOM = 0.65, 0.15, 0.35, 0.5
+LETTER = 0.1  # inches of a legend's average letter, and of its mark and margins
+MARK = 0.6
+
+
+class ShownFigure(Figure):
+    """A figure that a notebook shows. matplotlib's own formatter is there only after pyplot was imported."""
+
+    def _repr_png_(self) -> bytes:
+        stream = io.BytesIO()
+        self.savefig(stream, format="png", dpi=100)
+        return stream.getvalue()
+
+
+class Panels:
+    """Panels in rows and columns, with margins in inches.
+
+    matplotlib's own layouts draw every text twice, once to measure it: half of a picture's time, and a run
+    waits for its last pictures.
+
+    Args:
+        count: number of panels.
+        columns: most panels side by side.
+        size: a panel's width and height with its margins, inches.
+        legend: the names in a legend right of the panels; none: no room for one.
+
+    Attributes:
+        figure: the figure.
+        axes: [count], row by row.
+    """
+
+    def __init__(
+        self, count: int, columns: int, size: tuple[float, float], legend: tuple[str, ...] = ()
+    ) -> None:
+        columns, rows = min(columns, count), -(-count // columns)
+        (width, height), beside = size, MARK + LETTER * max(map(len, legend)) if legend else 0.0
+        whole = columns * width + beside, rows * height
+        self.figure = ShownFigure(figsize=whole)
+        self.axes: list[Axes] = []
+        for place in range(count):
+            row, column = divmod(place, columns)
+            left, below = column * width + LEFT, (rows - row - 1) * height + BOTTOM
+            wide, high = width - LEFT - RIGHT, height - TOP - BOTTOM
+            box = left / whole[0], below / whole[1], wide / whole[0], high / whole[1]
+            self.axes.append(self.figure.add_axes(box))
