@@ -76,8 +76,8 @@ class Grouping:
         most = setting.recipe.local.sum_replies
         if most != "off" and not hasattr(engine, "submit_summed"):
             raise RecipeError(
-                f"local.sum_replies = {most}: the engine {type(engine).__name__} has no `submit_summed`, which "
-                "cluster/engine/interface.py describes; expected off, or another engine"
+                f"local.sum_replies = {most}: the engine {type(engine).__name__} has no `submit_summed`, "
+                "which cluster/engine/interface.py describes; expected off, or another engine"
             )
         if reason is not None and setting.recipe.local.vectorise != "off":
             tell(f"local.vectorise: each client by itself: {reason}")

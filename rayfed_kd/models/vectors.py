@@ -36,8 +36,10 @@ def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
         raise ValueError(f"{len(vectors)} vectors and {len(weights)} weights: expected as many, at least one")
     first = vectors[0]
     added = WeightedSum(first.shape, first.device)
-    for index, weight in enumerate(weights):
-        added.add(vectors[index], weight)
+    added.add(first, weights[0])
+    del first  # one at a time: a lazy sequence fetches or decodes each anew
+    for index in range(1, len(weights)):
+        added.add(vectors[index], weights[index])
     return added.total
 
 
