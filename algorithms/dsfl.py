@@ -21,6 +21,7 @@ goes down; without the server's as well nothing travels.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,6 +79,11 @@ class DSFL(Method[ServerState, Tensor]):
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if `public_samples` is more than the public set has."""
         self.options.check_public(ctx)
+
+    @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """The predictions, all alike."""
+        return {"probabilities": None}
 
     @property
     def averages_only(self) -> bool:

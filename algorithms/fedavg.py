@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.protocol import ClientContext, Message, OneExchange, Replies, Reply, ServerContext
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model, weighing_number
 from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.slots import Slots
 
@@ -62,6 +62,11 @@ class FedAvg(OneExchange[ServerState, None]):
     down = {"student": "weights"}
     up = {"student": "weights"}
     averages = True
+
+    @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """The model, by `weighting`."""
+        return {"student": weighing_number(self.options.weighting)}
 
     @property
     def averages_only(self) -> bool:

@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.protocol import ClientContext, Message, OneExchange, Replies, Reply, ServerContext
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model, weighing_number
 from rayfed_kd.toolbox.local_training import train_on_labels
 
 
@@ -63,6 +63,11 @@ class FedAvgM(OneExchange[ServerState, None]):
     down = {"student": "weights"}
     up = {"student": "weights"}
     averages = True
+
+    @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """The model, by `weighting`."""
+        return {"student": weighing_number(self.options.weighting)}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """w^0, and v^0 = 0 for the parameters; buffers have no velocity."""

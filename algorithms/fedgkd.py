@@ -34,7 +34,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     weighted_mean,
 )
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model, weighing_number
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
@@ -78,6 +78,11 @@ class FedGKD(OneExchange[ServerState, None]):
     down = {"student": "weights", "teacher": "weights"}
     up = {"student": "weights"}
     averages = True
+
+    @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """The model, by `weighting`."""
+        return {"student": weighing_number(self.options.weighting)}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """A buffer of one model, w^0, which is its own mean."""

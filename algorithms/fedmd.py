@@ -20,6 +20,7 @@ each round from a seed that the server sends, so that no ids travel; without dig
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,6 +112,11 @@ class FedMD(Method[ServerState, ClientState]):
     def public_needed(self) -> Literal["samples", "labels"]:
         """Labels if clients pre-train on the public set, or digest its labels."""
         return "labels" if self.options.pretrain_public or self.options.labelled else "samples"
+
+    @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """The predictions, all alike."""
+        return {"logits": None}
 
     @property
     def averages_only(self) -> bool:

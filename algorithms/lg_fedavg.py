@@ -34,7 +34,7 @@ from rayfed_kd.protocol import (
     Reply,
     ServerContext,
 )
-from rayfed_kd.toolbox.averaging import Weighting, cohort_weights
+from rayfed_kd.toolbox.averaging import Weighting, cohort_weights, weighing_number
 from rayfed_kd.toolbox.layers import Layers
 from rayfed_kd.toolbox.local_training import train_on_labels
 
@@ -59,6 +59,11 @@ class LGFedAvg(OneExchange[Tensor, Tensor]):
     up = {"head": "weights"}
     averages = True
     heterogeneous = True
+
+    @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """The last layers, by `weighting`."""
+        return {"head": weighing_number(self.options.weighting)}
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless all models have so many layers, and equal ones at their ends."""

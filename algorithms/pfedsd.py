@@ -56,6 +56,11 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
     up = {"student": "weights"}
     averages = True
 
+    @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """The model, by samples."""
+        return {"student": "samples"}
+
     def init_server(self, ctx: ServerContext) -> Tensor:
         """w^0, [P]."""
         return ctx.initial_vector()

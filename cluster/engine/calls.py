@@ -82,6 +82,8 @@ class StepFacts:
         refused: what is wrong with each part that its codec cannot encode.
         keeps_state: whether the client has a state after the step.
         rss_mb: memory of the host's process after the step, in MiB.
+        weights: averaged part -> what its host multiplied it by to add it to its group's sum; None: parts are
+            not summed.
         releases, within_clip: with `privacy`, as in `rayfed_kd.setting.client_privacy.mechanism.Protected`.
         gpu: its use of the device; of a group, whose steps interleave, all copies stand in the first step's.
             None: the host computes on the CPU.
@@ -101,6 +103,7 @@ class StepFacts:
     refused: tuple[str, ...] = ()
     releases: int = 0
     within_clip: float | None = None
+    weights: Mapping[str, float] | None = None
     gpu: GpuUse | None = None
 
 
@@ -110,7 +113,7 @@ class StepResult:
 
     Attributes:
         facts: the facts, as values.
-        parts: the reply's encoded parts by name, by reference.
+        parts: the reply's encoded parts by name, by reference; a `GroupSum` if its host summed them.
         state: the client's packed new state, as "state", by reference.
     """
 

@@ -104,6 +104,11 @@ class Host:
         self._process, self._node = psutil.Process(), node or platform.node()
         self._watch = GpuWatch(self._device)
 
+    @property
+    def setting(self) -> Setting:
+        """Method, data and partition."""
+        return self._setting
+
     def step(self, call: StepCall, ctx: ClientContext | None = None) -> HostResult:
         """Run a client's step: from the message's wire form to that of the reply.
 

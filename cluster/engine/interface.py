@@ -34,6 +34,15 @@ class Engine(Protocol):
         """
         ...
 
+    def submit_summed(self, groups: Sequence[Sequence[StepCall]]) -> list[Future[StepResult]]:
+        """Start steps on one host, which sums their replies: all results have one `GroupSum` as their parts.
+
+        Args:
+            groups: those in one group run as one batched program where that is possible.
+        Returns: one future per call, in order. If one of the steps raises, all futures raise its error.
+        """
+        ...
+
     @property
     def hosts(self) -> int:
         """Number of hosts, at least 1."""

@@ -16,7 +16,9 @@ from cluster.engine.calls import (
     StepResult,
 )
 from cluster.engine.host import Host
+from cluster.engine.summing import summed_steps
 from rayfed_kd.protocol import Array, Handle
+from rayfed_kd.protocol.summed import GroupSum
 
 T = TypeVar("T")
 
@@ -46,6 +48,12 @@ class LocalEngine:
             # From three lists to one (facts, parts, state) per call, as `step` returns it.
             done = list(zip(*self._host.steps(calls), strict=True))
         return [_done(StepResult(facts, Held(parts), Held(state))) for facts, parts, state in done]
+
+    def submit_summed(self, groups: Sequence[Sequence[StepCall]]) -> list[Future[StepResult]]:
+        """Run the steps now; the futures are done."""
+        facts, sums, states = summed_steps(self._host, groups)
+        group = GroupSum(Held(sums), [call.facts.client for calls in groups for call in calls])
+        return [_done(StepResult(one, group, Held(state))) for one, state in zip(facts, states, strict=True)]
 
     @property
     def hosts(self) -> int:

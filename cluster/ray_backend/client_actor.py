@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import ray
@@ -25,6 +26,7 @@ from cluster.engine.calls import (
 )
 from cluster.engine.device import LOGICAL_GPUS, gpu, is_logical
 from cluster.engine.host import Host, HostResult
+from cluster.engine.summing import summed_steps
 from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
@@ -118,6 +120,19 @@ class ClientActor:
         facts, parts, states = zip(*done, strict=True)
         # Each state is a return value of its own, so that keeping one does not keep the others in the store.
         return [pack_facts(facts), stacked(parts), *states]
+
+    def summed(self, packed: PackedCalls, sizes: Sequence[int]) -> list[Any]:
+        """Run steps and sum their replies: packed facts, the sums, and each state.
+
+        Args:
+            packed: the calls.
+            sizes: of the groups of calls that train together, in order.
+        """
+        calls = iter(packed.calls())
+        groups = [list(islice(calls, size)) for size in sizes]
+        facts, sums, states = summed_steps(self._host, groups)
+        # Each state is a return value of its own, as in `several`.
+        return [pack_facts(facts), sums, *states]
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """Evaluate a shared model on a stretch of test samples."""

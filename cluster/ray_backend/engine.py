@@ -24,6 +24,7 @@ from cluster.engine.calls import (
     NewProcessError,
     PersonalCall,
     PersonalResult,
+    StepCall,
     StepResult,
 )
 from cluster.ray_backend.client_hosts import ClientHosts
@@ -35,6 +36,7 @@ from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
+from rayfed_kd.protocol.summed import GroupSum
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
 
 # Most bytes of a message that travels inside every call instead of in the object store. Measured with Ray
@@ -110,9 +112,18 @@ class RayEngine:
             calls: one call of any kind, or the steps of a group; they go to one host.
         Returns: one future per call.
         """
+        return self._submitted_job(calls)
+
+    def submit_summed(self, groups: Sequence[Sequence[StepCall]]) -> list[Future[StepResult]]:
+        """Queue the steps of groups, which go to one host together; it sums their replies."""
+        calls = [call for group in groups for call in group]
+        return self._submitted_job(calls, [len(group) for group in groups])
+
+    def _submitted_job(self, calls: Sequence[Any], summed: Sequence[int] = ()) -> list[Future[Any]]:
         self._count += 1
         futures: list[Future[Any]] = [Future() for _ in calls]
-        job = Job((-float(sum(map(self._samples, calls))), self._count), calls, futures)
+        work = -float(sum(map(self._samples, calls)))
+        job = Job((work, self._count), calls, futures, summed=summed)
         # Registered before the flag is read. `cancel`, in another thread, sets the flag before it reads the
         # open jobs: so one of the two ends this job in any case.
         self._open[self._count] = job
@@ -138,7 +149,8 @@ class RayEngine:
 
     def durable(self, result: StepResult) -> StepResult:
         """Copy a result's parts and state into the object store of the server's machine."""
-        parts, state = self.publish(result.parts.resolve()), result.state
+        parts, state = result.parts, result.state
+        parts = parts.copied(self.publish) if isinstance(parts, GroupSum) else self.publish(parts.resolve())
         if result.facts.keeps_state:
             state = RayHandle(ray.put({**state.resolve()}))
         return StepResult(result.facts, parts, state)

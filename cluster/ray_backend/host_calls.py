@@ -18,6 +18,7 @@ from cluster.ray_backend.handles import RayHandle, RowHandle, Rows
 from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.packing import PackedCalls, unpack_facts
 from rayfed_kd.errors import RunError
+from rayfed_kd.protocol.summed import GroupSum
 
 # Errors that mean that a process, a machine or data on it was lost: the step may run again elsewhere. Ray's
 # OutOfMemoryError and ObjectLostError are no RayActorErrors.
@@ -49,6 +50,12 @@ async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
             [StepResult(one, RowHandle(rows, place), RayHandle(state))] if isinstance(one, StepFacts) else one
             for place, (one, state) in enumerate(zip(facts, states, strict=True))
         ]
+    if jobs[0].summed:
+        summed = actor.summed.options(num_returns=2 + len(calls))
+        packed, sums, *states = summed.remote(PackedCalls.of(calls), list(jobs[0].summed))
+        facts = unpack_facts(await asyncio.wrap_future(packed.future()))
+        group = GroupSum(RayHandle(sums), [call.facts.client for call in calls])
+        return [[StepResult(one, group, RayHandle(state)) for one, state in zip(facts, states, strict=True)]]
     if len(calls) > 1:
         packed, parts, states = actor.steps.remote(PackedCalls.of(calls))
         facts = unpack_facts(await asyncio.wrap_future(packed.future()))

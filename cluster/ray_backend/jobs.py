@@ -20,12 +20,14 @@ class Job:
         calls: one call, or the steps of a group that trains as one batch.
         futures: one per call.
         lost: how often the job's host was lost.
+        summed: sizes of the groups in which its calls train, if their host sums the replies; else empty.
     """
 
     priority: tuple[float, int]
     calls: Sequence[Any] = field(compare=False)
     futures: Sequence[Future[Any]] = field(compare=False)
     lost: int = field(default=0, compare=False)
+    summed: Sequence[int] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         if len(self.calls) == 1:
@@ -44,9 +46,9 @@ class Job:
 
     @property
     def step(self) -> StepCall | None:
-        """The job's single step; None for groups and evaluations."""
+        """The job's single step; None for groups, summed replies and evaluations."""
         call = self.calls[0]
-        return call if len(self.calls) == 1 and isinstance(call, StepCall) else None
+        return call if len(self.calls) == 1 and not self.summed and isinstance(call, StepCall) else None
 
     @property
     def done(self) -> bool:

@@ -102,7 +102,7 @@ class EngineCohort(ObservedClients):
                 self._clients = [other for other in self._clients if other != client]
                 return None
             assert reply is not None  # only schedules without rounds have replies that are too old
-            return reply.sealed() if self._run.rule_in(self._round).sealed else reply
+            return reply.sealed() if reply.summed or self._run.rule_in(self._round).sealed else reply
 
         return wait
 
@@ -184,8 +184,8 @@ class EngineCohort(ObservedClients):
                 least_samples=self._method.least_samples(len(run.setting.partition.train[client]), local),
             )
             dispatches.append(dispatch)
-        for places in run.grouping.groups([dispatch.call for dispatch in dispatches]):
-            self._queue.start(*(dispatches[place] for place in places))
+        for places, summed in run.grouping.jobs([dispatch.call for dispatch in dispatches]):
+            self._queue.start(*(dispatches[place] for place in places), summed=summed)
         return [dispatch.number for dispatch in dispatches]
 
     def _collected(self, dispatched: Sequence[int], ask: Callable[[int], object] | None) -> Replies:

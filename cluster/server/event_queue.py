@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from cluster.engine.calls import StepCall, StepResult
@@ -135,11 +136,20 @@ class EventQueue:
             reachable = self._clock.available(free, self.now)
         return reachable
 
-    def start(self, *dispatches: Dispatch) -> None:
-        """Submit one dispatch, or several as a group that trains as one batch."""
+    def start(self, *dispatches: Dispatch, summed: Sequence[int] = ()) -> None:
+        """Submit one dispatch, or several as a group that trains as one batch.
+
+        Args:
+            dispatches: they go to one host.
+            summed: if their host sums their replies, sizes of the groups that train as one batch, in order.
+        """
         # Counted as waiting, because the local engine runs the steps inside `submit`.
         started = time.perf_counter()
-        futures = self._engine.submit([dispatch.call for dispatch in dispatches])
+        if summed:
+            calls = iter([dispatch.call for dispatch in dispatches])
+            futures = self._engine.submit_summed([list(islice(calls, size)) for size in summed])
+        else:
+            futures = self._engine.submit([dispatch.call for dispatch in dispatches])
         self.waited_s += time.perf_counter() - started
         for one, future in zip(dispatches, futures, strict=True):
             # Under a measured clock this second only orders replies that are done at the same look.

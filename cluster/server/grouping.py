@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -55,6 +55,7 @@ class Grouping:
         folder: the run's folder, which keeps the decisions; None: they stay in memory.
         tell: called with each line that the user should read.
         clock: gives seconds, for the measurements.
+    Raises: RecipeError if the engine cannot sum replies and the recipe asks for it.
     """
 
     def __init__(
@@ -72,6 +73,12 @@ class Grouping:
         self._said: set[str] = set()
         reason = _obstacle(setting)
         self._hindered = reason is not None
+        most = setting.recipe.local.sum_replies
+        if most != "off" and not hasattr(engine, "submit_summed"):
+            raise RecipeError(
+                f"local.sum_replies = {most}: the engine {type(engine).__name__} has no `submit_summed`, "
+                "which cluster/engine/interface.py describes; expected off, or another engine"
+            )
         if reason is not None and setting.recipe.local.vectorise != "off":
             tell(f"local.vectorise: each client by itself: {reason}")
         if self._path is not None and self._path.is_file():
@@ -84,13 +91,40 @@ class Grouping:
             calls: the exchange's calls, in client order.
         Returns: places in `calls`, group by group; a group of one is a plain step.
         """
+        return self._groups_of(calls, self._size(calls))
+
+    def jobs(self, calls: Sequence[StepCall]) -> Iterator[tuple[list[int], list[int]]]:
+        """Divide an exchange's calls into jobs, each for one host: groups, or all whose replies it sums.
+
+        `local.sum_replies` calls in a row are summed, in the last job perhaps fewer. Groups lie within jobs.
+
+        Args:
+            calls: the exchange's calls, in client order.
+        Returns: for each job places in `calls`, group by group, and the groups' sizes if its replies are
+            summed; else no sizes.
+        """
+        most = self._setting.recipe.local.sum_replies
+        if most == "off":
+            yield from ((places, []) for places in self.groups(calls))
+            return
+        size = self._size(calls)
+        for start in range(0, len(calls), most):
+            groups = self._groups_of(calls[start : start + most], size)
+            yield [start + place for places in groups for place in places], [len(one) for one in groups]
+
+    def _size(self, calls: Sequence[StepCall]) -> int:
+        """Most clients in a group."""
         size = self._setting.recipe.local.vectorise
         if size == "off" or len(calls) < 2 or self._hindered:
-            return [[place] for place in range(len(calls))]
-        alike = self._alike(calls)
+            return 1
         if size == "auto":
-            size = self._decision(calls, max(alike.values(), key=len)).together
-        groups = [part for places in alike.values() for part in _parts(places, size)]
+            return self._decision(calls, max(self._alike(calls).values(), key=len)).together
+        return size
+
+    def _groups_of(self, calls: Sequence[StepCall], size: int) -> list[list[int]]:
+        if size == 1:
+            return [[place] for place in range(len(calls))]
+        groups = [part for places in self._alike(calls).values() for part in _parts(places, size)]
         # Groups start in the order of their first clients, also with several architectures.
         return sorted(groups)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cluster.engine.calls import StepResult
 from rayfed_kd.protocol import Array, Handle, Reply, to_tensor
+from rayfed_kd.protocol.summed import GroupSum, SummedReply
 from rayfed_kd.protocol.wire import Wire
 
 
@@ -105,3 +106,6 @@ class ReceivedReply(Reply):
         self.client, self.metadata = client, result.facts.metadata
         self.parts = self.handle = ReceivedParts(result.parts, list(result.facts.sizes), wire, sent=sent)
         self.sent, self.staleness = sent, staleness
+        if result.facts.weights is not None:
+            assert isinstance(result.parts, GroupSum)
+            self.summed = SummedReply(result.parts, result.facts.weights)

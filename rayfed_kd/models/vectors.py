@@ -35,11 +35,32 @@ def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     if len(vectors) != len(weights) or len(weights) == 0:
         raise ValueError(f"{len(vectors)} vectors and {len(weights)} weights: expected as many, at least one")
     first = vectors[0]
-    total = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
-    exact = torch.empty_like(total)
-    for index, weight in enumerate(weights):
-        total.add_(exact.copy_(vectors[index]), alpha=float(weight))
-    return total
+    added = WeightedSum(first.shape, first.device)
+    added.add(first, weights[0])
+    del first  # one at a time: a lazy sequence fetches or decodes each anew
+    for index in range(1, len(weights)):
+        added.add(vectors[index], weights[index])
+    return added.total
+
+
+class WeightedSum:
+    """A weighted sum that grows vector by vector.
+
+    Args:
+        shape: of each vector.
+        device: where it is added.
+
+    Attributes:
+        total: the sum so far, float64.
+    """
+
+    def __init__(self, shape: torch.Size, device: torch.device | str = "cpu") -> None:
+        self.total = torch.zeros(shape, dtype=torch.float64, device=device)
+        self._exact = torch.empty_like(self.total)
+
+    def add(self, vector: Tensor, weight: float) -> None:
+        """Add `weight` times a vector of the same shape and any type."""
+        self.total.add_(self._exact.copy_(vector), alpha=float(weight))
 
 
 def read_vector(path: str | Path, length: int, key: str) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.staleness import Lateness, UpdateRule
+from rayfed_kd.protocol.summed import SummedReply, sum_of_groups
 from rayfed_kd.protocol.transfers import moved
 
 Kind = Literal[
@@ -115,6 +116,7 @@ class Reply(Package):
         handle: the reference behind its parts; None where the reply is made.
         sent: the reference behind the message that it answers; None where the reply is made.
         staleness: server updates between that message and the reply's use.
+        summed: the sums that its parts are in instead of here; None: they are here.
         origin: round, client and step that it comes from, for messages; "" where the reply is made.
     """
 
@@ -123,6 +125,7 @@ class Reply(Package):
     handle: Handle | None = None
     sent: Handle | None = None
     staleness: int = 0
+    summed: SummedReply | None = None
 
     def __getitem__(self, name: str) -> Any:
         if self.origin and name not in self:
@@ -145,17 +148,23 @@ class Reply(Package):
     def sealed(self) -> Reply:
         """This reply, of which a method sees the numbers and not the parts."""
         sealed = copy(self)
-        sealed.parts, sealed.handle = _SealedParts(self.parts), None
+        sealed.parts, sealed.handle = _SealedParts(self.parts, summed=self.summed is not None), None
         return sealed
 
 
 class _SealedParts(Mapping[str, Tensor]):
-    """Parts of which only the names are seen, because the server's noise is on their mean alone."""
+    """Parts of which only the names are seen: the server's noise is on their mean, or hosts sum them."""
 
-    def __init__(self, names: Mapping[str, Tensor]) -> None:
-        self._names = tuple(names)
+    def __init__(self, names: Mapping[str, Tensor], *, summed: bool) -> None:
+        self._names, self._summed = tuple(names), summed
 
     def __getitem__(self, name: str) -> Tensor:
+        if self._summed:
+            raise RunError(
+                f"local.sum_replies: the method reads a reply's {name!r} by itself, and hosts send sums of "
+                "them, though it declares `averages`; expected Replies.aggregated and Replies.mean, or "
+                "local.sum_replies=off"
+            )
         raise RunError(
             f"privacy.noise = 'server': the method reads a reply's {name!r} by itself, without noise, though "
             "it declares `averages`; expected Replies.aggregated and Replies.mean, or privacy.noise=client"
@@ -183,7 +192,9 @@ class Replies(Sequence[Reply]):
         self._replies = sorted(replies, key=lambda reply: reply.client)
         self._rule = UpdateRule() if rule is None else rule
         # What the method sees. Means are taken of `_replies`.
-        self._seen = [reply.sealed() for reply in self._replies] if self._rule.sealed else self._replies
+        self._summed = any(reply.summed for reply in self._replies)
+        sealed = self._rule.sealed or self._summed
+        self._seen = [reply.sealed() for reply in self._replies] if sealed else self._replies
 
     def __len__(self) -> int:
         return len(self._replies)
@@ -213,6 +224,9 @@ class Replies(Sequence[Reply]):
         For parts that are alike at all clients, as logits on public samples. Under `privacy` it has the noise
         that the server adds, and the denominator is the expected number of clients.
         """
+        if self._summed:
+            total = sum_of_groups(self._replies, name, [1.0] * len(self._replies))
+            return total.div_(float(len(self._replies))).to(torch.float32)
         return self._rule.mean(_LazyVectors(self._replies, name), name)
 
     def aggregated(
@@ -229,6 +243,10 @@ class Replies(Sequence[Reply]):
             parameters: how many of its first elements are parameters, the rest buffers; None: as in the
                 method's architecture of the same length.
         """
+        if self._summed:
+            total, divisor = sum_of_groups(self._replies, name, counts), float(sum(counts))
+            # As the rule does where no reply weighs anything.
+            return total.div_(divisor).to(into.dtype) if divisor else into.clone()
         late = [Lateness(reply.staleness, _sent(reply, name)) for reply in self._replies]
         vectors = _LazyVectors(self._replies, name)
         return self._rule.applied(into, vectors, counts, late, parameters, name)

@@ -211,6 +211,15 @@ class Method(Generic[ServerState, ClientState]):
         return self.averages and getattr(self.options, "aggregation", "mean") == "mean"
 
     @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """Part of replies -> the number of a reply that weighs it in the mean; None: all count the same.
+
+        With `averages`, for every part that goes up: `local.sum_replies` lets hosts sum parts by it. What the
+        server passes to `Replies.aggregated` must be these numbers. Empty: the method does not say.
+        """
+        return {}
+
+    @property
     def asynchronous(self) -> bool:
         """Whether it runs under schedules that have no rounds: only with one exchange, down and up."""
         return False

@@ -50,6 +50,7 @@ from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_w
 from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
 from rayfed_kd.setting.public_data import check_public
 from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
+from rayfed_kd.setting.summed_replies import check_summed_replies
 from rayfed_kd.setting.timing import Timing, check_schedule
 from rayfed_kd.setting.vector_layouts import vector_borders
 from rayfed_kd.toolbox.robust import AggregationOptions
@@ -243,6 +244,7 @@ class Setting:
             )
         check_attack(self.recipe, self.method)
         check_privacy(self.recipe, self.method, self.devices, self.codecs)
+        check_summed_replies(self.recipe, self.method, self.codecs)
         sizes = self.partition.sizes.tolist()
         if not all(sizes):
             raise RecipeError(

@@ -53,6 +53,11 @@ class Averaging(OneExchange[GlobalModel, ClientState]):
     down: ClassVar[Declaration] = {"student": "weights"}
     up: ClassVar[Declaration] = {"student": "weights"}
 
+    @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """The model, by `weighting`."""
+        return {"student": weighing_number(self.options.weighting)}
+
     def init_server(self, ctx: ServerContext) -> GlobalModel:
         """w^0, the initial model, with version 0."""
         return GlobalModel(ctx.initial_vector())
@@ -99,3 +104,8 @@ def cohort_weights(replies: Replies, weighting: Weighting) -> list[float]:
     """Each reply's weight: its number `samples`, or 1."""
     samples = replies.numbers("samples")
     return samples if weighting == "samples" else [1.0] * len(samples)
+
+
+def weighing_number(weighting: Weighting) -> str | None:
+    """The reply's number that `cohort_weights` takes, for `Method.averaged_by`; None: all count the same."""
+    return "samples" if weighting == "samples" else None

@@ -71,6 +71,11 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
     up: ClassVar[Declaration] = {"base": "weights"}
     averages: ClassVar[bool] = True
 
+    @property
+    def averaged_by(self) -> Mapping[str, str | None]:
+        """The shared layers, by samples."""
+        return {"base": "samples"}
+
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless `personal` are the model's last layers, in their order."""
         self.shared(layers_of(ctx))

@@ -101,6 +101,11 @@ class LocalRecipe(Strict):
         description="how many clients of one architecture train together as one batched program, at most; "
         "auto: as a short measurement decides; part of what makes bits equal",
     )
+    sum_replies: Literal["off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
+        "off",
+        description="how many clients in a row have their replies added, weighted, at their host, and the "
+        "server fetches one sum for all of them; part of what makes bits equal",
+    )
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32",
         description="arithmetic of clients' steps: fp32; tf32, in which a GPU multiplies with 10 bits of "
@@ -108,7 +113,7 @@ class LocalRecipe(Strict):
         "steps and evaluations are in fp32 always",
     )
 
-    @field_validator("vectorise", mode="before")
+    @field_validator("vectorise", "sum_replies", mode="before")
     @classmethod
     def _off_is_a_word(cls, value: Any) -> Any:
         return "off" if value is False else value  # what YAML makes of a plain `off`
