@@ -7,7 +7,6 @@ pictures or checkpoints.
 from __future__ import annotations
 
 import gc
-import platform
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -27,6 +26,7 @@ from cluster.engine.calls import (
 from cluster.engine.device import LOGICAL_GPUS, gpu, is_logical
 from cluster.engine.host import Host, HostResult
 from cluster.engine.summing import summed_steps
+from cluster.ray_backend.handles import machine_name
 from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
@@ -58,11 +58,6 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
         # Ray only counts fractions of a GPU and limits nothing. This limits torch's own allocations.
         torch.cuda.set_per_process_memory_fraction(num_gpus, 0)
     return gpu(deterministic)
-
-
-def machine_name() -> str:
-    """This machine's name and Ray's address of it: containers and cloned machines may share a name."""
-    return f"{platform.node()} ({ray.util.get_node_ip_address()})"  # type: ignore[no-untyped-call]
 
 
 class ClientActor:

@@ -28,7 +28,7 @@ from cluster.engine.calls import (
     StepResult,
 )
 from cluster.ray_backend.client_hosts import ClientHosts
-from cluster.ray_backend.handles import Enclosed, RayHandle
+from cluster.ray_backend.handles import Ahead, Enclosed, RayHandle
 from cluster.ray_backend.host_calls import LOST, call_host, cause_of_loss, explained
 from cluster.ray_backend.jobs import Job, Pace, short_steps
 from cluster.ray_backend.patience import Patience
@@ -91,7 +91,7 @@ class RayEngine:
         self.started: Future[None] = Future()
         self._cancelled = self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references to tasks
-        self._count = 0
+        self._count, self._ahead = 0, Ahead()
         # The constructor may run in another thread than the loop, where a task cannot be created directly.
         for host in range(len(actors)):
             loop.call_soon_threadsafe(self._begin_build, host, "never started")
@@ -237,7 +237,7 @@ class RayEngine:
     async def _run(self, host: int, jobs: Sequence[Job]) -> None:
         turn, answered = self._patience.begin(host, jobs), False
         try:
-            outcomes = await call_host(self._clients.actors[host], jobs)
+            outcomes = await call_host(self._clients.actors[host], jobs, self._ahead)
             answered = True
             for job, outcome in zip(jobs, outcomes, strict=True):
                 self._end(job, outcome)
@@ -261,6 +261,8 @@ class RayEngine:
 
     def _end(self, job: Job, outcome: Sequence[Any] | Exception) -> None:
         self._open.pop(job.priority[1], None)
+        if not self._open:
+            self._ahead.end_round()
         if job.step is not None and not isinstance(outcome, Exception):
             self._pace.note(job.step, outcome[0])
         for place, future in enumerate(job.futures):

@@ -1,10 +1,15 @@
-"""Handles on arrays: in Ray's object store, in one object shared by a group, or inside the calls."""
+"""Handles on arrays: in Ray's object store, in one object shared by a group, or inside the calls.
+
+`Ahead` fetches replies from other machines before the server asks for them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import ray
@@ -104,3 +109,58 @@ class RowHandle:
         if self._own is None:
             self._own = RayHandle(ray.put(dict(self.resolve())))
         return self._own
+
+
+def machine_name() -> str:
+    """This machine's name and Ray's address of it: containers and cloned machines may share a name."""
+    return f"{platform.node()} ({ray.util.get_node_ip_address()})"  # type: ignore[no-untyped-call]
+
+
+def half_of_the_store() -> int:
+    """Half of what the object store of this machine holds, in bytes."""
+    own = ray.get_runtime_context().get_node_id()
+    nodes = {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]
+    return int(nodes[own]["Resources"].get("object_store_memory", 0)) // 2
+
+
+class Ahead:
+    """Fetches replies from other machines as soon as they are there, while other clients still train.
+
+    The server adds replies in client order, when all are there; without this each would cross only then. What
+    is fetched is a second copy in the store of the server's machine, which Ray drops if it needs the room.
+
+    Args:
+        here: gives the server's machine, by `machine_name`.
+        room: gives the most bytes to fetch ahead in a round; of more, Ray might drop copies too early.
+    """
+
+    # Ray sends smaller results along with the call's end.
+    INLINE = 100 * 1024
+
+    def __init__(
+        self, here: Callable[[], str] = machine_name, room: Callable[[], int] = half_of_the_store
+    ) -> None:
+        # Asked once, and only when there is something to fetch: both need a Ray that runs.
+        self._here, self._room = cache(here), cache(room)
+        self._fetching: set[Future[Any]] = set()
+        self._bytes = 0
+
+    def fetch(self, ref: Any, machine: str, size: int) -> None:
+        """Begin to fetch an object, unless it is here, comes anyway, or there is no room.
+
+        Args:
+            ref: of the object.
+            machine: where it is.
+            size: of it in bytes, at least about.
+        """
+        if size <= self.INLINE or machine == self._here() or self._bytes + size > self._room():
+            return
+        self._bytes += size
+        future = ref.future()
+        # Its arrays are views of the store, let go of at once. An error comes again to whoever asks for them.
+        self._fetching.add(future)
+        future.add_done_callback(self._fetching.discard)
+
+    def end_round(self) -> None:
+        """Count anew: what was fetched is being used."""
+        self._bytes = 0

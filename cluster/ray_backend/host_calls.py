@@ -14,7 +14,7 @@ from cluster.engine.calls import (
     StepFacts,
     StepResult,
 )
-from cluster.ray_backend.handles import RayHandle, RowHandle, Rows
+from cluster.ray_backend.handles import Ahead, RayHandle, RowHandle, Rows
 from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.packing import PackedCalls, unpack_facts
 from rayfed_kd.errors import RunError
@@ -30,12 +30,13 @@ LOST = (
 )
 
 
-async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
+async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
     """Run jobs on a client actor.
 
     Args:
         actor: the actor's handle.
         jobs: one job of any kind, or several single steps.
+        ahead: fetches replies that are on another machine.
     Returns: for each job, a list with one result per call, or its error.
     Raises: what a single job's call raised; Ray's error if the actor was lost.
     """
@@ -46,6 +47,7 @@ async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
         several = actor.several.options(num_returns=2 + len(jobs))
         packed, parts, *states = several.remote(PackedCalls.of([job.calls[0] for job in jobs]))
         facts, rows = unpack_facts(await asyncio.wrap_future(packed.future())), Rows(RayHandle(parts))
+        _fetch(ahead, parts, [one for one in facts if isinstance(one, StepFacts)])
         return [
             [StepResult(one, RowHandle(rows, place), RayHandle(state))] if isinstance(one, StepFacts) else one
             for place, (one, state) in enumerate(zip(facts, states, strict=True))
@@ -54,11 +56,13 @@ async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
         summed = actor.summed.options(num_returns=2 + len(calls))
         packed, sums, *states = summed.remote(PackedCalls.of(calls), list(jobs[0].summed))
         facts = unpack_facts(await asyncio.wrap_future(packed.future()))
+        _fetch(ahead, sums, facts[:1])
         group = GroupSum(RayHandle(sums), [call.facts.client for call in calls])
         return [[StepResult(one, group, RayHandle(state)) for one, state in zip(facts, states, strict=True)]]
     if len(calls) > 1:
         packed, parts, states = actor.steps.remote(PackedCalls.of(calls))
         facts = unpack_facts(await asyncio.wrap_future(packed.future()))
+        _fetch(ahead, parts, facts)
         rows, state_rows = Rows(RayHandle(parts)), Rows(RayHandle(states))
         return [
             [
@@ -70,8 +74,15 @@ async def call_host(actor: Any, jobs: Sequence[Job]) -> list[Any]:
         return [[await asyncio.wrap_future(actor.evaluate.remote(calls[0]).future())]]
     if isinstance(calls[0], PersonalCall):
         return [[await asyncio.wrap_future(actor.evaluate_personal.remote(calls[0]).future())]]
-    step_facts, parts, state = actor.step.remote(calls[0])
-    return [[StepResult(await asyncio.wrap_future(step_facts.future()), RayHandle(parts), RayHandle(state))]]
+    packed, parts, state = actor.step.remote(calls[0])
+    one = await asyncio.wrap_future(packed.future())
+    _fetch(ahead, parts, [one])
+    return [[StepResult(one, RayHandle(parts), RayHandle(state))]]
+
+
+def _fetch(ahead: Ahead, parts: Any, facts: Sequence[StepFacts]) -> None:
+    if facts:
+        ahead.fetch(parts, facts[0].node, sum(part.bytes for one in facts for part in one.sizes.values()))
 
 
 def explained(error: Exception) -> Exception:

@@ -5,10 +5,11 @@
 
 A head and two workers are network namespaces; veth pairs join them to a bridge in a fourth, and `tc` with a
 token bucket shapes both directions of each pair. `rayfed-kd run --address` runs on the head, with the server
-there, and the two client hosts either there, too (`head`), or one on each worker (`spread`). The runs take
-turns. The network is shaped; the cores are shared by all nodes, so that `spread` cannot train faster here
-than `head`: what it takes longer is what a network costs. All that is started lives in the namespaces, and
-is ended by its process id, also after a failure.
+there, and the two client hosts either there (`head`), or one on each worker (`spread`), where FedAvg runs
+once more with `local.sum_replies` of half of the clients (`sums`). The runs take turns. The network is
+shaped; the cores are shared by all nodes, so that `spread` cannot train faster here than `head`: what it
+takes longer is what a network costs. All that is started lives in the namespaces, and is ended by its
+process id, also after a failure.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent))
 from shaped_cluster import MIB, NODES, Cluster, Network
 
-CLIENTS, SAMPLES, FEATURES, CLASSES = 4, 100, 64, 10
-PLACES = ("head", "spread")
+CLIENTS, SAMPLES, FEATURES, CLASSES = 8, 100, 64, 10
+PLACES = ("head", "spread", "sums")
 
 
 @dataclass
@@ -52,14 +53,15 @@ class Seen:
     counted: tuple[float, float]
 
 
-def recipe(work: str, place: str, rounds: int, folder: Path) -> dict[str, Any]:
+def recipe(work: str, place: str, rounds: int, folder: Path, epochs: int = 1) -> dict[str, Any]:
     """A run: FedAvg of `work` million parameters, or `fedgems`.
 
     Args:
         work: millions of parameters, or `fedgems`.
-        place: `head` or `spread`.
+        place: one of PLACES.
         rounds: how many.
         folder: of the run.
+        epochs: of each client.
     """
     hidden = 1000
     more: dict[str, Any] = {"method": {"name": "fedavg"}}
@@ -81,7 +83,12 @@ def recipe(work: str, place: str, rounds: int, folder: Path) -> dict[str, Any]:
             "shape": [FEATURES],
         },
         "partition": {"name": "iid", "clients": CLIENTS, "test": "official", **public},
-        "local": {"epochs": 1, "batch_size": 50, "optimizer": {"name": "sgd", "lr": 0.01}},
+        "local": {
+            "epochs": epochs,
+            "batch_size": 50,
+            "optimizer": {"name": "sgd", "lr": 0.01},
+            "sum_replies": CLIENTS // 2 if place == "sums" else "off",
+        },
         "rounds": rounds,
         "sampling": {"count": CLIENTS},
         "evaluation": {"every": rounds, "samples": False},
@@ -183,13 +190,13 @@ def median(some: Sequence[Seen]) -> float:
 def what_pays(runs: dict[tuple[str, str, str], list[Seen]]) -> list[str]:
     """For each workload and link from how much training a round a second node pays.
 
-    Half of the training on a node of its own saves half of its seconds, and costs what `spread` takes
-    longer than `head`.
+    Half of the training on a node of its own saves half of its seconds, and costs what `spread` or `sums`
+    take longer than `head`.
     """
     lines = []
     for (work, place, link), some in runs.items():
         here = runs.get((work, "head", link))
-        if place != "spread" or here is None:
+        if place == "head" or here is None:
             continue
         more = median(some) - median(here)
         name = "FedGEMS" if work == "fedgems" else f"FedAvg, {work} M"
@@ -198,7 +205,7 @@ def what_pays(runs: dict[tuple[str, str, str], list[Seen]]) -> list[str]:
             if more > 0
             else "no cost above the noise: more cores pay at once"
         )
-        lines.append(f"- {name}, {link}: spread takes {more:+.2f} s a round; {pays}")
+        lines.append(f"- {name}, {link}: {place} takes {more:+.2f} s a round; {pays}")
     return lines
 
 
@@ -208,6 +215,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=8, help="of each run; at least 3")
+    parser.add_argument("--epochs", type=int, default=1, help="of each client")
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument(
         "--links", nargs="+", default=["unshaped", "1gbit", "100mbit"], help="as tc has rates"
@@ -228,7 +236,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     works = [*given.sizes, *([] if given.without_fedgems else ["fedgems"])]
     runs: dict[tuple[str, str, str], list[Seen]] = {
-        (work, place, link): [] for work in works for place in given.places for link in given.links
+        (work, place, link): []
+        for work in works
+        for place in given.places
+        if (work, place) != ("fedgems", "sums")  # its server needs each client's logits
+        for link in given.links
     }
     temporary = Path(tempfile.mkdtemp(prefix="rkd"))
     try:
@@ -238,7 +250,9 @@ def main() -> None:
                 for number, ((work, place, link), some) in enumerate(runs.items()):
                     network.shape(link)
                     folder = temporary / f"run-{repetition}-{number}"
-                    some.append(measure(cluster, network, recipe(work, place, given.rounds, folder)))
+                    some.append(
+                        measure(cluster, network, recipe(work, place, given.rounds, folder, given.epochs))
+                    )
                     sys.stderr.write(f"{work} {place} {link}: {some[-1]}\n")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

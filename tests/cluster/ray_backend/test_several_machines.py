@@ -9,12 +9,16 @@ import time
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+from ray.experimental import get_object_locations
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
+from cluster.ray_backend.handles import Ahead
 from rayfed_kd.cli.doctor import report_lines
 from rayfed_kd.errors import RecipeError, RunError
 
@@ -108,6 +112,33 @@ def test_three_machines_give_the_local_engines_bits(method, machines, tmp_path):
     assert_same_run(run(tmp_path / "ray", *spread, method=method), expected)
     (entry,) = {path.name for cache in caches(machines) for path in cache.glob("digits-*")}
     assert all((cache / entry / "meta.json").is_file() for cache in caches(machines))
+
+
+def test_large_replies_and_their_sums_cross_between_machines_with_the_same_bits(machines, tmp_path):
+    asked = ["model={name: mlp, hidden: 600}", "rounds=2"]  # 45,010 parameters, 180 kB
+    spread = ["placement.strategy=spread", "placement.clients_per_actor=2"]
+    for sums in ("off", 2):
+        both = [*asked, f"local.sum_replies={sums}"]
+        expected = run(tmp_path / f"local{sums}", *both, local=True)
+        assert_same_run(run(tmp_path / f"ray{sums}", *both, *spread), expected)
+
+
+def test_an_object_on_another_machine_is_fetched_ahead(machines):
+    own = ray.get_runtime_context().get_node_id()
+    far = next(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != own)
+    there = NodeAffinitySchedulingStrategy(far, soft=False)
+    ref = ray.remote(lambda: {"part": np.ones(200_000)}).options(scheduling_strategy=there).remote()
+    ray.wait([ref], fetch_local=False)
+
+    def places():
+        return get_object_locations([ref])[ref]["node_ids"]
+
+    assert places() == [far]
+    Ahead().fetch(ref, "another", 1_600_000)
+    until = time.monotonic() + 30
+    while own not in places():
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def test_trials_of_a_search_have_their_data_on_every_machine(machines, tmp_path):

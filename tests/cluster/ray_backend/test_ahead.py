@@ -1,0 +1,57 @@
+"""Replies that are on another machine cross as soon as they are there."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from cluster.ray_backend.handles import Ahead
+
+SMALL, LARGE = 100 * 1024, 100 * 1024 + 1
+
+
+class Ref:
+    def __init__(self):
+        self.futures = []
+
+    def future(self):
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def ahead(room=10 * LARGE):
+    return Ahead(lambda: "here", lambda: room)
+
+
+@pytest.mark.parametrize(
+    ("machine", "size", "times"), [("there", LARGE, 1), ("there", SMALL, 0), ("here", LARGE, 0)]
+)
+def test_what_is_here_or_comes_with_the_call_is_not_fetched(machine, size, times):
+    ref = Ref()
+    ahead().fetch(ref, machine, size)
+    assert len(ref.futures) == times
+
+
+def test_no_more_is_fetched_in_a_round_than_there_is_room_for():
+    refs, one = [Ref() for _ in range(5)], ahead(room=2 * LARGE)
+    for ref in refs[:3]:
+        one.fetch(ref, "there", LARGE)
+    one.end_round()
+    for ref in refs[3:]:
+        one.fetch(ref, "there", LARGE)
+    assert [len(ref.futures) for ref in refs] == [1, 1, 0, 1, 1]
+
+
+def test_an_object_that_was_lost_is_an_error_only_for_who_asks_for_it():
+    ref, one = Ref(), ahead()
+    one.fetch(ref, "there", LARGE)
+    ref.futures[0].set_exception(RuntimeError("lost"))
+    one.fetch(ref, "there", LARGE)
+    assert len(ref.futures) == 2
+
+
+def test_on_one_machine_ray_is_asked_for_nothing():
+    def never():
+        raise AssertionError
+
+    Ahead(lambda: "here", never).fetch(Ref(), "here", LARGE)
+    Ahead(never, never).fetch(Ref(), "there", SMALL)
