@@ -51,8 +51,6 @@ from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, own_b
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer, clipped
 
-MARGIN, SCALE = 0.5, 64.0  # ArcFace's, as released
-
 
 class Options(SimplexOptions, AlignmentOptions):
     """FedKTL's options; the defaults are those of the released script for StyleGAN-XL."""
@@ -126,7 +124,9 @@ class FedKTL(SimplexClients[ServerState]):
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """L, without its second term where nothing was received."""
         student, labels = models["student"], batch["labels"]
-        logits = angular_logits(student(batch["images"]), labels, given["etf"], MARGIN, SCALE)
+        logits = angular_logits(
+            student(batch["images"]), labels, given["etf"], self.options.margin, self.options.scale
+        )
         hard = cross_entropy(logits, labels)
         if "x" not in batch:
             return Loss(hard, {"arcface": hard})

@@ -5,7 +5,7 @@ import torch
 from runs import run_in_process
 from torch.nn import functional as F
 
-from algorithms.fedktl import MARGIN, SCALE, Options
+from algorithms.fedktl import Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.by_class.simplex import angular_logits, simplex
@@ -24,8 +24,9 @@ def table_with_pairs(bench, **options):
     return table, table.method.absorb(server, table.exchange(server, [0, 1, 2]), table.server(1))
 
 
-def test_loss_is_arcface_and_mu_times_the_distance_from_the_latents(bench):
-    table, server = table_with_pairs(bench, mu=3.0)
+@pytest.mark.parametrize(("margin", "scale"), [(0.5, 64.0), (0.2, 8.0)])
+def test_loss_is_arcface_and_mu_times_the_distance_from_the_latents(margin, scale, bench):
+    table, server = table_with_pairs(bench, mu=3.0, margin=margin, scale=scale)
     ctx = table.client(0)
     etf = simplex(10, 0)
     models = {
@@ -34,7 +35,7 @@ def test_loss_is_arcface_and_mu_times_the_distance_from_the_latents(bench):
     }
     images, labels = next(iter(ctx.samples()))
     batch = {"images": images, "labels": labels}
-    hard = cross_entropy(angular_logits(models["student"](images), labels, etf, MARGIN, SCALE), labels)
+    hard = cross_entropy(angular_logits(models["student"](images), labels, etf, margin, scale), labels)
     assert torch.equal(table.method.loss(models, batch, {"etf": etf}).value, hard)
     batch |= {"x": server.pairs["images"], "w": server.pairs["latents"]}
     features = models["student"].features(batch["x"])
@@ -120,4 +121,4 @@ def test_defaults_are_those_of_the_released_script():
     assert (options.mu, options.lambda_mse) == (50, 1)
     assert (options.server_epochs, options.server_batch_size) == (100, 100)
     assert (options.server_optimizer.name, options.server_optimizer.lr) == ("adam", 0.01)
-    assert (MARGIN, SCALE) == (0.5, 64)
+    assert (options.margin, options.scale) == (0.5, 64)

@@ -83,9 +83,11 @@ def turned(head: Tensor, directions: Tensor) -> Tensor:
 
 
 class SimplexOptions(MethodOptions):
-    """Which directions the classes have."""
+    """Which directions the classes have, and how outputs are held against them; as released by FedKTL."""
 
     etf_seed: int = Field(0, ge=0, description="what the directions of the classes are drawn from")
+    margin: float = Field(0.5, ge=0, lt=math.pi, description="added to the own class's angle, radians")
+    scale: float = Field(64.0, gt=0, description="what cosines are multiplied by")
 
 
 class SimplexClients(OneExchange[State, Tensor]):
