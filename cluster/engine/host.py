@@ -315,7 +315,7 @@ class Host:
     def _context(self, facts: DispatchFacts) -> ClientContext:
         setting = self._setting
         indices = setting.partition.train[facts.client]
-        model = setting.model_of(facts.client)
+        model = setting.architectures.of_client(facts.client)
         share = ClientData(indices, setting.recipe.data.augment, setting.local_in(facts.round), model)
         return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
 

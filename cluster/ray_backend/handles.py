@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import platform
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from threading import Lock
 from typing import Any
 
 import ray
@@ -128,6 +130,7 @@ class Ahead:
 
     The server adds replies in client order, when all are there; without this each would cross only then. What
     is fetched is a second copy in the store of the server's machine, which Ray drops if it needs the room.
+    One at a time: Ray asks again for what takes longer than ten seconds, which then crosses twice.
 
     Args:
         here: gives the server's machine, by `machine_name`.
@@ -142,11 +145,13 @@ class Ahead:
     ) -> None:
         # Asked once, and only when there is something to fetch: both need a Ray that runs.
         self._here, self._room = cache(here), cache(room)
-        self._fetching: set[Future[Any]] = set()
+        self._lock = Lock()  # a fetch ends in a thread of Ray's
+        self._waiting: deque[Any] = deque()
+        self._fetching: Future[Any] | None = None
         self._bytes = 0
 
     def fetch(self, ref: Any, machine: str, size: int) -> None:
-        """Begin to fetch an object, unless it is here, comes anyway, or there is no room.
+        """Fetch an object after those before it, unless it is here, comes anyway, or there is no room.
 
         Args:
             ref: of the object.
@@ -156,11 +161,22 @@ class Ahead:
         if size <= self.INLINE or machine == self._here() or self._bytes + size > self._room():
             return
         self._bytes += size
-        future = ref.future()
-        # Its arrays are views of the store, let go of at once. An error comes again to whoever asks for them.
-        self._fetching.add(future)
-        future.add_done_callback(self._fetching.discard)
+        with self._lock:
+            self._waiting.append(ref)
+            if self._fetching is not None:
+                return
+        self._next()
 
     def end_round(self) -> None:
-        """Count anew: what was fetched is being used."""
+        """Forget what still waits, and count anew: the server is using the replies."""
+        with self._lock:
+            self._waiting.clear()
         self._bytes = 0
+
+    def _next(self, done: Future[Any] | None = None) -> None:
+        # Arrays that came are views of the store, let go of at once. Errors come again to whoever asks.
+        with self._lock:
+            ref = self._waiting.popleft() if self._waiting else None
+            self._fetching = future = None if ref is None else ref.future()
+        if future is not None:
+            future.add_done_callback(self._next)

@@ -146,7 +146,8 @@ class Grouping:
         """Architecture -> places of its clients' calls, in client order."""
         places_by_model: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
-            places_by_model.setdefault(self._setting.model_of(call.facts.client), []).append(place)
+            name = self._setting.architectures.of_client(call.facts.client)
+            places_by_model.setdefault(name, []).append(place)
         return places_by_model
 
     def _decision(self, calls: Sequence[StepCall], alike: Sequence[int]) -> Decision:

@@ -24,8 +24,8 @@ from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.sample_shapes import Shape, TextShape, shape_of
 from rayfed_kd.recipe.strict import Closed
 from rayfed_kd.recipe.validation import validate
-from rayfed_kd.setting.module_checks import check_module_size, checked_module
-from rayfed_kd.setting.setting import REGISTRIES
+from rayfed_kd.setting.modules.architectures import REGISTRIES
+from rayfed_kd.setting.modules.module_checks import check_module_size, checked_module
 
 DESCRIPTION = "rayfed_kd"  # the key of a safetensors file's metadata under which a description stands
 UNIT = 1 + 1e-6  # floats that were resized may lie beyond 1 by their last bits

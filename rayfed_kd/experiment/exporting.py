@@ -133,8 +133,8 @@ def read_model(folder: str | Path, model: str, client: int | None = None) -> Sto
 def _description(setting: Setting, architecture: str, weights: str) -> ModelDescription:
     from rayfed_kd.experiment.exported_model import ArchitectureName, ModelDescription
 
-    named, dataset = setting.described(architecture), setting.dataset
-    shape = setting.input_shape(named)
+    named, dataset = setting.architectures.described(architecture), setting.dataset
+    shape = setting.architectures.input_shape(named)
     of_data = named.space == "images" and named.cut is None  # else it takes maps or features of another model
     return ModelDescription(
         weights=weights,

@@ -125,7 +125,7 @@ def _models(setting: Setting) -> str:
 
 def _architecture(setting: Setting, name: str) -> str:
     """What a model is called; one that is projected by its base."""
-    named = setting.described(name)
+    named = setting.architectures.described(name)
     return str(named.options["base"]["name"] if named.name == "projected" else named.name)
 
 

@@ -18,7 +18,7 @@ from rayfed_kd.recipe.registry import blaming, load_class, locate, options_model
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.codec import StageRecipe
 from rayfed_kd.recipe.validation import validate
-from rayfed_kd.setting.vector_layouts import vector_layouts
+from rayfed_kd.setting.modules.vector_layouts import vector_layouts
 
 CODECS: Mapping[str, str] = {
     "cast": "rayfed_kd.setting.built_in_codecs.cast:Cast",

@@ -5,16 +5,14 @@ A `Blueprint` holds the plain values from which any process builds the same sett
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 from torch import nn
 
 from rayfed_kd.data.batches import DeviceData, PublicShare
@@ -22,12 +20,8 @@ from rayfed_kd.data.client_parts import Array, ClientParts
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
-from rayfed_kd.models.base import layer_shape
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import (
-    RECIPE_MODEL,
-    Architecture,
     Clock,
     Devices,
     Method,
@@ -35,31 +29,20 @@ from rayfed_kd.protocol import (
     ServerContext,
     ServerFacts,
 )
-from rayfed_kd.recipe.registry import blaming, load_function, options_model
-from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
-from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.timing import cohort_size
-from rayfed_kd.recipe.validation import validate
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.client_privacy.covered_parts import check_privacy, known_sizes
 from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
-from rayfed_kd.setting.module_checks import Trials, check_module_size, checked_module
+from rayfed_kd.setting.modules.architectures import Architectures
+from rayfed_kd.setting.modules.vector_layouts import vector_borders
 from rayfed_kd.setting.public_data import check_public
-from rayfed_kd.setting.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.summed_replies import check_summed_replies
 from rayfed_kd.setting.timing import Timing, check_schedule
-from rayfed_kd.setting.vector_layouts import vector_borders
 from rayfed_kd.toolbox.robust import AggregationOptions
-
-REGISTRIES: Mapping[str, Mapping[str, str]] = {
-    "classifier": CLASSIFIERS,
-    "generator": GENERATORS,
-    "head": HEADS,
-}
 
 
 @dataclass(frozen=True)
@@ -85,65 +68,14 @@ class Setting:
     devices: Devices | None = None
 
     @cached_property
-    def builders(self) -> dict[str, Callable[[], nn.Module]]:
-        """Architecture name -> what makes the module.
+    def architectures(self) -> Architectures:
+        """The method's, the recipe's and the clients' own."""
+        return Architectures(self.recipe, self.method, self.dataset.shape, self.dataset.classes)
 
-        Raises: RecipeError if a name or an option is unknown.
-        """
-        return {name: self._builder(*entry) for name, entry in self._architectures.items()}
-
-    @cached_property
-    def _measured(self) -> set[str]:
-        """Where the recipe names the architectures whose size was checked."""
-        return set()
-
-    @cached_property
-    def _trials(self) -> Trials:
-        return Trials()
-
-    @cached_property
-    def _architectures(self) -> dict[str, tuple[Architecture, str]]:
-        """Architecture name -> what it is, and where the recipe says so."""
-        shared = self.recipe.shared_model
-        model = Architecture("classifier", shared.name, shared.options)
-        wanted = {"model": (model, "model")}
-        for name, architecture in self.method.architectures().items():
-            named = architecture
-            if architecture.name == RECIPE_MODEL:
-                named = replace(architecture, name=model.name, options=model.options)
-            wanted[name] = (named, f"method.{name}")
-        wanted |= self._own_models
-        return wanted
-
-    def described(self, name: str) -> Architecture:
-        """What an architecture's name stands for."""
-        return self._architectures[name][0]
-
-    def input_shape(self, architecture: Architecture) -> tuple[int, ...]:
-        """Shape of one input: a sample, or maps or features of the recipe's model."""
-        if architecture.cut is None:
-            return self.spaces[architecture.space]
-        return self._shape_at(architecture.cut)
-
-    @cached_property
-    def _own_models(self) -> dict[str, tuple[Architecture, str]]:
-        """Clients' own architectures, by a name that says what they are: equal ones are one."""
-        listed = self.recipe.client_models
-        if listed is None:
-            return {}
-        architectures = {}
-        for place, model in enumerate(listed.members):
-            named = Architecture("classifier", model.name, model.options)
-            architectures[_own_name(model, self.recipe.shared_model)] = (named, listed.path(place))
-        architectures.pop("model", None)  # clients with the recipe's own model share its architecture
-        return architectures
-
-    def model_of(self, client: int) -> str:
-        """The name of a client's architecture: "model", or one of `client_models`."""
-        listed = self.recipe.client_models
-        if listed is None:
-            return "model"
-        return _own_name(listed.members[listed.of(client)], self.recipe.shared_model)
+    @property
+    def builders(self) -> Mapping[str, Callable[[], nn.Module]]:
+        """Architecture name -> what makes the module."""
+        return self.architectures.builders
 
     @cached_property
     def client_architectures(self) -> tuple[str, ...]:
@@ -155,7 +87,7 @@ class Setting:
         clients = len(self.partition.train)
         if self.recipe.client_models is None:  # perhaps a million clients
             return ("model",) * clients
-        return tuple(map(self.model_of, range(clients)))
+        return tuple(map(self.architectures.of_client, range(clients)))
 
     @cached_property
     def evaluated_clients(self) -> Array:
@@ -257,85 +189,7 @@ class Setting:
         module_pool = self.module_pool()
         for name in self.builders:
             module_pool.initial_vector(name)
-        for name, architecture in self.method.architectures().items():
-            if architecture.kind == "generator":
-                self._try_generator(name, architecture, module_pool)
+        self.architectures.try_generators(module_pool)
         check_codecs(self.method, self.recipe.method.name, self.wires.values())
         data = self.device_data()
         self.method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
-
-    def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
-        registered = REGISTRIES[architecture.kind]
-        make = load_function(architecture.name, registered, MODEL_BUILDER, f"{path}.name", nn.Module)
-        given, beside = dict(architecture.options), self._keys_of_method(path)
-        # Checked when the builder is made, once; `build` runs for every module.
-        options = validate(options_model(make), given, path, architecture.name, beside)
-        arguments = {name: getattr(options, name) for name in type(options).model_fields}
-        classes = architecture.classes or self.dataset.classes
-        space, cut = architecture.space, architecture.cut
-
-        def build() -> nn.Module:
-            shape = self.input_shape(architecture)
-            # Once: module pools build the same architecture again for every module that is lent at a time.
-            if path not in self._measured:
-                check_module_size(lambda: make(shape, classes, **arguments), path)
-                self._measured.add(path)
-            try:
-                with blaming(f"{path}.name: {architecture.name}"):
-                    module = checked_module(make(shape, classes, **arguments), f"{path}.name")
-                if architecture.kind == "classifier":
-                    self._trials.check(module, path, shape, classes, architecture.name)
-                return module
-            except RecipeError as error:
-                if cut is not None:
-                    whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
-                    raise RecipeError(whole, f"{path}.name", error.hint) from None
-                if architecture.kind == "classifier":
-                    raise RecipeError(error.message, f"{path}.name", error.hint) from None
-                whole = f"{error.message}; this method needs {space} of {shown_sides(shape)}"
-                raise RecipeError(whole, error.path) from None
-
-        return build
-
-    def _keys_of_method(self, path: str) -> list[str]:
-        """The method's own keys at `method.NAME`, beside the options of the architecture named there."""
-        held = getattr(self.method.options, path.removeprefix("method."), None)
-        return list(type(held).model_fields) if isinstance(held, BaseModel) else []
-
-    @cached_property
-    def spaces(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of what generators may make and heads may take: images, and the model's maps and features.
-
-        Raises: RecipeError from asking for maps or features of a model that has none.
-        """
-        return ModelSpaces(self.dataset.shape, self.builders["model"])
-
-    def _shape_at(self, cut: str) -> tuple[int, ...]:
-        with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
-            return layer_shape(self.builders["model"](), cut, self.dataset.shape, "method.cut")
-
-    def _try_generator(self, name: str, architecture: Architecture, module_pool: ModulePool) -> None:
-        path, takes = f"method.{name}.name", ("noise alone", "noise and labels")
-        generator = module_pool.lend(name, module_pool.initial_vector(name)).freeze()
-        conditional = bool(getattr(generator.module, "conditional", False))
-        if conditional != architecture.conditional:
-            raise RecipeError(
-                f"{architecture.name} takes {takes[conditional]}, this method gives its generator "
-                f"{takes[architecture.conditional]}",
-                path=path,
-            )
-        labels = (torch.zeros(2, dtype=torch.int64),) if conditional else ()
-        with torch.no_grad():
-            shape = tuple(generator(torch.zeros(2, generator.latent), *labels).shape[1:])
-        wanted = self.spaces[architecture.space]
-        module_pool.take_back()
-        if shape != wanted:
-            whose = "the data's" if architecture.space == "images" else f"{self.recipe.model.name}'s last"
-            theirs = f"{whose} {architecture.space} are {shown_sides(wanted)}"
-            raise RecipeError(f"{architecture.name} makes {shown_sides(shape)}, {theirs}", path=path)
-
-
-def _own_name(model: Named, recipe_model: Named) -> str:
-    """The module pool's name of a client's architecture; the recipe's own model is "model"."""
-    same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
-    return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"

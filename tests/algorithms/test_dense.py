@@ -80,7 +80,7 @@ def test_clients_of_any_architectures_send_their_models_once_and_nothing_goes_do
     setting = prepare(recipe, CHANGES).setting
     pool = setting.module_pool()
     for row in rows:
-        assert row["bytes"] == 4 * pool.initial_vector(setting.model_of(row["client"])).numel()
+        assert row["bytes"] == 4 * pool.initial_vector(setting.architectures.of_client(row["client"])).numel()
     assert set(result.models) == {"student"}
     assert result.models["student"].size == pool.initial_vector("model").numel()
 

@@ -15,7 +15,7 @@ def server_context(setting, round_index=1):
 def client_context(setting, facts):
     """What a client's step may read, by its `DispatchFacts`."""
     recipe, client = setting.recipe, facts.client
-    indices, model = setting.partition.train[client], setting.model_of(client)
+    indices, model = setting.partition.train[client], setting.architectures.of_client(client)
     share = ClientData(indices, recipe.data.augment, setting.local_in(facts.round), model)
     return ClientContext(setting.module_pool(), setting.device_data(), share, facts, recipe.seed)
 

@@ -17,6 +17,12 @@ class Ref:
         self.futures.append(Future())
         return self.futures[-1]
 
+    def end(self):
+        """The fetch that was begun, if one was, is over."""
+        for future in self.futures:
+            if not future.done():
+                future.set_result({})
+
 
 def ahead(room=10 * LARGE):
     return Ahead(lambda: "here", lambda: room)
@@ -35,18 +41,39 @@ def test_no_more_is_fetched_in_a_round_than_there_is_room_for():
     refs, one = [Ref() for _ in range(5)], ahead(room=2 * LARGE)
     for ref in refs[:3]:
         one.fetch(ref, "there", LARGE)
+        ref.end()
     one.end_round()
     for ref in refs[3:]:
         one.fetch(ref, "there", LARGE)
+        ref.end()
     assert [len(ref.futures) for ref in refs] == [1, 1, 0, 1, 1]
 
 
+def test_one_is_fetched_at_a_time_in_the_order_of_arrival():
+    refs, one = [Ref() for _ in range(3)], ahead()
+    for ref in refs:
+        one.fetch(ref, "there", LARGE)
+    for count, ref in enumerate(refs, 1):
+        assert [len(other.futures) for other in refs] == [1] * count + [0] * (3 - count)
+        ref.end()
+
+
+def test_what_waits_when_the_round_has_ended_is_left_to_the_server():
+    refs, one = [Ref() for _ in range(3)], ahead()
+    for ref in refs[:2]:
+        one.fetch(ref, "there", LARGE)
+    one.end_round()
+    one.fetch(refs[2], "there", LARGE)
+    refs[0].end()
+    assert [len(ref.futures) for ref in refs] == [1, 0, 1]
+
+
 def test_an_object_that_was_lost_is_an_error_only_for_who_asks_for_it():
-    ref, one = Ref(), ahead()
-    one.fetch(ref, "there", LARGE)
-    ref.futures[0].set_exception(RuntimeError("lost"))
-    one.fetch(ref, "there", LARGE)
-    assert len(ref.futures) == 2
+    refs, one = [Ref(), Ref()], ahead()
+    for ref in refs:
+        one.fetch(ref, "there", LARGE)
+    refs[0].futures[0].set_exception(RuntimeError("lost"))
+    assert len(refs[1].futures) == 1
 
 
 def test_on_one_machine_ray_is_asked_for_nothing():

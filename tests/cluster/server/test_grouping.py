@@ -70,7 +70,8 @@ def test_groups_are_even_in_client_order_and_of_one_architecture():
     assert grouping.groups(calls([4])) == [[0]]
     models = [{"name": "mlp", "hidden": 16}, {"name": "mlp", "hidden": 8}]
     two = prepare({**recipe("fedmd"), "client_models": {"models": models}}).setting
-    assert [two.model_of(client) == "model" for client in range(4)] == [True, False, True, False]
+    names = [two.architectures.of_client(client) for client in range(4)]
+    assert [name == "model" for name in names] == [True, False, True, False]
     assert Grouping(two, LocalEngine(Host(two))).groups(calls(range(4))) == [[0, 2], [1, 3]]
 
 

@@ -1,0 +1,1 @@
+"""The modules that a setting names: architectures, what builds them, their shapes and vectors."""

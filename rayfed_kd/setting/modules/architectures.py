@@ -1,0 +1,182 @@
+"""The architectures of a setting, by name: the recipe's model, the clients' own, and what the method adds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
+from rayfed_kd.models.base import layer_shape
+from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
+from rayfed_kd.recipe.registry import blaming, load_function, options_model
+from rayfed_kd.recipe.roles import MODEL_BUILDER
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.strict import Named
+from rayfed_kd.recipe.validation import validate
+from rayfed_kd.setting.modules.module_checks import Trials, check_module_size, checked_module
+from rayfed_kd.setting.modules.spaces import ModelSpaces, shown_sides
+
+REGISTRIES: Mapping[str, Mapping[str, str]] = {
+    "classifier": CLASSIFIERS,
+    "generator": GENERATORS,
+    "head": HEADS,
+}
+
+
+class Architectures:
+    """What each architecture's name stands for, and what makes its modules.
+
+    Args:
+        recipe: names the model and the clients' own.
+        method: says which others it needs.
+        sample_shape: of the data's samples.
+        classes: of the data.
+    """
+
+    def __init__(
+        self, recipe: Recipe, method: Method[Any, Any], sample_shape: tuple[int, ...], classes: int
+    ) -> None:
+        self._recipe, self._method, self._sample_shape, self._classes = recipe, method, sample_shape, classes
+        self._measured: set[str] = set()  # where the recipe names those whose size was checked
+        self._trials = Trials()
+
+    @cached_property
+    def builders(self) -> Mapping[str, Callable[[], nn.Module]]:
+        """Architecture name -> what makes the module.
+
+        Raises: RecipeError if a name or an option is unknown.
+        """
+        return {name: self._builder(*entry) for name, entry in self._named.items()}
+
+    def described(self, name: str) -> Architecture:
+        """What an architecture's name stands for."""
+        return self._named[name][0]
+
+    def of_client(self, client: int) -> str:
+        """The name of a client's architecture: "model", or one of `client_models`."""
+        listed = self._recipe.client_models
+        if listed is None:
+            return "model"
+        return _own_name(listed.members[listed.of(client)], self._recipe.shared_model)
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, ...]:
+        """Shape of one input: a sample, or maps or features of the recipe's model."""
+        if architecture.cut is None:
+            return self._spaces[architecture.space]
+        with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
+            return layer_shape(self.builders["model"](), architecture.cut, self._sample_shape, "method.cut")
+
+    def try_generators(self, module_pool: ModulePool) -> None:
+        """Generate with each of the method's generators.
+
+        Raises: RecipeError if one takes or makes something else than the method needs.
+        """
+        for name, architecture in self._method.architectures().items():
+            if architecture.kind == "generator":
+                self._try_generator(name, architecture, module_pool)
+
+    @cached_property
+    def _named(self) -> dict[str, tuple[Architecture, str]]:
+        """Architecture name -> what it is, and where the recipe says so."""
+        shared = self._recipe.shared_model
+        model = Architecture("classifier", shared.name, shared.options)
+        wanted = {"model": (model, "model")}
+        for name, architecture in self._method.architectures().items():
+            named = architecture
+            if architecture.name == RECIPE_MODEL:
+                named = replace(architecture, name=model.name, options=model.options)
+            wanted[name] = (named, f"method.{name}")
+        return wanted | self._own_models()
+
+    def _own_models(self) -> dict[str, tuple[Architecture, str]]:
+        """Clients' own architectures, by a name that says what they are: equal ones are one."""
+        listed = self._recipe.client_models
+        if listed is None:
+            return {}
+        architectures = {}
+        for place, model in enumerate(listed.members):
+            named = Architecture("classifier", model.name, model.options)
+            architectures[_own_name(model, self._recipe.shared_model)] = (named, listed.path(place))
+        architectures.pop("model", None)  # clients with the recipe's own model share its architecture
+        return architectures
+
+    def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
+        registered = REGISTRIES[architecture.kind]
+        make = load_function(architecture.name, registered, MODEL_BUILDER, f"{path}.name", nn.Module)
+        given, beside = dict(architecture.options), self._keys_of_method(path)
+        # Checked when the builder is made, once; `build` runs for every module.
+        options = validate(options_model(make), given, path, architecture.name, beside)
+        arguments = {name: getattr(options, name) for name in type(options).model_fields}
+        classes = architecture.classes or self._classes
+        space, cut = architecture.space, architecture.cut
+
+        def build() -> nn.Module:
+            shape = self.input_shape(architecture)
+            # Once: module pools build the same architecture again for every module that is lent at a time.
+            if path not in self._measured:
+                check_module_size(lambda: make(shape, classes, **arguments), path)
+                self._measured.add(path)
+            try:
+                with blaming(f"{path}.name: {architecture.name}"):
+                    module = checked_module(make(shape, classes, **arguments), f"{path}.name")
+                if architecture.kind == "classifier":
+                    self._trials.check(module, path, shape, classes, architecture.name)
+                return module
+            except RecipeError as error:
+                if cut is not None:
+                    whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
+                    raise RecipeError(whole, f"{path}.name", error.hint) from None
+                if architecture.kind == "classifier":
+                    raise RecipeError(error.message, f"{path}.name", error.hint) from None
+                whole = f"{error.message}; this method needs {space} of {shown_sides(shape)}"
+                raise RecipeError(whole, error.path) from None
+
+        return build
+
+    def _keys_of_method(self, path: str) -> list[str]:
+        """The method's own keys at `method.NAME`, beside the options of the architecture named there."""
+        held = getattr(self._method.options, path.removeprefix("method."), None)
+        return list(type(held).model_fields) if isinstance(held, BaseModel) else []
+
+    @cached_property
+    def _spaces(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of what generators may make and heads may take: images, and the model's maps and features.
+
+        Raises: RecipeError from asking for maps or features of a model that has none.
+        """
+        return ModelSpaces(self._sample_shape, self.builders["model"])
+
+    def _try_generator(self, name: str, architecture: Architecture, module_pool: ModulePool) -> None:
+        path, takes = f"method.{name}.name", ("noise alone", "noise and labels")
+        generator = module_pool.lend(name, module_pool.initial_vector(name)).freeze()
+        conditional = bool(getattr(generator.module, "conditional", False))
+        if conditional != architecture.conditional:
+            raise RecipeError(
+                f"{architecture.name} takes {takes[conditional]}, this method gives its generator "
+                f"{takes[architecture.conditional]}",
+                path=path,
+            )
+        labels = (torch.zeros(2, dtype=torch.int64),) if conditional else ()
+        with torch.no_grad():
+            shape = tuple(generator(torch.zeros(2, generator.latent), *labels).shape[1:])
+        wanted = self._spaces[architecture.space]
+        module_pool.take_back()
+        if shape != wanted:
+            whose = "the data's" if architecture.space == "images" else f"{self._recipe.model.name}'s last"
+            theirs = f"{whose} {architecture.space} are {shown_sides(wanted)}"
+            raise RecipeError(f"{architecture.name} makes {shown_sides(shape)}, {theirs}", path=path)
+
+
+def _own_name(model: Named, recipe_model: Named) -> str:
+    """The module pool's name of a client's architecture; the recipe's own model is "model"."""
+    same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
+    return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
