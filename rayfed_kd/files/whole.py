@@ -2,7 +2,9 @@
 
 Every file that the project writes goes through `atomic_write`, or through `written_aside` where a library
 wants a path to write to. Two kinds of files are exceptions, as they grow: log.txt and TensorBoard's event
-files. Both are read line by line or record by record, and nothing that a run needs stands in them alone.
+files. Both are read line by line or record by record, and nothing that a run needs stands in them alone. A
+third are the newest parts of tables, which reach the disk a second later, or before a checkpoint that counts
+on them.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
+def written_aside(path: Path, *, flush: bool = True) -> Iterator[Path]:
     """Let the block write another file in the same folder, and rename it to `path` when the block ends.
 
     For libraries that write to a path themselves, as Arrow, matplotlib and safetensors do. If the block
@@ -46,6 +48,7 @@ def written_aside(path: Path) -> Iterator[Path]:
 
     Args:
         path: the file to write; its folder exists.
+        flush: False: the file is whole after a kill; after a power cut only if `flush_to_disk` came before.
 
     Yields: an empty file's path, with the same suffix as `path`, so that a library picks the same format.
 
@@ -58,13 +61,35 @@ def written_aside(path: Path) -> Iterator[Path]:
     try:
         yield aside
         # The order matters: content, then name, then the folder that holds the name.
-        _flush_to_disk(aside)
+        if flush:
+            _flush_to_disk(aside)
         aside.replace(path)
     except BaseException:
         # BaseException, because Ctrl-C, too, must leave no unfinished file.
         aside.unlink(missing_ok=True)
         raise
-    _flush_to_disk(path.parent)
+    if flush:
+        _flush_to_disk(path.parent)
+
+
+def flush_to_disk(paths: Iterable[Path]) -> None:
+    """Bring files that were written without it to disk, and then the folders that hold their names.
+
+    Args:
+        paths: of the files; those that are gone are left out.
+
+    Raises:
+        OSError: the disk does not take one.
+    """
+    folders = dict[Path, None]()
+    for path in paths:
+        try:
+            _flush_to_disk(path)
+        except FileNotFoundError:
+            continue
+        folders[path.parent] = None
+    for folder in folders:
+        _flush_to_disk(folder)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
 
 SHOWN_SAMPLES = 64  # of those that a method generated
+SYNC_S = 1.0  # so often the tables' parts are flushed to disk
 REAL_PER_CLASS = 200  # images that a real class mean is of
 
 _ROUND_PICTURE = re.compile(r"(.+)-(\d{6,})\.png")  # as `_draw_shown` and `_draw_samples` name it
@@ -44,7 +46,7 @@ class RunRecorder:
     Args:
         folder: the run's folder, locked by this process.
         setting: what runs.
-        on_event: called with each round's event after its tables are on disk.
+        on_event: called with each round's event after its tables can be read.
         after_round: the last round that a resumed run keeps; rows of later ones are dropped.
 
     Attributes:
@@ -60,11 +62,10 @@ class RunRecorder:
     ) -> None:
         self._folder, self._setting, self._on_event = folder, setting, on_event
         self.events: list[dict[str, Any]] = []
-        self._tables = TableWriter(folder / "tables")
+        self._tables, self._synced = TableWriter(folder / "tables", after_round), time.monotonic()
         self._log = _file_logger(folder / "log.txt")
         self._last_wall_s, self._after_round = 0.0, after_round
         if after_round is not None:
-            self._tables.truncate(after_round)
             self._log.info("resumed after round %s", after_round)
             # wall_s goes on over a resumption: a round's own seconds are counted from the last that stays.
             rounds = read_table(folder / "tables", "rounds")["wall_s"].to_pylist()
@@ -93,9 +94,12 @@ class RunRecorder:
         self._in_background(self._write_scalars, record.round, record.tables)
         for name, shown in record.shown.items():
             self._in_background(self._draw_shown, record.round, name, shown)
+        if time.monotonic() - self._synced >= SYNC_S:
+            self._synced = time.monotonic()
+            self._in_background(self._tables.sync)
 
     def flush(self, until_round: int) -> dict[str, int]:
-        """Wait until all pictures and TensorBoard's rows so far are written.
+        """Wait until all tables, pictures and TensorBoard's rows so far are on disk.
 
         A checkpoint comes after it: a run that is resumed from there repeats no earlier round, so it could
         not draw a missing picture.
@@ -105,6 +109,7 @@ class RunRecorder:
         Returns: table -> how many rows it has of rounds up to that one.
         """
         wait(self._pending)
+        self._tables.sync()
         if self._writer is not None:
             self._writer.flush()
         return self._tables.row_counts(until_round)

@@ -357,7 +357,7 @@ def replace_slow_parts() -> None:
     import torch
     from matplotlib.figure import Figure
 
-    import rayfed_kd.results.tables
+    import rayfed_kd.results.tables.writing
     import rayfed_kd.tuning.tune
     from rayfed_kd.comparison.writers import pictures
     from rayfed_kd.results import figures, folder, partition_figures
@@ -366,7 +366,7 @@ def replace_slow_parts() -> None:
     torch.set_num_threads(1)
     pyarrow.set_cpu_count(1)
     pyarrow.set_io_thread_count(1)
-    rayfed_kd.results.tables.MERGE_AT = 2
+    rayfed_kd.results.tables.writing.MERGE_AT = 2
     folder.package_version = cache(folder.package_version)  # reading packages' metadata takes long
     folder.environment("none")
     rayfed_kd.tuning.tune._search_on_ray = search_in_process

@@ -25,7 +25,8 @@ from cluster.server.checkpoints import Checkpointer, Snapshot
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import UNFINISHED_PREFIX
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
-from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
+from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.tables import TableWriter, read_table
 
 KEEP = 2
 

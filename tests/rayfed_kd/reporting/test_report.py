@@ -31,8 +31,8 @@ from rayfed_kd.reporting.pictures import Line, lines_picture, mean_line
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
 from rayfed_kd.reporting.sections import Table
-from rayfed_kd.results.schemas import GPU_COLUMNS
-from rayfed_kd.results.tables import SCHEMAS, TableWriter, read_table
+from rayfed_kd.results.schemas import GPU_COLUMNS, SCHEMAS
+from rayfed_kd.results.tables import TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
 HEADER = "# Table 2 of Atapour et al. 2024.\n"

@@ -1,13 +1,16 @@
 """What a recorder draws of what a method shows, at the borders of what may be shown."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from small_recipes import THREE_CLIENTS
 
+from cluster.server.round_tables import RoundRecord
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.files import read_parquet
 from rayfed_kd.protocol import Distribution
 from rayfed_kd.results.recorder import RunRecorder
-from rayfed_kd.results.tables import read_parquet
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -44,3 +47,25 @@ def test_values_that_are_not_finite_are_in_the_file_and_not_in_the_picture(drawn
     drawn(a=[float("nan"), 1.0, 2.0, float("inf")])
     rows = read_parquet(tmp_path / "figures" / "spread-000001.parquet").to_pylist()
     assert [row["value"] for row in rows][1:] == [1.0, 2.0, float("inf")]
+
+
+def test_tables_are_flushed_by_time_and_before_a_checkpoint(tmp_path, monkeypatch):
+    """Not in each round, which a short one would wait for."""
+    from rayfed_kd.results import recorder as module
+
+    # When it was made; each round looks once, and again if it flushes.
+    times = iter([0.0, 0.4, 0.9, 1.0, 1.0, 1.9])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    recorder = RunRecorder(tmp_path, prepare(THREE_CLIENTS).setting)
+    synced = []
+    monkeypatch.setattr(recorder._tables, "sync", lambda: synced.append(None))
+    counts = []
+    for round_index in range(1, 5):  # at 0.4, 0.9, 1.0 and 1.9 s
+        row = {"round": round_index, "wall_s": 1.0, "sim_s": 0.0, "losses": {}, "cohort": 3}
+        row |= dict.fromkeys(("bytes_up", "bytes_down"), 0)
+        recorder.record(RoundRecord(round_index, {"rounds": [row], "metrics": []}))
+        module.wait(recorder._pending)
+        counts.append(len(synced))
+    assert counts == [0, 0, 1, 1]
+    recorder.flush(4)
+    assert len(synced) == 2

@@ -5,13 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.results.schemas import SCHEMAS
-from rayfed_kd.results.tables import MERGE_AT, TableWriter, read_table
+from rayfed_kd.results.tables import TableWriter, count_rows, read_table
+from rayfed_kd.results.tables.writing import MERGE_AT
 
 INT, FLOAT, TEXT = "int64", "double", "string"
 COLUMNS = {
@@ -313,3 +315,63 @@ def test_a_folder_that_is_no_runs_is_told(tmp_path):
         read_table(tmp_path, "rounds")
     with pytest.raises(RecipeError, match="no table 'losses'; there are rounds, metrics"):
         read_table(tmp_path, "losses")
+
+
+@pytest.fixture
+def flushed(monkeypatch):
+    """The names of what was flushed to disk so far, files and folders."""
+    names, flush = [], os.fsync
+
+    def note(descriptor):
+        names.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return names
+
+
+def test_parts_are_flushed_together_and_once(tmp_path, flushed):
+    writer = written(tmp_path, [1, 2])
+    assert flushed == []
+    writer.sync()
+    assert flushed == ["part-00000001-00000001.parquet", "part-00000002-00000002.parquet", "metrics"]
+    writer.sync()
+    assert len(flushed) == 3
+    written(tmp_path, [3]).close()
+    # The merged part before its rename; the third part, whose rows are in it, is gone.
+    assert flushed[3].endswith("-part-00000001-00000003.parquet")
+    assert flushed[4:] == ["metrics"]
+
+
+def test_a_single_part_is_flushed_at_the_end(tmp_path, flushed):
+    written(tmp_path, [1]).close()
+    assert flushed == ["part-00000001-00000001.parquet", "metrics"]
+
+
+def test_a_flush_that_failed_is_tried_again(tmp_path, monkeypatch):
+    writer, full = written(tmp_path, [1]), OSError(28, "No space left on device")
+
+    def fail(descriptor):
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space"):
+            writer.sync()
+    seen = []
+    monkeypatch.setattr(os, "fsync", seen.append)
+    writer.sync()
+    assert len(seen) == 2  # the part and its folder
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and the half of it"])
+def test_what_a_power_cut_damaged_is_dropped_unread(tmp_path, content):
+    writer = written(tmp_path, [1, 2])
+    writer.sync()
+    written(tmp_path, [3])
+    (tmp_path / "metrics" / "part-00000003-00000003.parquet").write_bytes(content)
+    assert count_rows(tmp_path, 2)["metrics"] == 2
+    with pytest.raises(DataError, match=r"part-00000003-00000003\.parquet is damaged"):
+        read_table(tmp_path, "metrics")
+    assert TableWriter(tmp_path, after_round=2).row_counts(2)["metrics"] == 2
+    assert rounds_in(tmp_path) == [1, 2]

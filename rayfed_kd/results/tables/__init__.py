@@ -1,0 +1,14 @@
+"""A run's tables as Parquet parts: readable at any moment, also after a kill.
+
+A part holds a range of rounds; it is written aside and renamed. Sixty-four parts of one round each are merged
+into one part that covers them. Until the small ones are gone, readers leave out a part that lies within
+another, so a kill in between doubles no row.
+
+To flush a round's parts to disk takes longer than a short round does. So `TableWriter.sync` does it for many
+rounds: a power cut may damage the parts since the last one, which a resumed run drops unread.
+"""
+
+from rayfed_kd.results.tables.reading import RowsByRound, count_rows, read_table
+from rayfed_kd.results.tables.writing import TableWriter
+
+__all__ = ["RowsByRound", "TableWriter", "count_rows", "read_table"]
