@@ -112,14 +112,14 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
             `restart` is false and rounds would be lost.
     """
     from cluster.server.checkpoints import Checkpointer
-    from rayfed_kd.results.tables import read_table
+    from rayfed_kd.results.tables import last_round
 
     _check_partition(folder, setting)
     _check_devices(folder, setting)
     faults: list[str] = []
     if Checkpointer(folder, setting.recipe.checkpoint).newest(faults.append, folder / "tables") is not None:
         return
-    rounds = read_table(folder / "tables", "rounds").num_rows
+    rounds = last_round(folder / "tables")
     if not rounds:
         return
     recorded = "1 recorded round" if rounds == 1 else f"{rounds} recorded rounds"

@@ -17,7 +17,7 @@ from rayfed_kd.files import no_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import EXECUTION, Recipe
-from rayfed_kd.results.schemas import CONFIG
+from rayfed_kd.results.schemas import CONFIG, TABLES
 
 # More rounds only add to those that are there, and EXECUTION's sections change no result.
 CHANGEABLE = ("rounds", *EXECUTION)
@@ -51,6 +51,7 @@ def resume(
     """
     from rayfed_kd.experiment.resumability import last_checkpoint
     from rayfed_kd.results.summary import summarise
+    from rayfed_kd.results.tables import last_round
 
     folder = Path(folder).resolve()
     launcher = make_launcher(engine, local=local, address=address)
@@ -58,11 +59,13 @@ def resume(
     # What begins again at round 1 continues no bits of the past.
     anew = restart and last_checkpoint(folder) is None
     recipe = _resumed_recipe(folder, override_lines(overrides, keys), anyway=anyway or anew)
-    tables, summary = _tables(folder), read_summary(folder)
-    if recipe.rounds < tables["rounds"].num_rows:
-        raise RecipeError(_too_few_rounds(folder, recipe.rounds, tables["rounds"].num_rows))
+    # By names alone: a power cut may have damaged the newest parts, which go when the run goes on.
+    done, summary = last_round(folder / TABLES), read_summary(folder)
+    if recipe.rounds < done:
+        raise RecipeError(_too_few_rounds(folder, recipe.rounds, done))
     if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
+        tables = _tables(folder)
         # Made anew: an earlier version wrote a summary of another form.
         return Result(
             folder,

@@ -8,7 +8,7 @@ To flush a round's parts to disk takes longer than a short round does. So `Table
 rounds: a power cut may damage the parts since the last one, which a resumed run drops unread.
 """
 
-from rayfed_kd.results.tables.reading import RowsByRound, count_rows, read_table
+from rayfed_kd.results.tables.reading import RowsByRound, count_rows, last_round, read_table
 from rayfed_kd.results.tables.writing import TableWriter
 
-__all__ = ["RowsByRound", "TableWriter", "count_rows", "read_table"]
+__all__ = ["RowsByRound", "TableWriter", "count_rows", "last_round", "read_table"]

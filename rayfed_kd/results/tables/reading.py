@@ -80,6 +80,15 @@ def count_rows(folder: Path, until_round: int) -> dict[str, int]:
     return counts
 
 
+def last_round(folder: Path) -> int:
+    """The last round that is recorded, by the names of files, which may be damaged; 0: none is.
+
+    Args:
+        folder: the run's folder of tables.
+    """
+    return max((part.last for part in covering(folder / "rounds")), default=0)
+
+
 class RowsByRound:
     """A table's rows, round by round: a whole table of many clients as Python objects can fill the memory.
 
