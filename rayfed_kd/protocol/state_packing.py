@@ -22,6 +22,7 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.messages import Array, Handle, PartRef, to_array, to_tensor
 
 Publish = Callable[[Mapping[str, Any]], Handle]
+Leaf = Callable[[PartRef], Any]
 Device = torch.device | str
 
 
@@ -43,30 +44,42 @@ class UnstorableError(RunError):
     """A state holds something that can be neither sent nor stored."""
 
 
-def pack(state: Any) -> Packed:
+def pack(state: Any, leaf: Leaf | None = None) -> Packed:
     """The state's structure and arrays. Arrays of tensors on the CPU share their memory.
+
+    Args:
+        state: the state.
+        leaf: gives what stands in `arrays` for a slot; None: its array, which is fetched.
 
     Raises: UnstorableError naming the place and the type of what cannot be packed.
     """
-    arrays: list[Array] = []
-    return Packed(_structure(state, arrays, ()), arrays)
+    arrays: list[Any] = []
+    return Packed(_structure(state, arrays, (), leaf or _fetched), arrays)
 
 
-def _structure(value: Any, arrays: list[Array], path: tuple[Any, ...]) -> Any:
+def _fetched(ref: PartRef) -> Array:
+    array: Array = ref.handle.resolve()[ref.name]
+    return array
+
+
+def _structure(value: Any, arrays: list[Any], path: tuple[Any, ...], leaf: Leaf) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.Tensor | np.ndarray | PartRef):
-        return _leaf(value, arrays)
+        return _leaf(value, arrays, leaf)
     kind: type = type(value)
     if isinstance(value, Mapping):
-        pairs = [[_structure(k, arrays, path), _structure(v, arrays, (*path, k))] for k, v in value.items()]
+        pairs = [
+            [_structure(k, arrays, path, leaf), _structure(v, arrays, (*path, k), leaf)]
+            for k, v in value.items()
+        ]
         return ["mapping", pairs]
     # These two exactly: a named tuple is a tuple as well, and must come back as its own class.
     if kind in (list, tuple):
-        return [kind.__name__, _structures(enumerate(value), arrays, path)]
+        return [kind.__name__, _structures(enumerate(value), arrays, path, leaf)]
     fields = _field_names(kind)
     if fields is not None:
-        contents = _structures(((name, getattr(value, name)) for name in fields), arrays, path)
+        contents = _structures(((name, getattr(value, name)) for name in fields), arrays, path, leaf)
         return [_name(kind), dict(zip(fields, contents, strict=True))]
     where = "".join(f".{step}" if isinstance(step, str) else f"[{step!r}]" for step in path)
     raise UnstorableError(
@@ -75,20 +88,22 @@ def _structure(value: Any, arrays: list[Array], path: tuple[Any, ...]) -> Any:
     )
 
 
-def _leaf(value: Any, arrays: list[Array]) -> list[Any]:
+def _leaf(value: Any, arrays: list[Any], leaf: Leaf) -> list[Any]:
     place = len(arrays)
     if isinstance(value, torch.Tensor):
         arrays.append(to_array(value))
         return ["tensor", place, value.device.type]
     if isinstance(value, PartRef):
-        arrays.append(value.handle.resolve()[value.name])
+        arrays.append(leaf(value))
         return ["part", place, value.name]
     arrays.append(value)
     return ["array", place]
 
 
-def _structures(items: Iterable[tuple[Any, Any]], arrays: list[Array], path: tuple[Any, ...]) -> list[Any]:
-    return [_structure(value, arrays, (*path, name)) for name, value in items]
+def _structures(
+    items: Iterable[tuple[Any, Any]], arrays: list[Any], path: tuple[Any, ...], leaf: Leaf
+) -> list[Any]:
+    return [_structure(value, arrays, (*path, name), leaf) for name, value in items]
 
 
 def unpack(
