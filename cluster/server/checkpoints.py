@@ -81,7 +81,11 @@ class Checkpointer:
             self._write(snapshot, rows, changes)
         except BaseException:  # Ctrl-C, too: what the next checkpoint may refer to is no longer known
             self._changes = None
-            changes.log.abandon()
+            # The note may be there already, where Ctrl-C came after it.
+            noted = [_log_of(note) for note in self._notes()]
+            changes.log.abandon(
+                max((size for name, size in noted if name == changes.log.path.name), default=0)
+            )
             raise
         changes.written()
         if isinstance(snapshot.records, Records):
@@ -200,7 +204,7 @@ class Checkpointer:
         if self._changes is not None:
             logs.discard(self._changes.log.path.name)
         # Read only if a log may go, which is seldom.
-        for path in logs - {_log_of(note) for note in notes[: self._recipe.keep]} if logs else ():
+        for path in logs - {_log_of(note)[0] for note in notes[: self._recipe.keep]} if logs else ():
             (self._folder / path).unlink(missing_ok=True)
 
     def _notes(self) -> list[Path]:
@@ -213,10 +217,13 @@ def _round_of(note: Path) -> int:
     return int(note.stem.removeprefix("round-"))
 
 
-def _log_of(note: Path) -> str | None:
-    """The name of the log that a checkpoint refers to; None if there is none, or the note is damaged."""
+def _log_of(note: Path) -> tuple[str | None, int]:
+    """The name of the log that a checkpoint refers to, and its bytes then; None if there is none.
+
+    A damaged note refers to none, as its checkpoint cannot be used.
+    """
     try:
         log: Any = read_json(note).get("log")
-        return None if log is None else str(log["name"])
-    except (DataError, KeyError, TypeError):
-        return None
+        return (None, 0) if log is None else (str(log["name"]), int(log["bytes"]))
+    except (DataError, KeyError, TypeError, ValueError):
+        return None, 0

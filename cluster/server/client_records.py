@@ -46,6 +46,10 @@ class Records(Mapping[int, ClientRecord]):
     def __getitem__(self, client: int) -> ClientRecord:
         return self._records.get(client, ClientRecord())
 
+    def __contains__(self, client: object) -> bool:
+        # Not the mapping's own, for which `__getitem__` would have to raise.
+        return client in self._records
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._records)
 

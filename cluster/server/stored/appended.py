@@ -41,7 +41,7 @@ class AppendedFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, 0
-        self._durable, self._hash = 0, _new_hash()
+        self._hash = _new_hash()
         self._file: BinaryIO | None = None
 
     def append(self, structure: Any, arrays: Sequence[NDArray[Any]]) -> Place:
@@ -77,26 +77,30 @@ class AppendedFile:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            self._file, self._durable = None, self.size
+            self._file = None
         if not self.size:
             return None
         return {"name": self.path.name, "bytes": self.size, "blake2b": self._hash.hexdigest()}
 
-    def abandon(self) -> None:
-        """Cut off what was appended after the last `flush`, as far as the disk lets; nothing may follow."""
+    def abandon(self, kept: int) -> None:
+        """Close the file and cut it off, as far as the disk lets; nothing may be appended after it.
+
+        Args:
+            kept: bytes that stay; 0: no file.
+        """
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
         with suppress(OSError):
-            if self._durable:
-                os.truncate(self.path, self._durable)
+            if kept:
+                os.truncate(self.path, kept)
             elif self.size:
                 self.path.unlink(missing_ok=True)
 
     def _write(self, content: bytes | memoryview) -> None:
         if self._file is None:
             self._file = self.path.open("ab" if self.size else "xb")
-        # Before the write: after a failed one `abandon` must know that there is a file.
+        # Before the write: after a failed one `abandon` sees that there is a file.
         self.size += len(content)
         self._hash.update(content)
         self._file.write(content)
