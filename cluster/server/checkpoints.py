@@ -22,7 +22,6 @@ import torch
 from safetensors.numpy import save_file
 
 from cluster.server.client_records import Records
-from cluster.server.stored.appended import Place
 from cluster.server.stored.changes import Changes
 from cluster.server.stored.faults import FORMAT, checkpoint_digest, checkpoint_fault
 from cluster.server.stored.loading import load_snapshot
@@ -95,20 +94,11 @@ class Checkpointer:
 
     def _write(self, snapshot: Snapshot, rows: Mapping[str, int], changes: Changes) -> None:
         arrays: dict[str, Array] = {"records": changes.records(snapshot.records)}
-        server = pack(snapshot.server, changes.part)
-        names: list[str | None] = []  # None: a slot's array, in the log
-        places: list[Place] = []
-        for array in server.arrays:
-            if isinstance(array, Place):
-                places.append(array)
-                names.append(None)
-            else:
-                name = f"{len(names):06d}"
-                # A 0-dimensional array would come back from ascontiguousarray with one dimension.
-                arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
-                names.append(name)
-        if places:
-            arrays["parts"] = np.array(places, dtype=np.int64)
+        server = pack(snapshot.server, changes.slots)
+        names = [f"{number:06d}" for number in range(len(server.arrays))]
+        for name, array in zip(names, server.arrays, strict=True):
+            # A 0-dimensional array would come back from ascontiguousarray with one dimension.
+            arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
         under_way = changes.dispatches(snapshot.under_way)
         log = changes.log.flush()
         tree = {

@@ -102,9 +102,10 @@ class Changes:
             offset, length = (0, 0) if empty else self.log.append(*packed)  # type: ignore[misc]
         return record.participations, record.version, record.exchange, offset, length
 
-    def part(self, ref: PartRef) -> Place:
-        """Where a slot's array lies; appended if it is new."""
-        return self._place(ref.handle, ref.name, lambda: Packed(None, [ref.handle.resolve()[ref.name]]))
+    def slots(self, refs: Sequence[PartRef]) -> Array:
+        """Where slots' arrays lie, [n, 2] int64; those that are new are appended."""
+        places = [self._place(ref.handle, ref.name, partial(_fetched, ref)) for ref in refs]
+        return np.array(places, dtype=np.int64).reshape(-1, 2)
 
     def dispatches(self, dispatches: Sequence[Dispatch]) -> dict[str, Any]:
         """Dispatches without a reply. A broadcast's message is stored once; the records hold the states."""
@@ -135,6 +136,10 @@ class Changes:
             known = weakref.ref(handle), self.log.append(*packed())
         self._used[key] = known
         return known[1]
+
+
+def _fetched(ref: PartRef) -> Packed:
+    return Packed(None, [ref.handle.resolve()[ref.name]])
 
 
 def _packed_message(message: Handle) -> Packed:

@@ -38,16 +38,17 @@ def load_snapshot(path: Path, publish: Publish, device: torch.device | str) -> S
         appended = None if log is None else opened.enter_context((path.parent / log).open("rb"))
 
         def entry(place: Sequence[int]) -> Packed:
+            if not place[1]:  # of a client that keeps no state
+                return Packed(None, [])
             assert appended is not None  # a tree with places names their file
-            return Packed(*read_entry(appended, place)) if place[1] else Packed(None, [])
+            return Packed(*read_entry(appended, place))
 
         def packed(stored: Sequence[Any]) -> Packed:
             structure, names = stored
-            places = iter(file.get_tensor("parts") if None in names else ())
-            arrays = [
-                entry(next(places)).arrays[0] if name is None else file.get_tensor(name) for name in names
-            ]
-            return Packed(structure, arrays)
+            return Packed(structure, [file.get_tensor(name) for name in names])
+
+        def slots(places: Array) -> list[Array]:
+            return [entry(place).arrays[0] for place in places.tolist()]
 
         whole = tree["format"] == 4
         if whole:
@@ -61,7 +62,7 @@ def load_snapshot(path: Path, publish: Publish, device: torch.device | str) -> S
         messages = [publish(unpack(message(one))) for one in tree["under_way"]["messages"]]
         return Snapshot(
             round=tree["round"],
-            server=unpack(packed(tree["server"]), device, keep_cpu=True, publish=publish),
+            server=unpack(packed(tree["server"]), device, keep_cpu=True, publish=publish, entries=slots),
             records=records,
             wall_s=tree["wall_s"],
             now=tree["now"],

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import shutil
 import weakref
@@ -156,6 +157,42 @@ def test_plain_mapping_of_records_is_compared_as_a_whole(tmp_path):
     records = {2: records[2], 5: ClientRecord(1, state_handle(5), 5, 1)}
     keeper.save(Snapshot(2, {**server, "weights": torch.tensor([2])}, records, 0.0))
     assert read_back(tmp_path) == (2, {}, {2: (1, 2, 2.0), 5: (1, 5, 5.0)})
+
+
+def test_clients_without_states_need_no_log(tmp_path):
+    records = {4: ClientRecord(2, Counted(state=None), 7, 1), 5: ClientRecord(1)}
+    Checkpointer(tmp_path, CheckpointRecipe()).save(Snapshot(1, None, records, 0.0))
+    assert logs(tmp_path) == []
+    found = Checkpointer(tmp_path, CheckpointRecipe()).latest(Held, "cpu", pytest.fail).records
+    assert (found[4].participations, found[4].version, found[5].participations) == (2, 7, 1)
+    assert unpack(found[4].state.resolve()["state"]) is None
+    assert found[5].state is None
+
+
+def test_server_state_of_any_mappings_comes_back(tmp_path):
+    """Those of whole numbers to numbers or slots are stored as arrays, others one by one."""
+    ref = PartRef(Counted(student=np.ones(2, dtype=np.float32)), "student")
+    state = {
+        "floats": {3: 0.1, -1: math.inf, 2**40: -0.0},
+        "ints": {5: 2**62, 1: -4},
+        "large": {2**70: 1.0, 1: 2.0},
+        "large values": {1: 2**70},
+        "mixed": {1: 1, 2: 1.5},
+        "flags": {1: True, 2: False},
+        "named": {"a": 1.0},
+        "empty": {},
+        "one slot": ref,
+        "slots": {2: ref, 1: ref},
+    }
+    keeper = Checkpointer(tmp_path, CheckpointRecipe())
+    keeper.save(Snapshot(1, state, {}, 0.0))
+    found = keeper.latest(Held, "cpu", pytest.fail).server
+    slots = [found.pop("one slot"), *found["slots"].values()]
+    assert list(found.pop("slots")) == [2, 1]
+    assert [slot.load().tolist() for slot in slots] == [[1.0, 1.0]] * 3
+    assert ref.handle.fetched == 1
+    # As text: a flag equals a number otherwise, and the order counts.
+    assert str(found) == str({name: state[name] for name in found})
 
 
 def test_table_of_all_records_is_appended_when_many_have_changed(tmp_path, monkeypatch):
