@@ -1,8 +1,9 @@
 """Files and folders that are whole or not there: after a kill or a power cut the old content is, or the new.
 
 Every file that the project writes goes through `atomic_write`, or through `written_aside` where a library
-wants a path to write to. Two kinds of files are exceptions, as they grow: log.txt and TensorBoard's event
-files. Both are read line by line or record by record, and nothing that a run needs stands in them alone.
+wants a path to write to. Three kinds of files are exceptions, as they grow: log.txt and TensorBoard's event
+files, which are read line by line or record by record, and in which nothing that a run needs stands alone; and
+the checkpoints' logs of client states, of which a checkpoint's note says how many bytes count, and their hash.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ class Watch:
         self.points: list[str] = []
         self._root, self._point = str(root), point
         self._times: Counter[str] = Counter()
+        self._durable: dict[str, int] = {}  # bytes of a file at its last flush
         os.fsync = self._fsynced
         sys.addaudithook(self._audit)
 
