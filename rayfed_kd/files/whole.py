@@ -2,8 +2,8 @@
 
 Every file that the project writes goes through `atomic_write`, or through `written_aside` where a library
 wants a path to write to. Three kinds of files are exceptions, as they grow: log.txt and TensorBoard's event
-files, which are read line by line or record by record, and in which nothing that a run needs stands alone; and
-the checkpoints' logs of client states, of which a checkpoint's note says how many bytes count, and their hash.
+files, which are read line by line or record by record, and in which nothing that a run needs stands alone;
+and checkpoints' logs of client states: a checkpoint's note says how many of their bytes count, and the hash.
 """
 
 from __future__ import annotations
