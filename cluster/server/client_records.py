@@ -33,16 +33,22 @@ class Records(Mapping[int, ClientRecord]):
 
     Attributes:
         round: the round that began last; 0 before the first.
+        changed: clients whose record was put or undone since whoever writes checkpoints emptied this set.
     """
 
     def __init__(self, found: Mapping[int, ClientRecord] | None = None) -> None:
         self._records, self.round = dict(found or {}), 0
+        self.changed: set[int] = set(self._records)
         # Old values of what the last two rounds changed. Two, as a run that is stopped while a round is
         # still being evaluated also undoes that round.
         self._before: list[dict[int, ClientRecord | None]] = [{}, {}]
 
     def __getitem__(self, client: int) -> ClientRecord:
         return self._records.get(client, ClientRecord())
+
+    def __contains__(self, client: object) -> bool:
+        # Not the mapping's own, for which `__getitem__` would have to raise.
+        return client in self._records
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._records)
@@ -55,6 +61,7 @@ class Records(Mapping[int, ClientRecord]):
         # Only the first change of a round is remembered: `undo` restores the value at `begin`.
         self._before[-1].setdefault(client, self._records.get(client))
         self._records[client] = record
+        self.changed.add(client)
 
     def begin(self, round_index: int) -> None:
         """Mark the start of a round. `undo` can then undo this round and the one before it."""
@@ -64,6 +71,7 @@ class Records(Mapping[int, ClientRecord]):
     def undo(self) -> None:
         """Restore the records as of the last `begin`; called again, as of the one before it."""
         for client, record in self._before.pop().items():
+            self.changed.add(client)
             if record is None:
                 del self._records[client]
             else:

@@ -1,9 +1,10 @@
 """Files and folders that are whole or not there: after a kill or a power cut the old content is, or the new.
 
 Every file that the project writes goes through `atomic_write`, or through `written_aside` where a library
-wants a path to write to. Two kinds of files are exceptions, as they grow: log.txt and TensorBoard's event
-files. Both are read line by line or record by record, and nothing that a run needs stands in them alone. A
-third are the newest parts of tables, which reach the disk a second later, or before a checkpoint that counts
+wants a path to write to. Four kinds of files are exceptions. Two grow, log.txt and TensorBoard's event files,
+which are read line by line or record by record, and in which nothing that a run needs stands alone. One are
+checkpoints' logs of client states: a checkpoint's note says how many of their bytes count, and the hash. The
+last are the newest parts of tables, which reach the disk a second later, or before a checkpoint that counts
 on them.
 """
 

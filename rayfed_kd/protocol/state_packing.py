@@ -22,6 +22,9 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.messages import Array, Handle, PartRef, to_array, to_tensor
 
 Publish = Callable[[Mapping[str, Any]], Handle]
+INT64 = 2**63
+Places = Callable[[Sequence[PartRef]], Array]
+Entries = Callable[[Array], Sequence[Array]]
 Device = torch.device | str
 
 
@@ -43,30 +46,41 @@ class UnstorableError(RunError):
     """A state holds something that can be neither sent nor stored."""
 
 
-def pack(state: Any) -> Packed:
+def pack(state: Any, places: Places | None = None) -> Packed:
     """The state's structure and arrays. Arrays of tensors on the CPU share their memory.
+
+    Args:
+        state: the state.
+        places: stores slots elsewhere, and gives where each lies, [n, 2] int64; None: they are fetched, and
+            stand among the arrays.
 
     Raises: UnstorableError naming the place and the type of what cannot be packed.
     """
     arrays: list[Array] = []
-    return Packed(_structure(state, arrays, ()), arrays)
+    return Packed(_structure(state, arrays, (), places), arrays)
 
 
-def _structure(value: Any, arrays: list[Array], path: tuple[Any, ...]) -> Any:
+def _structure(value: Any, arrays: list[Array], path: tuple[Any, ...], places: Places | None) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.Tensor | np.ndarray | PartRef):
-        return _leaf(value, arrays)
+        return _leaf(value, arrays, places)
     kind: type = type(value)
     if isinstance(value, Mapping):
-        pairs = [[_structure(k, arrays, path), _structure(v, arrays, (*path, k))] for k, v in value.items()]
-        return ["mapping", pairs]
+        short = None if places is None else _columns(value, arrays, places)
+        return short or [
+            "mapping",
+            [
+                [_structure(k, arrays, path, places), _structure(v, arrays, (*path, k), places)]
+                for k, v in value.items()
+            ],
+        ]
     # These two exactly: a named tuple is a tuple as well, and must come back as its own class.
     if kind in (list, tuple):
-        return [kind.__name__, _structures(enumerate(value), arrays, path)]
+        return [kind.__name__, _structures(enumerate(value), arrays, path, places)]
     fields = _field_names(kind)
     if fields is not None:
-        contents = _structures(((name, getattr(value, name)) for name in fields), arrays, path)
+        contents = _structures(((name, getattr(value, name)) for name in fields), arrays, path, places)
         return [_name(kind), dict(zip(fields, contents, strict=True))]
     where = "".join(f".{step}" if isinstance(step, str) else f"[{step!r}]" for step in path)
     raise UnstorableError(
@@ -75,24 +89,50 @@ def _structure(value: Any, arrays: list[Array], path: tuple[Any, ...]) -> Any:
     )
 
 
-def _leaf(value: Any, arrays: list[Array]) -> list[Any]:
+def _leaf(value: Any, arrays: list[Array], places: Places | None) -> list[Any]:
     place = len(arrays)
     if isinstance(value, torch.Tensor):
         arrays.append(to_array(value))
         return ["tensor", place, value.device.type]
     if isinstance(value, PartRef):
+        if places is not None:
+            arrays.append(places([value]))
+            return ["slot", place, value.name]
         arrays.append(value.handle.resolve()[value.name])
         return ["part", place, value.name]
     arrays.append(value)
     return ["array", place]
 
 
-def _structures(items: Iterable[tuple[Any, Any]], arrays: list[Array], path: tuple[Any, ...]) -> list[Any]:
-    return [_structure(value, arrays, (*path, name)) for name, value in items]
+def _structures(
+    items: Iterable[tuple[Any, Any]], arrays: list[Array], path: tuple[Any, ...], places: Places | None
+) -> list[Any]:
+    return [_structure(value, arrays, (*path, name), places) for name, value in items]
+
+
+def _columns(mapping: Mapping[Any, Any], arrays: list[Array], places: Places) -> list[Any] | None:
+    """Many clients' slots, or their weights, as arrays: packed one by one they would take a round's time."""
+    values = list(mapping.values())
+    if set(map(type, mapping)) != {int} or max(map(abs, mapping)) >= INT64:
+        return None
+    kinds = set(map(type, values))
+    place, keys = len(arrays), np.fromiter(mapping, np.int64, len(mapping))
+    if kinds == {float} or (kinds == {int} and max(map(abs, values)) < INT64):
+        arrays += [keys, np.array(values)]
+        return ["numbers", place]
+    if kinds == {PartRef} and len({ref.name for ref in values}) == 1:
+        arrays += [keys, places(values)]
+        return ["slots", place, values[0].name]
+    return None
 
 
 def unpack(
-    packed: Packed | None, device: Device = "cpu", *, keep_cpu: bool = False, publish: Publish | None = None
+    packed: Packed | None,
+    device: Device = "cpu",
+    *,
+    keep_cpu: bool = False,
+    publish: Publish | None = None,
+    entries: Entries | None = None,
 ) -> Any:
     """The state again. Tensors lie in torch's own memory.
 
@@ -101,11 +141,12 @@ def unpack(
         device: where its tensors go.
         keep_cpu: tensors that lay on the CPU stay there, as a server's vectors do beside modules on a GPU.
         publish: makes a slot's array readable for hosts again; a state without slots needs none.
+        entries: gives the slots that lie at places; None: there are none elsewhere.
     Raises: RunError if this process has not loaded a class that the state names.
     """
     if packed is None:
         return None
-    return _Unpacking(packed.arrays, device, keep_cpu, publish).value(packed.structure)
+    return _Unpacking(packed.arrays, device, keep_cpu, publish, entries).value(packed.structure)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +155,7 @@ class _Unpacking:
     device: Device
     keep_cpu: bool
     publish: Publish | None
+    entries: Entries | None = None
 
     def value(self, structure: Any) -> Any:
         if not isinstance(structure, list):
@@ -121,22 +163,36 @@ class _Unpacking:
         kind, content, *rest = structure
         if kind in ("tensor", "array", "part"):
             return self._leaf(kind, self.arrays[content], *rest)
+        if kind in ("numbers", "slots", "slot"):
+            return self._columns(kind, content, *rest)
         if kind == "mapping":
             return {self.value(key): self.value(value) for key, value in content}
         if kind in ("list", "tuple"):
-            items = [self.value(item) for item in content]
-            return items if kind == "list" else tuple(items)
+            return {"list": list, "tuple": tuple}[kind](self.value(item) for item in content)
         return _class(kind)(**{name: self.value(value) for name, value in content.items()})
 
     def _leaf(self, kind: str, array: Array, about: str = "") -> Any:
         """`about`: a tensor's device, a part's name."""
         if kind == "tensor":
             return to_tensor(array, "cpu" if self.keep_cpu and about == "cpu" else self.device)
-        if kind == "part":
-            if self.publish is None:
-                raise RunError("this state has slots, which lie where the server publishes them")
-            return PartRef(self.publish({about: array}), about)
-        return array
+        return self._published(array, about) if kind == "part" else array
+
+    def _columns(self, kind: str, place: int, name: str = "") -> Any:
+        """`name`: of the slots' part."""
+        if kind == "numbers":
+            return dict(zip(self.arrays[place].tolist(), self.arrays[place + 1].tolist(), strict=True))
+        if self.entries is None:
+            raise RunError("this state has slots, which lie in another file")
+        if kind == "slot":
+            return self._published(self.entries(self.arrays[place])[0], name)
+        keys = self.arrays[place].tolist()
+        slots = self.entries(self.arrays[place + 1])
+        return {key: self._published(array, name) for key, array in zip(keys, slots, strict=True)}
+
+    def _published(self, array: Array, name: str) -> PartRef:
+        if self.publish is None:
+            raise RunError("this state has slots, which lie where the server publishes them")
+        return PartRef(self.publish({name: array}), name)
 
 
 def _name(kind: type) -> str:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
 from small_recipes import TIMES, small_recipe
+from whole_checkpoints import whole
 
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
@@ -198,9 +198,7 @@ def _durable(setting):
 def ending(folder):
     """The run's whole state after its last round, but for measured seconds: structure and arrays."""
     path = max((folder / "checkpoints").glob("round-*.safetensors"))
-    with safe_open(path, framework="numpy") as file:
-        tree = json.loads(file.metadata()["tree"])
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tree, arrays = whole(path)
     del tree["wall_s"]
     return tree, arrays
 

@@ -88,6 +88,7 @@ class Watch:
         self.points: list[str] = []
         self._root, self._point = str(root), point
         self._times: Counter[str] = Counter()
+        self._durable: dict[str, int] = {}  # bytes of a file at its last flush
         os.fsync = self._fsynced
         sys.addaudithook(self._audit)
 
@@ -105,6 +106,7 @@ class Watch:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         if path.is_file():
             self._pass("torn", path)
+            self._durable[str(path)] = path.stat().st_size
 
     def _pass(self, operation: str, path: Any) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path).startswith(self._root):
@@ -118,7 +120,9 @@ class Watch:
         self.points.append(point)
         if point == self._point:
             if operation == "torn":
-                os.truncate(path, Path(path).stat().st_size // 2)
+                # Of a file that grows, what was flushed before is on disk already.
+                durable = self._durable.get(str(path), 0)
+                os.truncate(path, (durable + Path(path).stat().st_size) // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -268,6 +272,8 @@ def content(root: Path) -> dict[str, Any]:
     folders = sorted(path.parent for path in root.rglob("config.yaml"))
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     names = [re.sub(r"events\.out\.tfevents\..*", "events", name) for name in names]
+    # Named by the round in which a process began it, so a resumed run's has another name.
+    names = [re.sub(r"states-\d+(-\d+)?\.log", "states.log", name) for name in names]
     found: dict[str, Any] = {"names": [name for name in names if not name.startswith("cache/")]}
     for folder in folders:
         found[str(folder.relative_to(root))] = run_content(folder)
@@ -280,17 +286,17 @@ def content(root: Path) -> dict[str, Any]:
 
 def run_content(folder: Path) -> dict[str, Any]:
     import pyarrow.parquet as pq
-    from safetensors import safe_open
     from small_recipes import DECIDED, decided
+    from whole_checkpoints import whole
 
     from rayfed_kd.results.tables import read_table
 
     tables = decided({name: read_table(folder / "tables", name) for name in DECIDED})
     summary = json.loads((folder / "summary.json").read_text())
     checkpoint = max((folder / "checkpoints").glob("*.safetensors"))
-    with safe_open(checkpoint, framework="numpy") as file:
-        tree = json.loads(file.metadata()["tree"])
-        arrays = {name: hashed(file.get_tensor(name).tobytes().hex()) for name in sorted(file.keys())}
+    # As one whole: a resumed run begins a log of its own, so its places are others.
+    tree, stored = whole(checkpoint)
+    arrays = {name: hashed(array.tobytes().hex()) for name, array in sorted(stored.items())}
     others = {
         path.name: hashed(str(pq.read_table(path).to_pylist())) for path in sorted(folder.glob("*.parquet"))
     }

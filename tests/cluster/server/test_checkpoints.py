@@ -129,14 +129,14 @@ def test_damaged_checkpoint_is_recognised_and_the_one_before_it_used(damage, tmp
     assert told[0].endswith("the one before it is used")
 
 
-@pytest.mark.parametrize(("other", "which"), [(FORMAT - 1, "an older"), (FORMAT + 1, "a newer")])
+@pytest.mark.parametrize(("other", "which"), [(FORMAT - 2, "an older"), (FORMAT + 1, "a newer")])
 def test_checkpoint_of_another_version_is_refused_with_the_reason(other, which, tmp_path, monkeypatch):
     """It is whole: to take the one before it, or to start afresh, would throw a run away."""
     with monkeypatch.context() as patch:
         patch.setattr("cluster.server.checkpoints.FORMAT", other)
         keeper = saved(tmp_path)
     with pytest.raises(
-        RecipeError, match=f"written by {which} version .* its format is {other}, .* reads {FORMAT}"
+        RecipeError, match=f"written by {which} version .* its format is {other}, .* reads 4 to {FORMAT}"
     ):
         keeper.latest(Held, "cpu", pytest.fail)
 
@@ -391,7 +391,7 @@ def test_orphans_and_unusable_checkpoints_go_at_the_next_start(cut):
     (checkpoints / "round-000008.json").write_text(json.dumps({**note, "round": 8}))
     rayfed_kd.resume(cut, ["rounds=3", "checkpoint.keep=1"], local=True)
     names = sorted(path.name for path in checkpoints.iterdir())
-    assert names == ["round-000003.json", "round-000003.safetensors"]
+    assert names == ["round-000003.json", "round-000003.safetensors", "states-000003.log"]
 
 
 def test_checkpoint_that_a_kill_kept_from_its_end_goes_at_the_next_start(cut):
@@ -399,7 +399,7 @@ def test_checkpoint_that_a_kill_kept_from_its_end_goes_at_the_next_start(cut):
     (cut / "summary.json").unlink()
     rayfed_kd.resume(cut, ["checkpoint.keep=1"], local=True)
     names = sorted(path.name for path in (cut / "checkpoints").iterdir())
-    assert names == ["round-000002.json", "round-000002.safetensors"]
+    assert names == ["round-000002.json", "round-000002.safetensors", "states-000001.log"]
 
 
 def test_run_that_was_killed_after_its_last_round_ends_with_models_and_pictures(cut, begun):

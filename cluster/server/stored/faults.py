@@ -10,20 +10,23 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from cluster.server.stored.appended import appended_fault
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.tables import count_rows
 
 # Raised whenever what is stored means something else: 3 has every client's `exchange`, states as `pack` gives
-# them, and today's names of the state classes, which moved into rooms; 4 has the tables' numbers of rows.
-FORMAT = 4
+# them, and today's names of the state classes, which moved into rooms; 4 has the tables' numbers of rows; 5
+# has client states, slots and messages in a log.
+FORMAT = 5
+READABLE = (4, FORMAT)
 
 
 def checkpoint_fault(note: Path, path: Path, tables: Path | None) -> str | None:
     """Why a checkpoint cannot be used; None if it can.
 
     Args:
-        note: its JSON file, with length, hash and the tables' numbers of rows.
-        path: its arrays.
+        note: its JSON file, with lengths, hashes and the tables' numbers of rows.
+        path: its arrays; the log that the note names lies beside it.
         tables: the run's folder of tables; None: they are not looked at.
 
     Raises: RecipeError if it is intact and of another format.
@@ -34,6 +37,10 @@ def checkpoint_fault(note: Path, path: Path, tables: Path | None) -> str | None:
             return f"is damaged ({path.stat().st_size} bytes for {facts['bytes']})"
         if checkpoint_digest(path) != facts["blake2b"]:
             return "is damaged (its checksum is another)"
+        if (log := facts.get("log")) is not None:
+            fault = appended_fault(path.with_name(log["name"]), log)
+            if fault is not None:
+                return f"is damaged ({fault})"
         with safe_open(path, framework="numpy") as file:
             version = json.loads(file.metadata()["tree"])["format"]
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -46,13 +53,13 @@ def checkpoint_fault(note: Path, path: Path, tables: Path | None) -> str | None:
 
 def _check_format(path: Path, version: int) -> None:
     """Refuse an intact checkpoint of another format. Treated as damaged, it would restart the run."""
-    if version != FORMAT:
+    if version not in READABLE:
         other = "an older" if version < FORMAT else "a newer"
         raise RecipeError(
             f"{path} was written by {other} version of rayfed-kd: its format is {version}, this version "
-            f"reads {FORMAT}. Formats hold other facts about clients and other names of state classes, so "
-            "the run would not go on as it began. Resume it with the version that wrote it, or run its "
-            "config.yaml again"
+            f"reads {READABLE[0]} to {FORMAT}. Formats hold other facts about clients and other names of "
+            "state classes, so the run would not go on as it began. Resume it with the version that wrote "
+            "it, or run its config.yaml again"
         )
 
 
