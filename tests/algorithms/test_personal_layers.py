@@ -87,7 +87,7 @@ def two_weights(method, epochs=1):
     )
     setting = Setting(recipe, method, read_timing(recipe), {}, dataset, partition)
     linear = lambda: Classifier(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False), 1)  # noqa: E731
-    setting.__dict__["builders"] = {"model": linear}
+    setting.architectures.builders = {"model": linear}
     return Simulation(setting, LocalEngine(Host(setting)), Rounds())
 
 

@@ -139,7 +139,7 @@ def test_group_normalisation():
 
 
 def with_model(one, module):
-    one.__dict__["builders"] = {"model": lambda: copy.deepcopy(module)}
+    one.architectures.builders = {"model": lambda: copy.deepcopy(module)}
     return one
 
 
