@@ -19,9 +19,9 @@ PUBLIC = "partition.public={fraction: 0.3}"
 CHANGES = ("model={name: mlp, hidden: 8}", "local.epochs=1", "evaluation.every=1", PUBLIC)
 
 
-def table_with_pairs(bench, **options):
+def table_with_pairs(bench, *changes, **options):
     """A bench after a first exchange, and its server's state, which has images."""
-    table = bench({"name": "fedktl", **FEW, **options}, *CHANGES, "rounds=2")
+    table = bench({"name": "fedktl", **FEW, **options}, *CHANGES, "rounds=2", *changes)
     server = table.method.init_server(table.server(0))
     assert not table.method.dispatch(server, table.server(1)).parts
     return table, table.method.absorb(server, table.exchange(server, [0, 1, 2]), table.server(1))
@@ -50,8 +50,8 @@ def test_loss_is_arcface_and_mu_times_the_distance_from_the_latents(margin, scal
 
 @pytest.mark.parametrize("clip", [100.0, 2.0, None])
 def test_update_is_that_of_plain_torch_by_the_paper(clip, bench):
-    """ArcFace by cos(t + m) = cos t cos m - sin t sin m, each network clipped on its own, then SGD on both."""
-    table, server = table_with_pairs(bench, clip=clip)
+    """ArcFace by cos(t + m) = cos t cos m - sin t sin m, each network clipped by itself, then SGD."""
+    table, server = table_with_pairs(bench, "local.batch_size=10", clip=clip)  # all pairs in each batch
     ctx, before = table.client(0, 2, 2), table.states[0]
     student = copy.deepcopy(ctx.model(before).module).train()
     projector = copy.deepcopy(ctx.model(ctx.initial_vector("projector"), "projector").module)
