@@ -1,5 +1,8 @@
 """FedKTL: the loss, who gets which gradient, what travels, how models predict."""
 
+import copy
+import math
+
 import pytest
 import torch
 from runs import run_in_process
@@ -16,9 +19,9 @@ PUBLIC = "partition.public={fraction: 0.3}"
 CHANGES = ("model={name: mlp, hidden: 8}", "local.epochs=1", "evaluation.every=1", PUBLIC)
 
 
-def table_with_pairs(bench, **options):
+def table_with_pairs(bench, *changes, **options):
     """A bench after a first exchange, and its server's state, which has images."""
-    table = bench({"name": "fedktl", **FEW, **options}, *CHANGES, "rounds=2")
+    table = bench({"name": "fedktl", **FEW, **options}, *CHANGES, "rounds=2", *changes)
     server = table.method.init_server(table.server(0))
     assert not table.method.dispatch(server, table.server(1)).parts
     return table, table.method.absorb(server, table.exchange(server, [0, 1, 2]), table.server(1))
@@ -43,6 +46,47 @@ def test_loss_is_arcface_and_mu_times_the_distance_from_the_latents(margin, scal
     found = table.method.loss(models, batch, {"etf": etf})
     torch.testing.assert_close(found.value, expected)
     assert set(found.logged) == {"arcface", "transfer"}
+
+
+@pytest.mark.parametrize("clip", [100.0, 2.0, None])
+def test_update_is_that_of_plain_torch_by_the_paper(clip, bench):
+    """ArcFace by cos(t + m) = cos t cos m - sin t sin m, each network clipped by itself, then SGD."""
+    table, server = table_with_pairs(bench, "local.batch_size=10", clip=clip)  # all pairs in each batch
+    ctx, before = table.client(0, 2, 2), table.states[0]
+    student = copy.deepcopy(ctx.model(before).module).train()
+    projector = copy.deepcopy(ctx.model(ctx.initial_vector("projector"), "projector").module)
+    recipe, etf = ctx.local.optimizer, simplex(10, 0)
+    steps = [
+        torch.optim.SGD(net.parameters(), lr=recipe.lr, momentum=recipe.momentum)
+        for net in (student, projector)
+    ]
+    norms = []
+    for drawn in ctx.batches(0):
+        images, labels = ctx.read(drawn)
+        cosines = F.normalize(student(images), dim=1) @ etf
+        own = cosines.gather(1, labels[:, None])
+        turned = own * math.cos(0.5) - (1 - own.square()).sqrt() * math.sin(0.5)
+        logits = 64 * cosines.scatter(1, labels[:, None], turned)
+        hard = (logits.logsumexp(1) - logits.gather(1, labels[:, None])[:, 0]).mean()
+        features = student.body(server.pairs["images"])
+        loss = hard + 50 * (projector(features) - server.pairs["latents"]).square().mean()
+        for step in steps:
+            step.zero_grad()
+        loss.backward()
+        for net, step in zip((student, projector), steps, strict=True):
+            whole = torch.cat([p.grad.flatten() for p in net.parameters()]).norm()
+            norms.append(float(whole))
+            if clip is not None and whole > clip:
+                for parameter in net.parameters():
+                    parameter.grad *= clip / whole
+            step.step()
+    table.exchange(server, [0], 2)
+    found = ctx.model(table.states[0]).module
+    for after, expected in zip(found.parameters(), student.parameters(), strict=True):
+        torch.testing.assert_close(after, expected, rtol=1e-3, atol=2e-5)
+    assert not torch.equal(before, table.states[0])
+    if clip == 2.0:
+        assert max(norms) > clip  # so that it has been clipped
 
 
 def test_without_weight_nothing_received_is_used(bench):
