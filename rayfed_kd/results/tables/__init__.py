@@ -4,7 +4,7 @@ A part holds a range of rounds; it is written aside and renamed. Sixty-four part
 into one part that covers them. Until the small ones are gone, readers leave out a part that lies within
 another, so a kill in between doubles no row.
 
-To flush a round's parts to disk takes longer than a short round does. So `TableWriter.sync` does it for many
+To flush the parts of each round to disk would slow short rounds. So `TableWriter.sync` does it for many
 rounds: a power cut may damage the parts since the last one, which a resumed run drops unread.
 """
 
