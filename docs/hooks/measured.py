@@ -96,7 +96,7 @@ def draw_methods(study: str, runs: Path, to: Path) -> None:
         if all(run.done for run in plan_runs(table)):
             comparison = compare(table, run=_refuse)
             # Few dots an inch: a page shows it this large, and there is one for each method.
-            curves_picture(comparison, comparison.headline()).savefig(
+            curves_picture(comparison, comparison.headline).savefig(
                 to / f"{method}.png", dpi=80, format="png"
             )
 

@@ -96,6 +96,8 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
         raise RecipeError(f"target.run: {study.target.run!r} is no row; there are {labels}")
     if study.baseline is not None:
         check_names("baseline", [study.baseline], labels)
+    for model, row in study.baselines.items():
+        check_names(f"baselines.{model}", [row], labels)
     for place, claim in enumerate(study.claims):
         check_names(f"claims[{place}]", [claim.higher.run, claim.lower.run], labels)
     for run in study.runs:

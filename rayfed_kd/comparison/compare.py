@@ -65,7 +65,7 @@ class ComparisonResult:
         from rayfed_kd.comparison.writers.against import against_picture
         from rayfed_kd.comparison.writers.pictures import curves_picture
 
-        shown = metric or self.comparison.headline()
+        shown = metric or self.comparison.headline
         if against is None:
             return curves_picture(self.comparison, shown)
         return against_picture(self.comparison, shown, against)

@@ -65,8 +65,14 @@ class Comparison:
         """`notes`, and one on models that the study names and no row evaluates."""
         missing = set(self.study.models) - {key[1] for key in self.curves}
         unknown = [f"models: no row evaluates {', '.join(sorted(missing))}"] if missing else []
-        return [*self.notes, *unknown, *unlike_models(model for _, model in self.rows())]
+        return [*self.notes, *unknown, *unlike_models(model for _, model in self.rows)]
 
+    @cached_property
+    def _evaluated(self) -> list[Row]:
+        """(label, model) of all curves, in their order."""
+        return list(dict.fromkeys((key[0], key[1]) for key in self.curves))
+
+    @cached_property
     def rows(self) -> list[Row]:
         """(label, model) of every row, in the study's order.
 
@@ -75,7 +81,7 @@ class Comparison:
         is that in which the row's method names them.
         """
         models_by_label: dict[str, list[str]] = {}
-        for label, model in dict.fromkeys((key[0], key[1]) for key in self.curves):
+        for label, model in self._evaluated:
             models_by_label.setdefault(label, []).append(model)
         rows = list[Row]()
         for label in self.study.labels:
@@ -83,11 +89,13 @@ class Comparison:
             rows += [(label, model) for model in [m for m in self.study.models if m in models] or models]
         return rows
 
+    @cached_property
     def metrics(self) -> list[str]:
         """The metrics that any row has: in the order of `METRICS`, then those that recipes name."""
         named = dict.fromkeys(key[3] for key in self.curves)
         return sorted(named, key=lambda name: METRICS.index(name) if name in METRICS else len(METRICS))
 
+    @cached_property
     def headline(self) -> str:
         """The metric that `best`, `mean of last` and the target are about.
 
@@ -96,10 +104,10 @@ class Comparison:
         """
         named = self.study.headline
         if named is not None:
-            if named not in self.metrics():
-                raise RecipeError(f"headline: no row has {named}; there are {', '.join(self.metrics())}")
+            if named not in self.metrics:
+                raise RecipeError(f"headline: no row has {named}; there are {', '.join(self.metrics)}")
             return named
-        return next(metric for metric in HEADLINES if metric in self.metrics())
+        return next(metric for metric in HEADLINES if metric in self.metrics)
 
     def seed_curves(self, row: Row, metric: str) -> dict[int, Curve]:
         """The row's curves of a metric by seed, in the study's order; no entry for a seed that has none."""
@@ -138,20 +146,23 @@ class Comparison:
 
         A row that lacks the comparison's headline is judged by the first of `HEADLINES` that it has.
         """
-        for metric in (self.headline(), *HEADLINES):
+        for metric in (self.headline, *HEADLINES):
             if curves := self.seed_curves(row, metric):
                 return {s: c.rounds[c.values.index(c.better(c.values))] for s, c in curves.items()}
         return {}
 
+    @property
+    def baseline_label(self) -> str:
+        """The row that others' differences are to, unless `baselines` names another for their model."""
+        return self.study.baseline or self.study.labels[0]
+
     def baseline(self, row: Row) -> Row | None:
-        """The row that this one's difference is to: the baseline's same model, else its first.
+        """The row that this one's difference is to, and of its models the same one, else the first.
 
         Returns: None for the baseline's own rows, and where the baseline lacks the headline.
         """
-        label = self.study.baseline or self.study.labels[0]
-        models = [
-            m for name, m in self.rows() if name == label and self.seed_curves((label, m), self.headline())
-        ]
+        label = self.study.baselines.get(row[1], self.baseline_label)
+        models = [m for name, m in self.rows if name == label and self.seed_curves((label, m), self.headline)]
         if row[0] == label or not models:
             return None
         return label, row[1] if row[1] in models else models[0]
@@ -164,7 +175,7 @@ class Comparison:
         baseline = self.baseline(row)
         if baseline is None:
             return None
-        headline = self.headline()
+        headline = self.headline
         ours, theirs = (self.values_by_seed(one, headline, "mean of last") for one in (row, baseline))
         return paired_difference(ours, theirs)
 
@@ -173,13 +184,13 @@ class Comparison:
         return [self._judged(claim) for claim in self.study.claims]
 
     def _judged(self, claim: Claim) -> JudgedClaim:
-        metric = claim.metric or self.headline()
+        metric = claim.metric or self.headline
         higher, lower = (self._row_of(one) for one in (claim.higher, claim.lower))
         ours, theirs = (self._claimed_values(row, metric, claim.statistic) for row in (higher, lower))
         return JudgedClaim(claim, higher, lower, metric, paired_difference(ours, theirs))
 
     def _row_of(self, named: RowModel) -> Row:
-        models = (model for label, model in self.rows() if label == named.run)
+        models = (model for label, model in self.rows if label == named.run)
         return named.run, named.model or next(models, "")
 
     def _claimed_values(self, row: Row, metric: str, statistic: str) -> dict[int, float]:
@@ -203,7 +214,7 @@ class Comparison:
             has a curve and a target; None where the target was not reached, or there is no clock.
         """
         costs: dict[str, list[float | None]] = {name: [] for name in TARGET_COSTS}
-        for seed, curve in self.seed_curves(row, self.headline()).items():
+        for seed, curve in self.seed_curves(row, self.headline).items():
             target = self.target(seed)
             if target is None:
                 continue
@@ -222,11 +233,8 @@ class Comparison:
         target = self.study.target
         if target is None or isinstance(target, float):
             return target
-        curves = [
-            curve
-            for (label, _, curve_seed, metric), curve in self.curves.items()
-            if (label, curve_seed, metric) == (target.run, seed, self.headline())
-        ]
+        rows = [row for row in self._evaluated if row[0] == target.run]
+        curves = [curve for row in rows if (curve := self.seed_curves(row, self.headline).get(seed))]
         return curves[0].better(value for curve in curves for value in curve.values) if curves else None
 
     def relative_changes(self, row: Row) -> list[float]:
@@ -265,7 +273,7 @@ class Comparison:
         for paper in self.papers:
             others = {other.published.paper for other in self.papers if other.metric == paper.metric}
             name = f"{paper.metric} ({paper.published.paper})" if len(others) > 1 else paper.metric
-            for row in self.rows():
+            for row in self.rows:
                 value = paper.value(*row)
                 if value is not None and name is not None:
                     values.setdefault(name, {})[row] = value
@@ -273,9 +281,9 @@ class Comparison:
 
     def agreement(self, paper: PaperRows) -> Agreement | None:
         """How far our order of rows agrees with the paper's; None for fewer than three rows in common."""
-        metric, statistic = paper.published.ours or self.headline(), paper.published.statistic
+        metric, statistic = paper.published.ours or self.headline, paper.published.statistic
         pairs = []
-        for row in self.rows():
+        for row in self.rows:
             printed, values = paper.value(*row), self.values(row, metric, statistic)
             if values and printed is not None and printed[0] is not None:
                 pairs.append((statistics.fmean(values), printed[0]))
@@ -296,6 +304,7 @@ class Comparison:
         """What the row's runs spent of privacy, as the last rows of their tables; empty without `privacy`."""
         return [run.privacy for run in self.seed_totals(label).values() if run.privacy is not None]
 
+    @cached_property
     def has_clock(self) -> bool:
         """Whether any run simulated time."""
         return any(cost.sim_s is not None for curve in self.curves.values() for cost in curve.costs)

@@ -27,6 +27,7 @@ totals: true                          # also the real seconds of a run, and curv
 against: [bytes, epsilon]             # curves of the headline over these: bytes, bytes_up, bytes_down,
                                       # epsilon, local_epsilon, sim_s, wall_s
 baseline: FedAvg                      # what the others' paired differences are to; default: the first row
+baselines: {personal: Stand-alone}    # another row for rows of these evaluated models
 claims:                               # each gets a verdict: shown, not shown, contradicted
   - {says: T above S, higher: {run: KDIA, model: teacher}, lower: {run: KDIA, model: student}}
   - {says: S above FedAvg, higher: {run: KDIA, model: student}, lower: FedAvg}
@@ -231,6 +232,7 @@ class Study(Closed):
     totals: bool = False
     against: Annotated[list[AxisName], BeforeValidator(_listed)] = []
     baseline: str | None = None
+    baselines: dict[str, str] = {}
     claims: list[Claim] = []
     published: list[Published] = []
     quick: Quick | None = None

@@ -90,6 +90,7 @@ def without_rows(study: Study, labels: Collection[str]) -> Study:
         "published": published_tables,
         "claims": [claim for claim in study.claims if not {claim.higher.run, claim.lower.run} & set(labels)],
         "baseline": None if study.baseline in labels else study.baseline,
+        "baselines": {model: row for model, row in study.baselines.items() if row not in labels},
     }
     return study.model_copy(update=changes)
 

@@ -38,12 +38,12 @@ def row_name(comparison: Comparison, row: Row) -> str:
 
 def header(comparison: Comparison) -> list[str]:
     """The table's column titles, the rows' names first."""
-    headline = metric_title(comparison.headline())
+    headline = metric_title(comparison.headline)
     averaged = averaged_evaluations(comparison)
-    columns = ["run", *(metric_title(metric) for metric in comparison.metrics())]
+    columns = ["run", *(metric_title(metric) for metric in comparison.metrics)]
     columns += [f"{headline}, best", f"{headline}, mean of last {averaged} evaluations"]
     if _has_differences(comparison):
-        columns.append(f"difference to {_baseline_label(comparison)} [95 % interval]")
+        columns.append(f"difference to {comparison.baseline_label} [95 % interval]")
     if comparison.has_relative_changes():
         columns.append("relative change %")
     columns += [f"published {metric}" for metric in comparison.printed_values()]
@@ -65,13 +65,13 @@ def _evaluations(comparison: Comparison) -> int:
 
 def cells(comparison: Comparison) -> list[list[str]]:
     """The table's rows below `header`: means and sample deviations over seeds; "" where there is no value."""
-    return [_row_cells(comparison, row) for row in comparison.rows()]
+    return [_row_cells(comparison, row) for row in comparison.rows]
 
 
 def _row_cells(comparison: Comparison, row: Row) -> list[str]:
     line = [row_name(comparison, row)]
-    line += [_mean_text(comparison.values(row, metric, "last"), metric) for metric in comparison.metrics()]
-    headline = comparison.headline()
+    line += [_mean_text(comparison.values(row, metric, "last"), metric) for metric in comparison.metrics]
+    headline = comparison.headline
     line += [_mean_text(comparison.values(row, headline, s), headline) for s in STATISTICS[1:]]
     if _has_differences(comparison):
         line.append(_row_difference_text(comparison, row))
@@ -115,18 +115,18 @@ def remarks(comparison: Comparison) -> list[str]:
     notes = comparison.all_notes
     study = comparison.study
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
-        notes.append(f"the target's run has no {metric_title(comparison.headline())}, so there is no target")
+        notes.append(f"the target's run has no {metric_title(comparison.headline)}, so there is no target")
     notes += [*_score_notes(comparison), *_difference_notes(comparison), *_changes_note(comparison)]
     notes += [*_privacy_notes(comparison), *_axis_notes(comparison)]
     # A study may give models names of its own.
-    names = {model for _, model in comparison.rows() if model not in study.models}
+    names = {model for _, model in comparison.rows if model not in study.models}
     legend = model_notes(names) if len(names) > 1 else []
     return [*(f"{note[0].upper()}{note[1:]}." for note in notes), *(f"{line}." for line in legend)]
 
 
 def _score_notes(comparison: Comparison) -> list[str]:
     """On which samples metrics that recipes name are, and of which the smaller value is the better one."""
-    names = [metric for metric in comparison.metrics() if is_score(metric)]
+    names = [metric for metric in comparison.metrics if is_score(metric)]
     if not names:
         return []
     falling = [n for n in names if any(k[3] == n and c.better is min for k, c in comparison.curves.items())]
@@ -149,11 +149,7 @@ def more_seeds(difference: Difference) -> str | None:
 
 
 def _has_differences(comparison: Comparison) -> bool:
-    return any(comparison.difference(row) is not None for row in comparison.rows())
-
-
-def _baseline_label(comparison: Comparison) -> str:
-    return comparison.study.baseline or comparison.study.labels[0]
+    return any(comparison.difference(row) is not None for row in comparison.rows)
 
 
 def _row_difference_text(comparison: Comparison, row: Row) -> str:
@@ -161,7 +157,10 @@ def _row_difference_text(comparison: Comparison, row: Row) -> str:
     if difference is None:
         return ""
     undecided = "" if difference.decided else ", undecided"
-    return difference_text(difference, comparison.headline()) + undecided
+    baseline = comparison.baseline(row)
+    other = baseline is not None and baseline[0] != comparison.baseline_label
+    named = f" to {baseline[0]}" if baseline is not None and other else ""
+    return difference_text(difference, comparison.headline) + named + undecided
 
 
 def difference_text(difference: Difference, metric: str) -> str:
@@ -182,11 +181,12 @@ def _difference_notes(comparison: Comparison) -> list[str]:
     """What the differences are of, and how many more seeds would decide the rows that are undecided."""
     if not _has_differences(comparison):
         return []
-    headline = metric_title(comparison.headline())
+    headline = metric_title(comparison.headline)
+    others = ", or of the row that it names," if comparison.study.baselines else ""
     notes = [
         f"difference: {headline}, mean of last {averaged_evaluations(comparison)} evaluations, less that of "
-        f"{_baseline_label(comparison)} with the same seed; the interval is Student's t of the mean over "
-        "seeds, each row by itself; undecided: it holds 0"
+        f"{comparison.baseline_label}{others} with the same seed; the interval is Student's t of the mean "
+        "over seeds, each row by itself; undecided: it holds 0"
     ]
     if averaged_evaluations(comparison) == _evaluations(comparison) > 1:
         notes.append("these are all evaluations of a run, from its first on; a study's `last` takes fewer")
@@ -196,7 +196,7 @@ def _difference_notes(comparison: Comparison) -> list[str]:
 def _advice(comparison: Comparison) -> Iterator[str]:
     """How many more seeds would decide the rows that are undecided, or that there are too few to say."""
     told, too_few = [], False
-    for row in comparison.rows():
+    for row in comparison.rows:
         difference = comparison.difference(row)
         if difference is not None and not difference.decided:
             more = more_seeds(difference)

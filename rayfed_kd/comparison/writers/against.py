@@ -67,8 +67,8 @@ def against_picture(comparison: Comparison, metric: str, axis: AxisName) -> Show
         RecipeError: no row has the metric, or there is no such axis.
     """
     check_names("against", [axis], AXES)
-    if metric not in comparison.metrics():
-        raise RecipeError(f"no row has {metric}; there are {', '.join(comparison.metrics())}")
+    if metric not in comparison.metrics:
+        raise RecipeError(f"no row has {metric}; there are {', '.join(comparison.metrics)}")
     bands = cost_bands_by_name(comparison, metric, axis)
     # As tall as the names need, or the last ones would be cut.
     figure = ShownFigure(figsize=(8.0, max(4.4, 0.3 + 0.175 * len(bands))), layout="constrained")

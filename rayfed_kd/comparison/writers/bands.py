@@ -36,7 +36,7 @@ def bands_by_name(comparison: Comparison, metric: str) -> dict[str, Band]:
         comparison: whose rows.
         metric: the metric's column.
     """
-    bands = {row_name(comparison, row): _band(comparison, row, metric) for row in comparison.rows()}
+    bands = {row_name(comparison, row): _band(comparison, row, metric) for row in comparison.rows}
     return {name: band for name, band in bands.items() if len(band.rounds)}
 
 
@@ -78,7 +78,7 @@ def cost_bands_by_name(comparison: Comparison, metric: str, axis: AxisName) -> d
         axis: which cost.
     """
     bands = {}
-    for row in comparison.rows():
+    for row in comparison.rows:
         band = _band(comparison, row, metric)
         if len(band.rounds):
             costs = _mean_costs(comparison, row, metric, axis, band.rounds)

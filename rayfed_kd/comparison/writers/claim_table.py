@@ -46,7 +46,7 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
 def _missing_model(comparison: Comparison, judged: JudgedClaim) -> str | None:
     """What a row of the claim evaluates, if it is not what the claim names."""
     for label, model in (judged.higher, judged.lower):
-        there = [name for of, name in comparison.rows() if of == label]
+        there = [name for of, name in comparison.rows if of == label]
         if there and model not in there:
             return f"{label} evaluates no {model}; it has {', '.join(there)}"
     return None

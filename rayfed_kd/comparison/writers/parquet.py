@@ -29,15 +29,15 @@ def comparison_table(comparison: Comparison) -> pa.Table:
         infinite.
     """
     records: list[dict[str, Any]] = []
-    for row in comparison.rows():
-        for metric in comparison.metrics():
+    for row in comparison.rows:
+        for metric in comparison.metrics:
             for statistic in STATISTICS:
                 values = comparison.values(row, metric, statistic)
                 records.append(_record(row, metric, statistic, values))
         difference, baseline = comparison.difference(row), comparison.baseline(row)
         if difference is not None and baseline is not None:
             values = list(difference.by_seed.values())
-            record = _record(row, comparison.headline(), f"difference to {baseline[0]}", values)
+            record = _record(row, comparison.headline, f"difference to {baseline[0]}", values)
             records.append(record | {"low": difference.low, "high": difference.high})
         if comparison.has_relative_changes():
             changes = comparison.relative_changes(row)

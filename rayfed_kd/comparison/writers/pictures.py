@@ -29,14 +29,14 @@ def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
     Returns: the pictures' paths.
     """
     paths = []
-    for metric in comparison.metrics():
+    for metric in comparison.metrics:
         paths.append(folder / f"curves-{metric}.png")
         save_figure(curves_picture(comparison, metric), paths[-1])
-    headline = comparison.headline()
+    headline = comparison.headline
     for axis in filter(comparison.has_cost, comparison.study.against):
         paths.append(folder / f"against-{axis}-{headline}.png")
         save_figure(against_picture(comparison, headline, axis), paths[-1])
-    if comparison.has_clock() or comparison.study.totals:
+    if comparison.has_clock or comparison.study.totals:
         paths.append(folder / f"times-{headline}.png")
         save_figure(times_figure(_curves_over_time(comparison), metric_title(headline)), paths[-1])
     return paths
@@ -52,8 +52,8 @@ def curves_picture(comparison: Comparison, metric: str) -> Figure:
     Raises:
         RecipeError: no row has the metric.
     """
-    if metric not in comparison.metrics():
-        raise RecipeError(f"no row has {metric}; there are {', '.join(comparison.metrics())}")
+    if metric not in comparison.metrics:
+        raise RecipeError(f"no row has {metric}; there are {', '.join(comparison.metrics)}")
     bands = bands_by_name(comparison, metric)
     return band_figure(bands, metric_title(metric), len(comparison.study.seeds))
 
@@ -61,10 +61,10 @@ def curves_picture(comparison: Comparison, metric: str) -> Figure:
 def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[float]]]]:
     """Row's name -> per seed the headline's values, with rounds, simulated and real seconds, and MiB."""
     curves_by_name: dict[str, list[dict[str, list[float]]]] = {}
-    for row in comparison.rows():
-        for curve in comparison.seed_curves(row, comparison.headline()).values():
+    for row in comparison.rows:
+        for curve in comparison.seed_curves(row, comparison.headline).values():
             axes = {"round": [float(index) for index in curve.rounds]}
-            if comparison.has_clock():
+            if comparison.has_clock:
                 # NaN leaves a gap, where a row without a clock would have no point.
                 axes["simulated s"] = [math.nan if cost.sim_s is None else cost.sim_s for cost in curve.costs]
             axes["real s"] = [cost.wall_s for cost in curve.costs]

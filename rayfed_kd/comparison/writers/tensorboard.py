@@ -20,7 +20,7 @@ def write_tensorboard(comparison: Comparison, folder: Path) -> None:
         folder: gets a folder per row, named after the row.
     """
     bands: dict[str, dict[str, Band]] = {}  # row's name -> metric -> band
-    for metric in comparison.metrics():
+    for metric in comparison.metrics:
         for name, band in bands_by_name(comparison, metric).items():
             bands.setdefault(name, {})[metric] = band
     for earlier in folder.glob("*/"):

@@ -38,7 +38,7 @@ def test_first_model_of_a_row_is_the_one_that_its_method_names_first():
         for key, curve in known.curves.items():
             curves[(key[0], model if key[0] == "A" else "aca", *key[2:])] = curve
     comparison = Comparison(known.study, curves, known.totals)
-    assert comparison.rows() == [("A", "server"), ("A", "personal"), ("B", "aca")]
+    assert comparison.rows == [("A", "server"), ("A", "personal"), ("B", "aca")]
     assert comparison.baseline(("B", "aca")) == ("A", "server")
     assert comparison.judged_claims()[0].higher == ("A", "server")
 
@@ -78,7 +78,7 @@ def test_metric_that_recipes_name_may_be_better_the_smaller_it_is():
     comparison = compared(headline=error, target=0.2)
     for seed, values in ((1, [0.1, 0.3, 0.5]), (2, [0.3, 0.2, 0.4])):
         comparison.curves["A", "aca", seed, error] = Curve([2, 4, 6], values, any_costs(3), better=min)
-    assert comparison.metrics() == ["server_accuracy", error]
+    assert comparison.metrics == ["server_accuracy", error]
     assert comparison.values(("A", "aca"), error, "best") == [0.1, 0.2]
     assert comparison.values(("A", "aca"), "server_accuracy", "best") == [0.5, 0.6]
     assert comparison.costs(("A", "aca"))["rounds"] == [2, 4]

@@ -112,6 +112,29 @@ def test_difference_to_a_named_row_of_the_same_model():
     assert comparison.difference(("B", "oca")) is None
 
 
+def test_models_may_have_a_baseline_of_their_own():
+    """B's personal models are .3 and .2 above C's; its shared one is held against A's, as ever."""
+    comparison = compared(
+        runs=[{"label": label} for label in "ABC"], baselines={"personal": "C", "nearest": "C"}
+    )
+    for row, values in {("B", "personal"): (0.8, 0.6), ("C", "personal"): (0.5, 0.4)}.items():
+        for seed, value in zip((1, 2), values, strict=True):
+            comparison.curves[*row, seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
+    assert comparison.difference(("B", "personal")).by_seed == pytest.approx({1: 0.3, 2: 0.2})
+    assert comparison.baseline(("B", "aca")) == ("A", "aca")
+    assert comparison.difference(("C", "personal")) is None
+    shown = {
+        line[0]: line[header(comparison).index("difference to A [95 % interval]")]
+        for line in cells(comparison)
+    }
+    # 2 seeds: half the interval is 12.706 times the deviation 0.0707 over the root of 2.
+    assert shown["B (personal)"] == "+25.00 [-38.53, +88.53] to C, undecided"
+    assert " to " not in shown["B (aca)"]
+    assert any(
+        "less that of A, or of the row that it names, with" in remark for remark in remarks(comparison)
+    )
+
+
 def test_without_a_second_seed_there_is_no_column():
     comparison = compared(seeds=[1])
     assert "difference" not in " ".join(header(comparison))
@@ -160,9 +183,9 @@ def test_claim_without_two_seeds_of_both_rows_has_no_verdict_and_says_why(study,
 
 
 def test_what_is_about_a_row_left_out_goes_with_it():
-    study = compared(claims=[B_ABOVE_A], baseline="A").study
+    study = compared(claims=[B_ABOVE_A], baseline="A", baselines={"aca": "A", "oca": "B"}).study
     left = without_rows(study, ["A"])
-    assert (left.claims, left.baseline) == ([], None)
+    assert (left.claims, left.baseline, left.baselines) == ([], None, {"oca": "B"})
     assert without_rows(study, []).claims == study.claims
     assert Comparison(left, {}, {}).judged_claims() == []
 
@@ -171,6 +194,7 @@ def test_what_is_about_a_row_left_out_goes_with_it():
     ("key", "value", "message"),
     [
         ("baseline", "C", r"baseline: 'C' is unknown; expected one of A, B b"),
+        ("baselines", {"aca": "C"}, r"baselines\.aca: 'C' is unknown; expected one of A, B b"),
         ("claims", {"says": "x", "higher": "A", "lower": "C"}, r"claims\[0\]: 'C' is unknown"),
     ],
 )
