@@ -10,6 +10,7 @@ from cluster.engine.gpu_use import GpuUse
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number
 from rayfed_kd.protocol.codec_chain import Memory
+from rayfed_kd.protocol.state_packing import pack
 from rayfed_kd.protocol.wire import PartSize
 
 NO_STATE: Mapping[str, Any] = {"state": None}  # stands for the state of a client that keeps none
@@ -25,6 +26,28 @@ class KeptState(NamedTuple):
 
     state: Any
     memory: Memory
+
+
+@dataclass(frozen=True, eq=False)
+class LiveState:
+    """A handle on a client's state in its host's process, where it lies on the host's device.
+
+    It is copied and packed each time it is asked for: by a checkpoint, another process, or a host that no
+    longer keeps it. A step may not change its state in place, so it is packed as the step left it.
+
+    Attributes:
+        state: what the client keeps; None: nothing.
+    """
+
+    state: Any
+
+    def resolve(self) -> Mapping[str, Any]:
+        """The packed state, as "state"."""
+        return NO_STATE if self.state is None else {"state": pack(self.state)}
+
+    def own(self) -> LiveState:
+        """This handle: it holds one client's state."""
+        return self
 
 
 @dataclass(frozen=True)

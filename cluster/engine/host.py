@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from cluster.engine.calls import (
-    NO_STATE,
     EvaluationCall,
     EvaluationResult,
     KeptState,
+    LiveState,
     PersonalCall,
     PersonalResult,
     SharedPart,
@@ -49,7 +49,7 @@ from rayfed_kd.protocol import (
     to_array,
     to_tensor,
 )
-from rayfed_kd.protocol.state_packing import UnstorableError, pack, unpack
+from rayfed_kd.protocol.state_packing import UnstorableError, check_storable, unpack
 from rayfed_kd.protocol.transfers import Transfers
 from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.seeds import global_stream
@@ -59,7 +59,7 @@ from rayfed_kd.setting.setting import Setting
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.
 EVALUATION_BATCH = 256
 # A step's facts, its reply's parts and its client's state. Only the facts travel to the server at once.
-HostResult = tuple[StepFacts, Mapping[str, Array], Mapping[str, Any]]
+HostResult = tuple[StepFacts, Mapping[str, Array], LiveState]
 
 
 class Host:
@@ -116,7 +116,7 @@ class Host:
             call: the step.
             ctx: the client's context, if `steps` runs the step as one of a group; it then takes back the
                 modules of all.
-        Returns: the step's facts, the reply's encoded parts, and the packed new state.
+        Returns: the step's facts, the reply's encoded parts, and the new state, not copied.
         Raises: StepError if the method raised or its state cannot be stored.
         """
         started, in_group = time.perf_counter(), ctx is not None
@@ -166,15 +166,15 @@ class Host:
             releases=given.releases,
             within_clip=given.within_clip,
         )
-        packed = self._packed(call, kept)
-        return facts if in_group else replace(facts, gpu=self._watch.end()), sent.wire, packed
+        state = self._keep(call, kept)
+        return facts if in_group else replace(facts, gpu=self._watch.end()), sent.wire, state
 
     def steps(
         self, calls: Sequence[StepCall]
-    ) -> tuple[list[StepFacts], list[Mapping[str, Array]], list[Mapping[str, Any]]]:
+    ) -> tuple[list[StepFacts], list[Mapping[str, Array]], list[LiveState]]:
         """Run a group of clients' steps, with their local epochs as one batch.
 
-        Returns: the steps' facts, encoded parts and packed states, each in the calls' order.
+        Returns: the steps' facts, encoded parts and states, each in the calls' order.
         Raises: StepError if the method raised for one of them or its state cannot be stored.
         """
         started = time.perf_counter()
@@ -215,14 +215,12 @@ class Host:
         with draws, tf32_products() if self._precision == "tf32" else nullcontext():
             yield
 
-    def _packed(self, call: StepCall, state: Any) -> Mapping[str, Any]:
-        """A client's new state as it travels; this host keeps it, too, unless the step was an observation."""
-        packed = NO_STATE
-        if state is not None:
-            try:
-                packed = {"state": pack(state)}
-            except UnstorableError as error:
-                raise StepError(f"{call} of {type(self._setting.method).__name__}: {error}") from None
+    def _keep(self, call: StepCall, state: Any) -> LiveState:
+        """A client's new state; this host keeps it, too, unless the step was an observation."""
+        try:
+            check_storable(state)
+        except UnstorableError as error:
+            raise StepError(f"{call} of {type(self._setting.method).__name__}: {error}") from None
         # The state after an observation is discarded, so the client's kept state must stay.
         if not call.observing:
             # Not a copy: a step may not change its state in place, so the next one finds it as it was sent.
@@ -230,7 +228,7 @@ class Host:
             self._kept.move_to_end(call.facts.client)
             while len(self._kept) > self._keep_states:
                 self._kept.popitem(last=False)
-        return packed
+        return LiveState(state)
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """Evaluate a shared model on a stretch of test samples.

@@ -26,6 +26,8 @@ T = TypeVar("T")
 class LocalEngine:
     """One host in the calling process: for tests, debuggers and small runs.
 
+    Clients' states stay on the host's device, and are packed when a checkpoint asks for them.
+
     Every call runs at once in the caller's thread, so a step's error is raised by `submit` itself, and all
     futures that it returns are done.
 
@@ -47,13 +49,13 @@ class LocalEngine:
         else:
             # From three lists to one (facts, parts, state) per call, as `step` returns it.
             done = list(zip(*self._host.steps(calls), strict=True))
-        return [_done(StepResult(facts, Held(parts), Held(state))) for facts, parts, state in done]
+        return [_done(StepResult(facts, Held(parts), state)) for facts, parts, state in done]
 
     def submit_summed(self, groups: Sequence[Sequence[StepCall]]) -> list[Future[StepResult]]:
         """Run the steps now; the futures are done."""
         facts, sums, states = summed_steps(self._host, groups)
         group = GroupSum(Held(sums), [call.facts.client for calls in groups for call in calls])
-        return [_done(StepResult(one, group, Held(state))) for one, state in zip(facts, states, strict=True)]
+        return [_done(StepResult(one, group, state)) for one, state in zip(facts, states, strict=True)]
 
     @property
     def hosts(self) -> int:

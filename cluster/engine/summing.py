@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cluster.engine.calls import StepCall, StepError, StepFacts
+from cluster.engine.calls import LiveState, StepCall, StepError, StepFacts
 from cluster.engine.host import Host
 from rayfed_kd.models.vectors import WeightedSum
 from rayfed_kd.protocol import Array, to_array
@@ -19,18 +18,18 @@ from rayfed_kd.protocol.messages import Number, is_finite
 
 def summed_steps(
     host: Host, groups: Sequence[Sequence[StepCall]]
-) -> tuple[list[StepFacts], Mapping[str, Array], list[Mapping[str, Any]]]:
+) -> tuple[list[StepFacts], Mapping[str, Array], list[LiveState]]:
     """Run steps whose replies are added together. No more than one group's parts are in memory at a time.
 
     Args:
         host: runs the steps.
         groups: those in one group train as one batched program.
-    Returns: the steps' facts with the weights that were used, the sums by part, float64, and the packed
+    Returns: the steps' facts with the weights that were used, the sums by part, float64, and the
         states; facts and states in the calls' order.
     Raises: StepError if the method raised for one of them, or a reply cannot be added to the others.
     """
     averaged_by, wire = host.setting.method.averaged_by, host.setting.wires["up"]
-    sums, facts, states = dict[str, WeightedSum](), list[StepFacts](), list[Mapping[str, Any]]()
+    sums, facts, states = dict[str, WeightedSum](), list[StepFacts](), list[LiveState]()
     for group in groups:
         if len(group) == 1:
             one, parts, state = host.step(group[0])

@@ -17,14 +17,16 @@ import torch
 from cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
+    LiveState,
     NewProcessError,
     PersonalCall,
     PersonalResult,
     StepCall,
     StepError,
+    StepFacts,
 )
 from cluster.engine.device import LOGICAL_GPUS, gpu, is_logical
-from cluster.engine.host import Host, HostResult
+from cluster.engine.host import Host
 from cluster.engine.summing import summed_steps
 from cluster.ray_backend.handles import machine_name
 from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
@@ -60,6 +62,11 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     return gpu(deterministic)
 
 
+def _packed(states: Sequence[LiveState]) -> list[Mapping[str, Any]]:
+    """States as they leave this process, after each step: no other copy outlives it."""
+    return [state.resolve() for state in states]
+
+
 class ClientActor:
     """A process that runs clients' steps. It has the modules, and the states of the clients it ran last.
 
@@ -89,9 +96,13 @@ class ClientActor:
         gc.freeze()  # these objects live on; scanning them in each collection takes as long as a small step
 
     @ray.method(num_returns=3)
-    def step(self, call: StepCall) -> HostResult:
-        """Run one client's step. Of its three return values the server waits for the facts alone."""
-        return self._host.step(call)
+    def step(self, call: StepCall) -> tuple[StepFacts, Mapping[str, Array], Mapping[str, Any]]:
+        """Run one client's step. Of its three return values the server waits for the facts alone.
+
+        Returns: the facts, the reply's encoded parts, and the packed state.
+        """
+        facts, parts, state = self._host.step(call)
+        return facts, parts, state.resolve()
 
     @ray.method(num_returns=3)
     def steps(self, packed: PackedCalls) -> tuple[bytes, Any, list[Any] | None]:
@@ -99,7 +110,7 @@ class ClientActor:
         facts, parts, states = self._host.steps(packed.calls())
         stateless = not any(one.keeps_state for one in facts)
         # One object for all states: a client's state is copied out of it where it is kept (`RowHandle.own`).
-        return pack_facts(facts), stacked(parts), None if stateless else states
+        return pack_facts(facts), stacked(parts), None if stateless else _packed(states)
 
     def several(self, packed: PackedCalls) -> list[Any]:
         """Run steps one after another, in one call, as a call costs more than a short step.
@@ -111,10 +122,10 @@ class ClientActor:
             try:
                 done.append(host.step(call))
             except StepError as error:  # the other steps are independent of it, and their results are used
-                done.append((error, {}, None))
+                done.append((error, {}, LiveState(None)))
         facts, parts, states = zip(*done, strict=True)
         # Each state is a return value of its own, so that keeping one does not keep the others in the store.
-        return [pack_facts(facts), stacked(parts), *states]
+        return [pack_facts(facts), stacked(parts), *_packed(states)]
 
     def summed(self, packed: PackedCalls, sizes: Sequence[int]) -> list[Any]:
         """Run steps and sum their replies: packed facts, the sums, and each state.
@@ -127,7 +138,7 @@ class ClientActor:
         groups = [list(islice(calls, size)) for size in sizes]
         facts, sums, states = summed_steps(self._host, groups)
         # Each state is a return value of its own, as in `several`.
-        return [pack_facts(facts), sums, *states]
+        return [pack_facts(facts), sums, *_packed(states)]
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """Evaluate a shared model on a stretch of test samples."""

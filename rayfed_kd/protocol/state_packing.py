@@ -26,6 +26,7 @@ INT64 = 2**63
 Places = Callable[[Sequence[PartRef]], Array]
 Entries = Callable[[Array], Sequence[Array]]
 Device = torch.device | str
+Leaf = Array | torch.Tensor
 
 
 class Packed(NamedTuple):
@@ -56,11 +57,20 @@ def pack(state: Any, places: Places | None = None) -> Packed:
 
     Raises: UnstorableError naming the place and the type of what cannot be packed.
     """
-    arrays: list[Array] = []
-    return Packed(_structure(state, arrays, (), places), arrays)
+    leaves: list[Leaf] = []
+    structure = _structure(state, leaves, (), places)
+    return Packed(structure, [to_array(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
 
 
-def _structure(value: Any, arrays: list[Array], path: tuple[Any, ...], places: Places | None) -> Any:
+def check_storable(state: Any) -> None:
+    """Refuse a state that `pack` would refuse, without copying anything of it.
+
+    Raises: UnstorableError naming the place and the type of what cannot be packed.
+    """
+    _structure(state, [], (), None)
+
+
+def _structure(value: Any, arrays: list[Leaf], path: tuple[Any, ...], places: Places | None) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.Tensor | np.ndarray | PartRef):
@@ -89,10 +99,10 @@ def _structure(value: Any, arrays: list[Array], path: tuple[Any, ...], places: P
     )
 
 
-def _leaf(value: Any, arrays: list[Array], places: Places | None) -> list[Any]:
+def _leaf(value: Any, arrays: list[Leaf], places: Places | None) -> list[Any]:
     place = len(arrays)
     if isinstance(value, torch.Tensor):
-        arrays.append(to_array(value))
+        arrays.append(value)
         return ["tensor", place, value.device.type]
     if isinstance(value, PartRef):
         if places is not None:
@@ -105,12 +115,12 @@ def _leaf(value: Any, arrays: list[Array], places: Places | None) -> list[Any]:
 
 
 def _structures(
-    items: Iterable[tuple[Any, Any]], arrays: list[Array], path: tuple[Any, ...], places: Places | None
+    items: Iterable[tuple[Any, Any]], arrays: list[Leaf], path: tuple[Any, ...], places: Places | None
 ) -> list[Any]:
     return [_structure(value, arrays, (*path, name), places) for name, value in items]
 
 
-def _columns(mapping: Mapping[Any, Any], arrays: list[Array], places: Places) -> list[Any] | None:
+def _columns(mapping: Mapping[Any, Any], arrays: list[Leaf], places: Places) -> list[Any] | None:
     """Many clients' slots, or their weights, as arrays: packed one by one they would take a round's time."""
     values = list(mapping.values())
     if set(map(type, mapping)) != {int} or max(map(abs, mapping)) >= INT64:

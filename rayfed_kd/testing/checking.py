@@ -153,7 +153,7 @@ def _check_replayed(watched: Setting, where: str, call: StepCall, result: StepRe
         np.random.seed(seed)
         random.seed(seed)
         facts, parts, state = Host(watched, keep_states=0).step(call)
-        replays.append(_contents(facts.metadata, facts.logged, parts, state))
+        replays.append(_contents(facts.metadata, facts.logged, parts, state.resolve()))
     recorded = _contents(
         result.facts.metadata, result.facts.logged, result.parts.resolve(), result.state.resolve()
     )

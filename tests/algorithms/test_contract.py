@@ -7,7 +7,7 @@ from runs import Silent
 from small_recipes import small_recipe
 
 from algorithms import METHODS
-from cluster.engine.calls import Held, StepCall
+from cluster.engine.calls import StepCall
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
@@ -46,7 +46,7 @@ def calls(setting):
 
 def test_states_survive_the_wire(setting):
     _, _, state = Host(setting).step(calls(setting)[-1])
-    packed = state["state"]
+    packed = state.resolve()["state"]
     again = pack(unpack(packed))
     assert again.structure == packed.structure
     assert len(packed.arrays) > 0
@@ -60,9 +60,7 @@ def test_kept_state_and_fetched_state_give_the_same_bits(setting):
     replies = []
     for host in (holding, fetching):
         _, _, state = host.step(first)
-        given = StepCall(
-            second.step, second.facts, second.message, second.metadata, Held(state), first.number, 9
-        )
+        given = StepCall(second.step, second.facts, second.message, second.metadata, state, first.number, 9)
         replies.append(host.step(given)[1])
     assert all(np.array_equal(replies[0][name], replies[1][name]) for name in replies[0])
 

@@ -13,7 +13,6 @@ from cluster.server.simulation import Simulation
 from rayfed_kd.batching.group_training import OWN_LOOP
 from rayfed_kd.batching.step_purity import ModuleData
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol.state_packing import unpack
 from rayfed_kd.recipe.registry import load_object
 
 ONE_CLIENT = ("centralized", "datafree")
@@ -63,7 +62,7 @@ def test_a_groups_steps_are_the_clients_own_up_to_rounding(name):
             trained += facts.samples > 0
             assert grouped[0].samples == facts.samples
             assert_close(grouped[1], parts)
-            assert_close(leaves(unpack(grouped[2]["state"])), leaves(unpack(state["state"])))
+            assert_close(leaves(grouped[2].state), leaves(state.state))
             assert grouped[0].logged.keys() == facts.logged.keys()
             for logged, (total, count) in facts.logged.items():
                 assert grouped[0].logged[logged][1] == count

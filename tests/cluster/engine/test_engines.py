@@ -6,12 +6,13 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+import torch
 from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from algorithms import METHODS
-from cluster.engine.calls import Held
+from cluster.engine.calls import Held, LiveState
 from cluster.engine.local import LocalEngine, _done
 from cluster.ray_backend.placement import plan_hosts
 from cluster.ray_backend.resources import Node
@@ -203,3 +204,12 @@ def test_whole_run_on_ray_gives_the_local_bits_and_nothing_large_passes_through_
     assert_same_run(rayfed_kd.run(recipe_of("fedkf"), placed, on_event=events.append), expected)
     assert [event["round"] for event in events] == [1, 2, 3]
     assert all(len(str(event)) < 5000 for event in events)
+
+
+def test_a_live_state_is_packed_each_time_it_is_asked_for_and_no_state_is_none():
+    state = LiveState({"model": torch.arange(3.0)})
+    packed = state.resolve()["state"]
+    assert packed.structure == ["mapping", [["model", ["tensor", 0, "cpu"]]]]
+    assert packed.arrays[0].tolist() == [0.0, 1.0, 2.0]
+    assert state.resolve()["state"] is not packed
+    assert LiveState(None).resolve() == {"state": None}

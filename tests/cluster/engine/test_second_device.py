@@ -100,10 +100,13 @@ def test_table_of_hosts_counts_a_rounds_copies(lines):
         assert row["gpu_mb"] is row["gpu_peak_mb"] is row["gpu_busy"] is None
 
 
-def test_a_state_that_stays_on_its_host_comes_back_once_a_step(lines):
-    """MOON keeps the client's last model. The second round finds it on the device: nothing is sent there."""
-    moon, fedavg = (lines[name]["hosts"] for name in ("moon", "fedavg"))
-    for row, plain in zip(moon, fedavg, strict=True):
-        assert row["gpu_copies_in"] == plain["gpu_copies_in"]
-        assert row["gpu_copies_out"] == 2 * plain["gpu_copies_out"]
-        assert row["gpu_bytes_out"] == 2 * plain["gpu_bytes_out"]
+def test_a_state_that_stays_on_its_host_is_copied_by_checkpoints_alone(lines):
+    """MOON keeps the client's last model: its steps copy what FedAvg's do.
+
+    In one process all states stay where they are. Nothing but the two replies of four clients and the
+    outcomes of two evaluations comes back in the whole run, which writes no checkpoint.
+    """
+    moon, fedavg = lines["moon"], lines["fedavg"]
+    for row, plain in zip(moon["hosts"], fedavg["hosts"], strict=True):
+        assert all(row[name] == plain[name] for name in plain if name.startswith("gpu_"))
+    assert moon["copies"]["cpu rayfed_kd/protocol/messages.py:to_array"] == 2 * 4 + 2

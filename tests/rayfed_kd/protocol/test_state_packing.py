@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol.state_packing import Packed, UnstorableError, pack, unpack
+from rayfed_kd.protocol.state_packing import Packed, UnstorableError, check_storable, pack, unpack
 
 
 class Pair(NamedTuple):
