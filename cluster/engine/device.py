@@ -9,10 +9,12 @@ from contextlib import contextmanager
 
 import torch
 
+from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.setting.setting import Setting
 
 LOGICAL_GPUS = "RAYFED_KD_LOGICAL_GPUS"
+DATA = "the data"
 AMPERE = (8, 0)  # the first capability with tf32 and bf16; torch imitates bf16 on older ones, slowly
 
 
@@ -82,24 +84,42 @@ def least_memory(setting: Setting) -> dict[str, int]:
     pool, splits = setting.module_pool(), [setting.dataset.train, setting.dataset.test]
     data = sum(split.images.nbytes + split.labels.nbytes for split in splits if split is not None)
     largest = max(pool.initial_vector(name).nbytes for name in setting.builders)
-    return {"the data": data, "the largest model with its gradients": 2 * largest}
+    return {DATA: data, "the largest model with its gradients": 2 * largest}
 
 
-def check_room(setting: Setting, device: torch.device, share: float) -> None:
-    """Check that a host fits into its part of a device's memory, before it takes any.
+def placed_data(setting: Setting, device: torch.device, share: float, actor: str = "client") -> DeviceData:
+    """The data for a process, where `placement.gpu_data` has them; one copy for all in this process.
 
     Args:
         setting: what it is to run.
-        device: where; a CPU is not asked.
-        share: of the device's memory.
+        device: where.
+        share: the part of the device's memory that it may take.
+        actor: client or server: whose request an error names.
+    Raises: RecipeError if data and model do not fit, with what they need and what there is.
+    """
+    return setting.device_data(device, lambda: check_room(setting, device, share, actor))
+
+
+def check_room(setting: Setting, device: torch.device, share: float, actor: str = "client") -> bool:
+    """Check that a process fits into its part of a device's memory, before it takes any.
+
+    Args:
+        setting, device, share, actor: as in `placed_data`; only a GPU is asked for its memory.
+    Returns: whether samples stay in the machine's memory, and are copied batch by batch.
     Raises: RecipeError with what it needs and what there is.
     """
+    wanted = setting.recipe.placement.gpu_data
     if device.type != "cuda":
-        return
+        return wanted == "batches"
     free, total = torch.cuda.mem_get_info(device)
-    fault = room_fault(least_memory(setting), torch.cuda.get_device_name(device), total, free, share)
-    if fault is not None:
-        raise RecipeError(fault, path="placement.client.num_gpus")
+    needed, fault = least_memory(setting), None
+    for streamed in {"auto": (False, True), "whole": (False,), "batches": (True,)}[wanted]:
+        if streamed:
+            needed.pop(DATA)
+        fault = room_fault(needed, torch.cuda.get_device_name(device), total, free, share)
+        if fault is None:
+            return streamed
+    raise RecipeError(fault or "", path=f"placement.{actor}.num_gpus")
 
 
 def room_fault(needed: Mapping[str, int], name: str, total: int, free: int, share: float) -> str | None:

@@ -33,7 +33,7 @@ from cluster.engine.calls import (
     StepError,
     StepFacts,
 )
-from cluster.engine.device import check_precision, check_room, tf32_products
+from cluster.engine.device import check_precision, placed_data, tf32_products
 from cluster.engine.gpu_use import GpuWatch
 from cluster.engine.outcomes import checked_outcome, non_finite_parts
 from rayfed_kd.batching.group_training import GroupTraining
@@ -50,11 +50,11 @@ from rayfed_kd.protocol import (
     to_tensor,
 )
 from rayfed_kd.protocol.state_packing import UnstorableError, check_storable, unpack
-from rayfed_kd.protocol.transfers import Transfers
 from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Protected
 from rayfed_kd.setting.setting import Setting
+from rayfed_kd.transfers import Transfers
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.
 EVALUATION_BATCH = 256
@@ -88,9 +88,8 @@ class Host:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._precision = setting.recipe.local.precision
         check_precision(self._precision, self._device)
-        check_room(setting, self._device, gpu_share)
+        self._data = placed_data(setting, self._device, gpu_share)
         self._module_pool = setting.module_pool(device)
-        self._data = setting.device_data(device)
         self._down, self._up = setting.wires["down"], setting.wires["up"]
         self._uncoded = Wire(setting.method.up, "up")
         self._privacy = ClientPrivacy.of(setting.recipe, setting.method, self._module_pool, setting.builders)
@@ -257,7 +256,7 @@ class Host:
         if call.split == "official":
             indices = self._pool(call.split)
         else:
-            indices = torch.from_numpy(self._setting.partition.test[call.client]).to(self._device)
+            indices = torch.from_numpy(self._setting.partition.test[call.client]).to(self._data.place)
         try:
             if call.part is None:
                 model: Callable[[Tensor], Tensor] = self._frozen(self.personal(call))
@@ -335,5 +334,5 @@ class Host:
             else:
                 test = self._setting.dataset.test
                 pooled = np.arange(0 if test is None else len(test.labels))
-            self._pools[split] = torch.from_numpy(pooled).to(self._device)
+            self._pools[split] = torch.from_numpy(pooled).to(self._data.place)
         return self._pools[split]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from cluster.engine.calls import StepFacts
 from cluster.server.traffic import Traffic
 from rayfed_kd.protocol import ServerContext, Shown
-from rayfed_kd.protocol.transfers import Transfers
+from rayfed_kd.transfers import Transfers
 
 Rows = list[dict[str, Any]]
 

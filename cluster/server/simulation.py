@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from cluster.engine.device import placed_data
 from cluster.engine.interface import Engine
 from cluster.server.checkpoints import Checkpointer, Snapshot
 from cluster.server.client_records import Records
@@ -70,7 +71,8 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._module_pool = self.setting.module_pool(self.device)
-        self._data = self.setting.device_data(self.device)
+        share = min(self.setting.recipe.placement.server.num_gpus or 1.0, 1.0)
+        self._data = placed_data(self.setting, torch.device(self.device), share, "server")
         self.evaluator = Evaluator(self.setting, self.engine, self.tell)
         self._started = time.perf_counter()
         # A round is evaluated and recorded while the next one trains; a single thread keeps their order.

@@ -13,6 +13,7 @@ from torch import Tensor
 from rayfed_kd.data.augment import normalise
 from rayfed_kd.data.dataset import Dataset, Split
 from rayfed_kd.errors import RunError
+from rayfed_kd.transfers import moved
 
 
 class Batch(NamedTuple):
@@ -35,18 +36,28 @@ class PixelScale(NamedTuple):
 
 
 class DeviceData:
-    """A data set on one device: images stay as they are stored and are normalised batch by batch.
+    """A data set for one device: images stay as they are stored and are normalised batch by batch.
 
     Args:
         dataset: memory-mapped, so that on the CPU hosts of one machine share its pages.
         device: where batches are wanted.
         public: which of the training samples everybody has.
+        streamed: samples stay in the machine's memory, and each batch is copied to the device; otherwise
+            the device has them all.
+    Attributes:
+        place: where the samples lie, and indices of them should.
     """
 
     def __init__(
-        self, dataset: Dataset, device: torch.device | str = "cpu", public: PublicShare | None = None
+        self,
+        dataset: Dataset,
+        device: torch.device | str = "cpu",
+        public: PublicShare | None = None,
+        *,
+        streamed: bool = False,
     ) -> None:
         self.device = torch.device(device)
+        self.place = torch.device("cpu") if streamed else self.device
         self.public = public
         self.classes = dataset.classes
         self.shape = dataset.shape
@@ -54,24 +65,25 @@ class DeviceData:
             torch.tensor(dataset.mean, dtype=torch.float32, device=self.device),
             torch.tensor(dataset.std, dtype=torch.float32, device=self.device),
         )
-        self._train = self._to_device(dataset.train)
-        self._test = None if dataset.test is None else self._to_device(dataset.test)
+        self._train = self._to_place(dataset.train)
+        self._test = None if dataset.test is None else self._to_place(dataset.test)
 
     def gather(self, indices: Tensor, split: str = "train") -> Batch:
         """Samples as they are stored, not normalised.
 
         Args:
-            indices: [n] int64, on this device.
+            indices: [n] int64, at `place`; elsewhere they are copied there first.
             split: "train", or "test" for the official test set.
         Returns: images [n, ...] and labels [n] int64.
         Raises: ValueError if there is no official test set.
         """
         images, labels = self._train if split == "train" else self._official()
-        return Batch(images[indices], labels[indices])
+        places = moved(indices, self.place)
+        return Batch(self._sent(images, places), self._sent(labels, places))
 
     def labels(self, indices: Tensor) -> Tensor:
         """The training samples' classes, [n] int64."""
-        return self._train[1][indices]
+        return self._sent(self._train[1], moved(indices, self.place))
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 pixels as the model sees them; float features as they are."""
@@ -87,10 +99,22 @@ class DeviceData:
             raise ValueError("this data set has no official test set")
         return self._test
 
-    def _to_device(self, split: Split) -> tuple[Tensor, Tensor]:
+    def _sent(self, stored: Tensor, places: Tensor) -> Tensor:
+        """Samples on the device."""
+        if self.place == self.device:
+            return stored[places]
+        if self.device.type != "cuda":
+            return moved(stored[places], self.device)
+        # Pinned, so that the GPU fetches them while it computes; torch does not lend this memory again
+        # before the copy is done.
+        batch = torch.empty((len(places), *stored.shape[1:]), dtype=stored.dtype, pin_memory=True)
+        torch.index_select(stored, 0, places, out=batch)
+        return moved(batch, self.device, non_blocking=True)
+
+    def _to_place(self, split: Split) -> tuple[Tensor, Tensor]:
         # Copy-on-write pages: torch wants writable memory, and nobody here writes.
-        images = torch.from_numpy(np.asarray(split.images)).to(self.device)
-        labels = torch.from_numpy(np.asarray(split.labels)).to(self.device)
+        images = torch.from_numpy(np.asarray(split.images)).to(self.place)
+        labels = torch.from_numpy(np.asarray(split.labels)).to(self.place)
         return images, labels
 
 
@@ -127,7 +151,7 @@ class Public:
         drawn: Callable[[int], None],
     ) -> None:
         self._data, self._share, self._order, self._drawn = data, share, order, drawn
-        self._places = torch.from_numpy(share.indices).to(data.device)
+        self._places = torch.from_numpy(share.indices).to(data.place)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -139,7 +163,7 @@ class Public:
 
     def images(self, ids: Tensor, augmented: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """[n] ids -> [n, ...] float32, normalised; `augmented` changes the stored ones before that."""
-        stored = self._data.gather(self._places[ids]).images
+        stored = self._data.gather(self._places[moved(ids, self._data.place)]).images
         return self._data.normalise(stored if augmented is None else augmented(stored))
 
     def labels(self, ids: Tensor) -> Tensor:
@@ -149,7 +173,7 @@ class Public:
         """
         if not self.labelled:
             raise RunError("partition.public.labels is false: public labels are not known")
-        return self._data.gather(self._places[ids]).labels
+        return self._data.labels(self._places[moved(ids, self._data.place)])
 
     @property
     def ids(self) -> Tensor:

@@ -14,9 +14,9 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
-from rayfed_kd.protocol.transfers import moved
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.seeds import numpy_stream, torch_stream
+from rayfed_kd.transfers import moved
 
 
 class Context:
@@ -165,7 +165,7 @@ class ClientContext(Context):
         """What that pass's batches are made of, in order; for those who gather many clients' at once."""
         # Drawn by numpy on the CPU: a client's batches are the same on every device.
         order = numpy_stream(self._seed, "batches", *self._scope, index).permutation(self.num_samples)
-        chosen = moved(torch.from_numpy(self._client_data.indices[order]), self.device)
+        chosen = moved(torch.from_numpy(self._client_data.indices[order]), self._data.place)
         numbers = moved(torch.from_numpy(order), self.device)
         augmented, size = self._augmentation(index), self.local.batch_size
         if len(order) <= size:
@@ -214,7 +214,7 @@ class ClientContext(Context):
 
     def samples(self) -> Iterator[Batch]:
         """The client's samples in their own order, 0 to num_samples - 1, not augmented, batch by batch."""
-        chosen = moved(torch.from_numpy(self._client_data.indices), self.device)
+        chosen = moved(torch.from_numpy(self._client_data.indices), self._data.place)
         for indices in torch.split(chosen, self.local.batch_size):
             images, labels = self._data.gather(indices)
             self._drawn(len(labels))
@@ -222,7 +222,7 @@ class ClientContext(Context):
 
     def label_counts(self) -> Tensor:
         """How many of the client's samples are of each class, [classes] float32."""
-        indices = moved(torch.from_numpy(self._client_data.indices), self.device)
+        indices = torch.from_numpy(self._client_data.indices)
         counts = torch.bincount(self._data.labels(indices), minlength=self.classes)
         return counts.to(torch.float32)
 

@@ -124,13 +124,21 @@ class Setting:
         """A pool of this setting's modules."""
         return ModulePool(self.builders, self.recipe.seed, device)
 
-    def device_data(self, device: torch.device | str = "cpu") -> DeviceData:
-        """The data on a device, with the public set if the recipe has one: one copy for all who hold it."""
+    def device_data(
+        self, device: torch.device | str = "cpu", streamed: Callable[[], bool] = lambda: False
+    ) -> DeviceData:
+        """The data for a device, with the public set if the recipe has one: the same for all who hold it.
+
+        Args:
+            device: where batches are wanted.
+            streamed: asked if nobody holds the data yet: whether samples go there batch by batch.
+        """
         data = self._device_data.get(str(device))
         if data is None:
             public = self.recipe.partition.public
             share = None if public is None else PublicShare(self.partition.public, public.labels)
-            data = self._device_data[str(device)] = DeviceData(self.dataset, device, share)
+            data = DeviceData(self.dataset, device, share, streamed=streamed())
+            self._device_data[str(device)] = data
         return data
 
     @cached_property

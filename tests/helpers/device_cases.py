@@ -27,6 +27,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "codec": {"up": {"weights": ["difference", {"name": "top_k", "share": 0.1, "feedback": True}]}}
     },
     "adam": {"local": {"epochs": 2, "batch_size": 16, "optimizer": {"name": "adam", "lr": 0.01}}},
+    "streamed": {"placement": {"gpu_data": "batches"}},
     "scores": {"evaluation": {"metrics": ["macro_f1"]}},
 }
 
@@ -35,7 +36,8 @@ def cases() -> dict[str, dict[str, Any]]:
     """Name -> recipe: every method, and FedAvg with what else a recipe may have."""
     methods = {name: small_recipe(FOUR_CLIENTS, name) | EVERY_CLIENT for name in METHODS}
     others = {name: methods["fedavg"] | changes for name, changes in CHANGES.items()}
-    return methods | others
+    streamed = {"streamed public": methods["fedgems"] | CHANGES["streamed"]}
+    return methods | others | streamed
 
 
 def run(recipe: dict[str, Any], device: str) -> Outcome:

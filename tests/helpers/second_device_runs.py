@@ -5,7 +5,7 @@
 
 A line has the case's name, and `fault`: empty if models and metrics have the CPU's bits. `copies` counts what
 was copied in a run, by direction and by the place that asked for it. `hosts` has the rows of that table,
-`samples` all clients' training samples, and `sent` the bytes of parts in the table `messages` by direction.
+`sizes` each client's training samples, and `sent` the bytes of parts in the table `messages` by direction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fault(recipe: dict[str, Any], facts: dict[str, Any]) -> str:
     """What is wrong with a recipe on the second device; empty: nothing. `facts` takes what its run left."""
     there = run(recipe, NAME)
     facts["hosts"] = there.tables["hosts"].to_pylist()
-    facts["samples"] = sum(map(len, prepare(recipe).setting.partition.train))
+    facts["sizes"] = [len(samples) for samples in prepare(recipe).setting.partition.train]
     sent = Counter[str]()
     for row in there.tables["messages"].to_pylist():
         if row["kind"] != "metadata":  # plain numbers, which lie on no device

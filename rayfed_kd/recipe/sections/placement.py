@@ -71,6 +71,11 @@ class PlacementRecipe(Strict):
         description="how machines get the decoded data: from the path where it was decoded (shared), through "
         "Ray's object store into their own caches (ship), or that where some do not see the path (auto)",
     )
+    gpu_data: Literal["auto", "whole", "batches"] = Field(
+        "auto",
+        description="where samples lie that a GPU trains on: all on it (whole), in the machine's memory, and "
+        "each batch is copied (batches), or that where they do not fit beside the model (auto)",
+    )
     threads: int = Field(
         1, ge=1, le=MOST_THREADS, description="torch threads per actor; part of what makes bits equal"
     )

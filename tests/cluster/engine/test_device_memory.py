@@ -1,6 +1,7 @@
 """Memory of a GPU: one copy of the data in a process, and hosts that do not fit are refused at the start."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,10 +73,40 @@ def test_what_a_host_needs_for_certain(setting):
     assert needed["the largest model with its gradients"] == max(sizes) * 4 * 2
 
 
+@pytest.fixture
+def gpu_of(setting, monkeypatch):
+    """A GPU with so many bytes, none of them taken, and the recipe's answer to where samples lie."""
+
+    def asked(size, wanted="auto"):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (size, size))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "small")
+        placement = setting.recipe.placement.model_copy(update={"gpu_data": wanted})
+        recipe = setting.recipe.model_copy(update={"placement": placement})
+        return check_room(replace(setting, recipe=recipe), torch.device("cuda", 0), 1.0)
+
+    return asked
+
+
+def test_samples_stay_in_memory_where_they_do_not_fit_on_the_gpu_or_the_recipe_says_so(setting, gpu_of):
+    data, model = least_memory(setting).values()
+    assert not gpu_of(data + model)
+    assert gpu_of(data + model - 1)
+    assert gpu_of(data + model, "batches")
+    with pytest.raises(RecipeError, match=r"client\.num_gpus: 1 of small .* and the data .* and the largest"):
+        gpu_of(data + model - 1, "whole")
+    with pytest.raises(RecipeError, match=r"client\.num_gpus: 1 of small .* MiB, and the largest model"):
+        gpu_of(model - 1)
+
+
+def test_the_second_who_holds_the_data_is_not_asked_where_they_lie(setting):
+    first = setting.device_data("meta")
+    assert setting.device_data("meta", lambda: pytest.fail("asked")) is first
+
+
 def test_a_gpu_is_asked_before_anything_lies_on_it(setting, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**20, 2**21))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "small")
-    with pytest.raises(RecipeError, match=r"client\.num_gpus: 0\.01 of small are 0 MiB, and the data"):
+    with pytest.raises(RecipeError, match=r"client\.num_gpus: 0\.01 of small are 0 MiB, and the largest"):
         check_room(setting, torch.device("cuda", 0), 0.01)
     monkeypatch.setattr(engine_device, "least_memory", None)
     check_room(setting, torch.device("cpu"), 1.0)  # a CPU is not asked

@@ -11,7 +11,7 @@ from cluster.engine.gpu_use import GpuUse, GpuWatch
 from cluster.server.round_tables import _host_rows
 from cluster.server.traffic import Traffic
 from rayfed_kd.protocol.messages import to_array, to_tensor
-from rayfed_kd.protocol.transfers import Transfers, moved, transfers_so_far
+from rayfed_kd.transfers import Transfers, moved, transfers_so_far
 
 MIB = 2**20
 CUDA = torch.device("cuda", 0)

@@ -1,6 +1,7 @@
 """Every method on a second device that refuses to mix with the CPU: the CPU's bits, few copies."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from algorithms import METHODS
 SCRIPT = ROOT / "tests/helpers/second_device_runs.py"
 # FedFTG's ensemble of `torch.func.vmap` does not run on that device.
 NAMES = [name for name in METHODS if name != "fedftg"]
-OTHERS = ["attack", "buffered", "codecs", "adam", "scores"]
+OTHERS = ["attack", "buffered", "codecs", "adam", "scores", "streamed", "streamed public"]
 CHECKS = """
 import torch
 from second_device import COPIES, NAME, install
@@ -80,8 +81,24 @@ def test_each_thing_is_copied_once(lines):
     assert copies["cpu rayfed_kd/protocol/messages.py:to_array"] == 2 * 4 + 2
     assert copies["other rayfed_kd/protocol/contexts.py:batches"] == 2 * 4 * 2
     # Images and labels, and the two numbers of their scale, at the start, for host and server together.
-    assert copies["other rayfed_kd/data/batches.py:_to_device"] == 2
+    assert copies["other rayfed_kd/data/batches.py:_to_place"] == 2
     assert copies["other rayfed_kd/data/batches.py:__init__"] == 2
+
+
+def test_samples_that_stay_in_memory_are_copied_batch_by_batch(lines):
+    """With `gpu_data: batches` images and labels of each batch go to the device, the data set never does.
+
+    FedAvg, as above: two rounds, batches of 32, and an evaluation in one batch. Of an epoch's two lists of
+    numbers one goes there: samples are looked up where they lie.
+    """
+    copies = lines["streamed"]["copies"]
+    batches = sum(math.ceil(size / 32) for size in lines["streamed"]["sizes"])
+    assert copies["other rayfed_kd/data/batches.py:_sent"] == 2 * 2 * (batches + 1)
+    assert copies["other rayfed_kd/protocol/contexts.py:batches"] == 2 * 4
+    assert not {"other rayfed_kd/data/batches.py:_to_place", "other cluster/engine/host.py:_pool"} & set(
+        copies
+    )
+    assert [row["gpu_copies_in"] for row in lines["streamed"]["hosts"]] == [1 + 4 + 2 * batches] * 2
 
 
 def test_table_of_hosts_counts_a_rounds_copies(lines):
@@ -94,7 +111,7 @@ def test_table_of_hosts_counts_a_rounds_copies(lines):
     assert [row["host"] for row in line["hosts"]] == [0, 0]
     for row in line["hosts"]:
         assert (row["gpu_copies_in"], row["gpu_copies_out"]) == (1 + 4 * 2, 4)
-        assert row["gpu_bytes_in"] == line["sent"]["down"] / (2 * 4) + 2 * 8 * line["samples"]
+        assert row["gpu_bytes_in"] == line["sent"]["down"] / (2 * 4) + 2 * 8 * sum(line["sizes"])
         assert row["gpu_bytes_out"] == line["sent"]["up"] / 2
         # torch's memory and the driver's numbers are of GPUs alone: null, and not zero.
         assert row["gpu_mb"] is row["gpu_peak_mb"] is row["gpu_busy"] is None

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rayfed_kd.errors import RunError
+from rayfed_kd.protocol import state_packing
 from rayfed_kd.protocol.state_packing import Packed, UnstorableError, check_storable, pack, unpack
 
 
@@ -83,6 +84,13 @@ class Listed(list):
 def test_what_cannot_be_stored_is_refused_with_its_place(value, told):
     with pytest.raises(UnstorableError, match=rf"the state\.moments\.x\[1\] is {told}, which no checkpoint"):
         pack(State(torch.zeros(1), {"x": [0, value]}, ()))
+    with pytest.raises(UnstorableError, match=rf"the state\.moments\.x\[1\] is {told}, which no checkpoint"):
+        check_storable(State(torch.zeros(1), {"x": [0, value]}, ()))
+
+
+def test_a_state_is_checked_without_a_copy_of_its_tensors(monkeypatch):
+    monkeypatch.setattr(state_packing, "to_array", lambda tensor: pytest.fail("copied"))
+    check_storable(State(torch.zeros(1), {"x": [torch.ones(2)]}, ()))
 
 
 def test_class_that_would_not_be_found_again_is_refused():

@@ -47,8 +47,10 @@ def transfers_so_far() -> Transfers:
     return _COUNT.so_far
 
 
-def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+def moved(tensor: Tensor, device: torch.device | str, *, non_blocking: bool = False) -> Tensor:
     """The tensor on a device: itself if it lies there already, else a copy, which is counted.
+
+    With `non_blocking` a copy from pinned memory goes on while this process does.
 
     Only copies between the CPU and another kind of device are counted.
     """
@@ -57,4 +59,4 @@ def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
         size = tensor.numel() * tensor.element_size()
         crossing = Transfers(1, size, 0, 0) if source == "cpu" else Transfers(0, 0, 1, size)
         _COUNT.so_far = _COUNT.so_far.plus(crossing)
-    return tensor.to(device)
+    return tensor.to(device, non_blocking=non_blocking)
