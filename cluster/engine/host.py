@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
 from torch import Tensor
@@ -34,10 +33,10 @@ from cluster.engine.calls import (
     StepFacts,
 )
 from cluster.engine.device import check_precision, placed_data, tf32_products
+from cluster.engine.evaluating import ModelEvaluation
 from cluster.engine.gpu_use import GpuWatch
 from cluster.engine.outcomes import checked_outcome, non_finite_parts
 from rayfed_kd.batching.group_training import GroupTraining
-from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import (
     Array,
     ClientContext,
@@ -56,8 +55,6 @@ from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Protected
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.transfers import Transfers
 
-# One size on every host: with other shapes, kernels may round differently, and predictions could change.
-EVALUATION_BATCH = 256
 # A step's facts, its reply's parts and its client's state. Only the facts travel to the server at once.
 HostResult = tuple[StepFacts, Mapping[str, Array], LiveState]
 
@@ -98,7 +95,7 @@ class Host:
         self._keep_states = keep_states
         # The handle of the last message, and its decoded parts on this device; see `step`.
         self._message: tuple[Any, dict[str, Tensor]] = (None, {})
-        self._pools: dict[str, Tensor] = {}
+        self._evaluating = ModelEvaluation(setting, self._module_pool, self._data)
         self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
         self._process, self._node = psutil.Process(), node or platform.node()
         self._watch = GpuWatch(self._device)
@@ -230,13 +227,8 @@ class Host:
         return LiveState(state)
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
-        """Evaluate a shared model on a stretch of test samples.
-
-        Returns: each sample's outcome in the stretch's order, and the stretch's summed loss.
-        """
-        vector = to_tensor(call.vectors.resolve()[call.model], self._device)
-        indices = self._pool(call.split)[call.start : call.stop]
-        return self._tested(self._frozen(Evaluated(vector, call.architecture)), call.split, indices)
+        """Evaluate a shared model on a stretch of test samples."""
+        return self._evaluating.shared(call)
 
     def personal(self, call: PersonalCall) -> Evaluated:
         """A client's own model, which the method makes from the client's state.
@@ -253,21 +245,17 @@ class Host:
 
         Raises: StepError if the method raised.
         """
-        if call.split == "official":
-            indices = self._pool(call.split)
-        else:
-            indices = torch.from_numpy(self._setting.partition.test[call.client]).to(self._data.place)
         try:
             if call.part is None:
-                model: Callable[[Tensor], Tensor] = self._frozen(self.personal(call))
+                model: Callable[[Tensor], Tensor] = self._evaluating.frozen(self.personal(call))
             else:
                 model = self._completed(call, call.part)
-            result = self._tested(model, call.split, indices)
+            result = self._evaluating.of_client(call.client, call.split, model)
             return PersonalResult(int(result.correct.sum()), result.logits)
         except Exception as error:
             raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
         finally:
-            # `_tested` does so, too; this is for an error before it.
+            # `tested` does so, too; this is for an error before it.
             self._module_pool.take_back()
 
     def _state_and_context(self, call: PersonalCall) -> tuple[Any, ClientContext]:
@@ -282,32 +270,8 @@ class Host:
         """A client's first layers followed by the server's part."""
         state, ctx = self._state_and_context(call)
         vector = to_tensor(part.vectors.resolve()[part.name], self._device)
-        frozen = self._frozen(Evaluated(vector, part.architecture))
+        frozen = self._evaluating.frozen(Evaluated(vector, part.architecture))
         return self._setting.method.completed(state, frozen, ctx)
-
-    def _frozen(self, evaluated: Evaluated) -> FlatModule:
-        return self._module_pool.lend(evaluated.architecture, evaluated.vector).freeze()
-
-    def _tested(self, model: Callable[[Tensor], Tensor], split: str, indices: Tensor) -> EvaluationResult:
-        # In float64: a float32 sum over all test samples would lose digits.
-        correct, loss_sum = [], torch.zeros((), dtype=torch.float64, device=self._device)
-        # Only metrics that the recipe names need them: they are many times larger than the outcomes.
-        kept: list[Tensor] | None = [] if self._setting.recipe.evaluation.metrics else None
-        try:
-            with torch.inference_mode():
-                for chosen in torch.split(indices, EVALUATION_BATCH):
-                    # Clients' own test parts are samples of the data set's training split.
-                    images, labels = self._data.gather(chosen, "train" if split == "local" else "test")
-                    logits = model(self._data.normalise(images))
-                    correct.append(logits.argmax(dim=1) == labels)
-                    losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-                    loss_sum += losses.to(torch.float64).sum()
-                    if kept is not None:
-                        kept.append(logits)
-        finally:
-            self._module_pool.take_back()
-        logits_array = None if kept is None else to_array(torch.cat(kept))
-        return EvaluationResult(to_array(torch.cat(correct)), float(loss_sum), logits_array)
 
     def _context(self, facts: DispatchFacts) -> ClientContext:
         setting = self._setting
@@ -325,14 +289,3 @@ class Host:
         if version != wanted:
             kept = unpack(handle.resolve()["state"], self._device)
         return kept if isinstance(kept, KeptState) else KeptState(kept, {})
-
-    def _pool(self, split: str) -> Tensor:
-        if split not in self._pools:
-            if split == "local":
-                # In client order, by which the server cuts the results into clients again.
-                pooled = self._setting.tested.indices
-            else:
-                test = self._setting.dataset.test
-                pooled = np.arange(0 if test is None else len(test.labels))
-            self._pools[split] = torch.from_numpy(pooled).to(self._data.place)
-        return self._pools[split]

@@ -12,6 +12,7 @@ from algorithms.fedavg import FedAvg
 from algorithms.fedgkt import FedGKT
 from cluster.engine import host as host_module
 from cluster.engine.device import check_precision, precision_fault, tf32_products
+from cluster.engine.evaluating import ModelEvaluation
 from cluster.engine.host import Host
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
@@ -109,7 +110,7 @@ def test_tf32_holds_within_clients_steps_alone(monkeypatch):
 
     watched(FedAvg, "client_update", "client")
     watched(FedAvg, "absorb", "server")
-    watched(Host, "_tested", "evaluation")
+    watched(ModelEvaluation, "tested", "evaluation")
     monkeypatch.setattr(host_module, "check_precision", lambda precision, device: None)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     recipe = recipe_of("fedavg") | {"placement": {"client": {"num_gpus": 1}}}

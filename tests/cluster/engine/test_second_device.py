@@ -96,7 +96,7 @@ def test_samples_that_stay_in_memory_are_copied_batch_by_batch(lines):
     assert copies["other rayfed_kd/data/batches.py:_sent"] == 2 * 2 * (batches + 1)
     assert copies["other rayfed_kd/protocol/contexts.py:batches"] == 2 * 4
     assert "other rayfed_kd/data/batches.py:_to_place" not in copies
-    assert "other cluster/engine/host.py:_pool" not in copies
+    assert "other cluster/engine/evaluating.py:_pool" not in copies
     assert [row["gpu_copies_in"] for row in lines["streamed"]["hosts"]] == [1 + 4 + 2 * batches] * 2
 
 

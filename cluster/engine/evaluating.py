@@ -1,0 +1,91 @@
+"""Evaluates models on a host's test samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cluster.engine.calls import EvaluationCall, EvaluationResult
+from rayfed_kd.data.batches import DeviceData
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.protocol import Evaluated, to_array, to_tensor
+from rayfed_kd.setting.setting import Setting
+
+# One size on every host: with other shapes, kernels may round differently, and predictions could change.
+EVALUATION_BATCH = 256
+
+
+class ModelEvaluation:
+    """Evaluates shared and personal models on one device.
+
+    Args:
+        setting: whose test samples.
+        module_pool, data: on the device.
+    """
+
+    def __init__(self, setting: Setting, module_pool: ModulePool, data: DeviceData) -> None:
+        self._setting, self._module_pool, self._data = setting, module_pool, data
+        self._pools: dict[str, Tensor] = {}
+
+    def shared(self, call: EvaluationCall) -> EvaluationResult:
+        """Evaluate a shared model on a stretch of test samples.
+
+        Returns: each sample's outcome in the stretch's order, and the stretch's summed loss.
+        """
+        vector = to_tensor(call.vectors.resolve()[call.model], self._data.device)
+        indices = self._pool(call.split)[call.start : call.stop]
+        return self.tested(self.frozen(Evaluated(vector, call.architecture)), call.split, indices)
+
+    def of_client(self, client: int, split: str, model: Callable[[Tensor], Tensor]) -> EvaluationResult:
+        """Evaluate a client's own model on its own test part ("local"), or on the official test set."""
+        if split == "official":
+            return self.tested(model, split, self._pool(split))
+        own = torch.from_numpy(self._setting.partition.test[client]).to(self._data.place)
+        return self.tested(model, split, own)
+
+    def frozen(self, evaluated: Evaluated) -> FlatModule:
+        """A module in eval mode that holds a model's vector."""
+        return self._module_pool.lend(evaluated.architecture, evaluated.vector).freeze()
+
+    def tested(self, model: Callable[[Tensor], Tensor], split: str, indices: Tensor) -> EvaluationResult:
+        """Each sample's outcome, in order, and the summed loss.
+
+        Args:
+            model: images, normalised -> logits.
+            split: "local" or "official".
+            indices: [n] int64, samples of the training split, or of the official test set.
+        """
+        # In float64: a float32 sum over all test samples would lose digits.
+        correct, loss_sum = [], torch.zeros((), dtype=torch.float64, device=self._data.device)
+        # Only metrics that the recipe names need them: they are many times larger than the outcomes.
+        kept: list[Tensor] | None = [] if self._setting.recipe.evaluation.metrics else None
+        try:
+            with torch.inference_mode():
+                for chosen in torch.split(indices, EVALUATION_BATCH):
+                    # Clients' own test parts are samples of the data set's training split.
+                    images, labels = self._data.gather(chosen, "train" if split == "local" else "test")
+                    logits = model(self._data.normalise(images))
+                    correct.append(logits.argmax(dim=1) == labels)
+                    losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+                    loss_sum += losses.to(torch.float64).sum()
+                    if kept is not None:
+                        kept.append(logits)
+        finally:
+            self._module_pool.take_back()
+        logits_array = None if kept is None else to_array(torch.cat(kept))
+        return EvaluationResult(to_array(torch.cat(correct)), float(loss_sum), logits_array)
+
+    def _pool(self, split: str) -> Tensor:
+        if split not in self._pools:
+            if split == "local":
+                # In client order, by which the server cuts the results into clients again.
+                pooled = self._setting.tested.indices
+            else:
+                test = self._setting.dataset.test
+                pooled = np.arange(0 if test is None else len(test.labels))
+            self._pools[split] = torch.from_numpy(pooled).to(self._data.place)
+        return self._pools[split]
