@@ -28,6 +28,7 @@ from rayfed_kd.batching.batched_steps import BatchedSteps
 from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.batching.stacked_modules import StackedModules
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol.wire import Wire
 
 sys.path.insert(0, str(Path(__file__).parent))
 from workloads import TINY, Silent
@@ -35,7 +36,8 @@ from workloads import TINY, Silent
 ROUNDS, WARM, GROUPS = 40, 8, 2
 TIMED = [
     (Host, "steps"),
-    (Host, "_result"),
+    (Host, "_keep"),
+    (Wire, "encoded"),
     (GroupTraining, "_train"),
     (group_training, "program_of"),
     (BatchedSteps, "__init__"),
@@ -74,6 +76,7 @@ class Meter:
 
 def _parts(spent: Mapping[str, float], whole: float) -> dict[str, float]:
     step, run = spent["BatchedSteps._step"], spent["BatchedSteps.run"]
+    replies = spent["Wire.encoded"] + spent["Host._keep"]
     inside = {
         "forward, batched": spent["BatchedSteps._losses"],
         "backward": spent["autograd.grad"],
@@ -81,10 +84,8 @@ def _parts(spent: Mapping[str, float], whole: float) -> dict[str, float]:
         "random streams, order of batches": run - step - spent["StackedModules.hand_back"],
         "stacking, handing back": spent["BatchedSteps.__init__"] + spent["StackedModules.hand_back"],
         "comparing programs": spent["group_training.program_of"],
-        "steps, contexts, modules, optimisers": spent["Host.steps"]
-        - spent["GroupTraining._train"]
-        - spent["Host._result"],
-        "replies and facts": spent["Host._result"],
+        "steps, contexts, modules, optimisers": spent["Host.steps"] - spent["GroupTraining._train"] - replies,
+        "replies and states": replies,
     }
     return {"a group": spent["Host.steps"], **inside, "the server's part": whole - spent["Host.steps"]}
 
@@ -95,6 +96,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     asked = parser.parse_args()
     work = replace(TINY, vectorise=TINY.cohort // GROUPS, epochs=asked.epochs)
     setting = prepare(work.recipe()).setting
@@ -102,7 +104,7 @@ def main() -> None:
     state, meter, seen = simulation.begin().server, Meter(), []
     for owner, name in TIMED:
         meter.watch(owner, name)
-    for index in range(1, WARM + ROUNDS + 1):
+    for index in range(1, WARM + asked.rounds + 1):
         started = time.perf_counter()
         state = simulation.round(index, state)
         seen.append(meter.taken(time.perf_counter() - started))
