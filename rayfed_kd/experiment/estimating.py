@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.experiment.engines import InProcess
@@ -20,6 +20,9 @@ from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.time_left import clock_text
+
+if TYPE_CHECKING:
+    from cluster.engine.gpu_use import HostMemory
 
 # Batches of an average client in an epoch of the two measurements: as few as give a slope.
 FEW_BATCHES = (2, 4)
@@ -39,6 +42,7 @@ class Estimate:
         evaluations: evaluated rounds of the run.
         measured: the shares of the data with which rounds were measured; the recipe's own alone if they are
             short as they are.
+        memory: what a host takes of the GPU that was measured on; None: clients compute on the CPU.
     """
 
     clients_s: float
@@ -47,6 +51,7 @@ class Estimate:
     rounds: int
     evaluations: int
     measured: tuple[float, ...]
+    memory: HostMemory | None = None
 
     @property
     def run_s(self) -> float:
@@ -60,7 +65,7 @@ class Estimate:
             f"{self.clients_s:.2f} s at the clients, one after another, and {self.server_s:.2f} s at the "
             f"server, and {self.evaluations} evaluations of {self.evaluation_s:.2f} s; measured in round "
             f"{MEASURED_ROUND} with data.fraction {shares}"
-        )
+        ) + (f"\n{self.memory}" if self.memory else "")
 
 
 def estimate(
@@ -103,18 +108,43 @@ def estimate(
     clients_s = continued("clients_s") + further_s * whole / last.samples
     server_s, evaluation_s = continued("server_s"), continued("evaluation_s")
     evaluations = ceil(resolved.rounds / resolved.evaluation.every)
-    return Estimate(clients_s, server_s, evaluation_s, resolved.rounds, evaluations, tuple(fractions))
+    return Estimate(
+        clients_s,
+        server_s,
+        evaluation_s,
+        resolved.rounds,
+        evaluations,
+        tuple(fractions),
+        _memory(resolved, fractions[-1], last),
+    )
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """Seconds of one round, and how many training samples its clients hold."""
+    """Seconds of one round, how many training samples its clients hold, and what was held of the GPU.
+
+    Attributes:
+        data_mb: MiB of the data set, as it was measured.
+        gpu_mb: MiB; None: clients computed on the CPU.
+    """
 
     clients: int
     samples: float
     clients_s: float
     server_s: float
     evaluation_s: float
+    data_mb: float = 0.0
+    gpu_mb: float | None = None
+
+
+def _memory(recipe: Recipe, fraction: float, last: _Measured) -> HostMemory | None:
+    """What a host takes of the GPU with all data of the recipe; only a part of them was on it."""
+    if last.gpu_mb is None:
+        return None
+    from cluster.engine.gpu_use import host_memory
+
+    left_out_mb = last.data_mb * (recipe.data.fraction / fraction - 1)
+    return host_memory(last.gpu_mb, 0.0 if recipe.placement.gpu_data == "batches" else left_out_mb)
 
 
 def _fractions(recipe: Recipe, mean_size: float) -> list[float]:
@@ -160,7 +190,17 @@ def _last_round(prepared: Prepared, result: Result) -> _Measured:
     # Clients that send nothing, as stand-alone ones, stand in no table: they count as average ones.
     number = len(clients) or last["cohort"]
     samples = float(sizes[clients].sum()) or number * float(sizes.mean())
-    return _Measured(number, samples, last["client_s"], last["server_s"], last["evaluate_s"])
+    held = [row["gpu_mb"] for row in result.table("hosts").to_pylist() if row["gpu_mb"] is not None]
+    train = prepared.setting.dataset.train
+    return _Measured(
+        number,
+        samples,
+        last["client_s"],
+        last["server_s"],
+        last["evaluate_s"],
+        data_mb=(train.images.nbytes + train.labels.nbytes) / 2**20,
+        gpu_mb=max(held, default=None),
+    )
 
 
 def _continued(points: Sequence[tuple[float, float]], x: float) -> float:

@@ -7,7 +7,7 @@ import torch
 
 from cluster.engine import gpu_use
 from cluster.engine.calls import StepFacts
-from cluster.engine.gpu_use import GpuUse, GpuWatch
+from cluster.engine.gpu_use import GpuUse, GpuWatch, HostMemory, host_memory
 from cluster.server.round_tables import _host_rows
 from cluster.server.traffic import Traffic
 from rayfed_kd.protocol.messages import to_array, to_tensor
@@ -15,6 +15,38 @@ from rayfed_kd.transfers import Transfers, moved, transfers_so_far
 
 MIB = 2**20
 CUDA = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("needed", "told"),
+    [
+        # 1,000 of 40,000 MiB are 2.5 hundredths: 3, of which 33 fit.
+        (
+            1000.0,
+            "a host takes 1,000 of the GPU's 40,000 MiB: placement.client.num_gpus=0.03 lets 33 share it",
+        ),
+        (
+            20_000.0,
+            "a host takes 20,000 of the GPU's 40,000 MiB: placement.client.num_gpus=0.5 lets 2 share it",
+        ),
+        (40_000.5, "a host takes 40,000 of the GPU's 40,000 MiB, more than there is"),
+    ],
+)
+def test_a_hosts_share_is_the_least_that_has_room_for_what_was_measured(needed, told):
+    assert str(HostMemory(needed, 40_000.0)) == told
+
+
+@pytest.mark.parametrize(("free", "context"), [(6000, 400), (2000, 1024)])
+def test_a_host_needs_its_context_too_but_not_what_others_hold(free, context, monkeypatch):
+    """Of 8,000 MiB torch holds 1,600: with 6,000 free the context takes 400; 2,000 free say others are there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * MIB, 8000 * MIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1600 * MIB)
+    assert host_memory(1600.0, 50.0) == HostMemory(1650.0 + context, 8000.0)
+
+
+def test_without_a_gpu_there_is_nothing_to_share():
+    assert host_memory(1.0, 1.0) is None
 
 
 @pytest.fixture

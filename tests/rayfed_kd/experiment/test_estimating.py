@@ -1,9 +1,13 @@
 """Estimates: the arithmetic by hand, and what is measured; seconds differ from machine to machine."""
 
+from dataclasses import replace
+
 import pytest
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
+from cluster.engine import gpu_use
+from cluster.engine.gpu_use import HostMemory
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment import estimating
 from rayfed_kd.experiment.estimating import Estimate, _continued
@@ -12,6 +16,25 @@ from rayfed_kd.experiment.estimating import Estimate, _continued
 def test_run_takes_its_rounds_and_its_evaluations():
     """10 (2 + .5) + 3 . 4 = 37."""
     assert Estimate(2.0, 0.5, 4.0, rounds=10, evaluations=3, measured=(1.0,)).run_s == 37.0
+
+
+@pytest.mark.parametrize(("where", "held"), [("auto", 700.0), ("batches", 400.0)])
+def test_memory_of_a_host_has_the_data_that_the_measurement_left_out(where, held, monkeypatch):
+    """A quarter of the data were 100 MiB, so three times as much comes on top, unless none lies on the GPU."""
+    recipe = rayfed_kd.prepare(THREE_CLIENTS, placement={"gpu_data": where}).setting.recipe
+    measured = estimating._Measured(4, 10.0, 1.0, 1.0, 1.0, data_mb=100.0, gpu_mb=400.0)
+    seen = []
+    monkeypatch.setattr(gpu_use, "host_memory", lambda *sizes: seen.append(sum(sizes)))
+    estimating._memory(recipe, 0.025, measured)
+    assert seen == [held]
+    assert estimating._memory(recipe, 0.025, replace(measured, gpu_mb=None)) is None
+
+
+def test_an_estimate_ends_with_a_hosts_memory():
+    one = Estimate(2.0, 0.5, 4.0, 10, 3, (1.0,), HostMemory(500.0, 2000.0))
+    assert str(one).endswith(
+        "\na host takes 500 of the GPU's 2,000 MiB: placement.client.num_gpus=0.25 lets 4 share it"
+    )
 
 
 def test_seconds_go_on_along_the_line_through_both_points():
