@@ -20,7 +20,7 @@ def test_run_takes_its_rounds_and_its_evaluations():
 
 @pytest.mark.parametrize(("where", "held"), [("auto", 700.0), ("batches", 400.0)])
 def test_memory_of_a_host_has_the_data_that_the_measurement_left_out(where, held, monkeypatch):
-    """A quarter of the data were 100 MiB, so three times as much comes on top, unless none lies on the GPU."""
+    """A quarter of the data were 100 MiB: three times as much comes on top, unless none lies on the GPU."""
     recipe = rayfed_kd.prepare(THREE_CLIENTS, placement={"gpu_data": where}).setting.recipe
     measured = estimating._Measured(4, 10.0, 1.0, 1.0, 1.0, data_mb=100.0, gpu_mb=400.0)
     seen = []
