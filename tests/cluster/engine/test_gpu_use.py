@@ -38,7 +38,7 @@ def test_a_hosts_share_is_the_least_that_has_room_for_what_was_measured(needed, 
 
 @pytest.mark.parametrize(("free", "context"), [(6000, 400), (2000, 1024)])
 def test_a_host_needs_its_context_too_but_not_what_others_hold(free, context, monkeypatch):
-    """Of 8,000 MiB torch holds 1,600: 6,000 free leave 400 for the context, 2,000 say that others are there."""
+    """Of 8,000 MiB torch holds 1,600: 6,000 free leave 400 for the context; at 2,000 others are there."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * MIB, 8000 * MIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1600 * MIB)
