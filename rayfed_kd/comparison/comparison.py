@@ -62,9 +62,11 @@ class Comparison:
 
     @property
     def all_notes(self) -> list[str]:
-        """`notes`, and one on models that the study names and no row evaluates."""
-        missing = set(self.study.models) - {key[1] for key in self.curves}
-        unknown = [f"models: no row evaluates {', '.join(sorted(missing))}"] if missing else []
+        """`notes`, and those on models that the study names and no row evaluates."""
+        evaluated, unknown = {key[1] for key in self.curves}, []
+        for key, named in (("models", self.study.models), ("baselines", self.study.baselines)):
+            if missing := set(named) - evaluated:
+                unknown.append(f"{key}: no row evaluates {', '.join(sorted(missing))}")
         return [*self.notes, *unknown, *unlike_models(model for _, model in self.rows)]
 
     @cached_property
