@@ -133,6 +133,7 @@ def test_models_may_have_a_baseline_of_their_own():
     assert any(
         "less that of A, or of the row that it names, with" in remark for remark in remarks(comparison)
     )
+    assert "Baselines: no row evaluates nearest." in remarks(comparison)
 
 
 def test_without_a_second_seed_there_is_no_column():
