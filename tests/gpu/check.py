@@ -42,7 +42,7 @@ SECTIONS = {
     "hosts": 150,
     "precision": 40,
     "graphs": 60,
-    "memory": 40,
+    "memory": 60,
 }
 WHOLE_S = 525.0
 CPU_PATIENCE = 4  # times as long at toy size on the CPU: its cores may be busy with something else

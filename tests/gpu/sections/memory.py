@@ -1,7 +1,11 @@
-"""What a host of each kind holds after two rounds: the data, torch's share, and what its process takes."""
+"""What a host of each kind holds after two rounds: the data, torch's share, and what its process takes.
+
+Each with the samples on the GPU, and in the machine's memory, from which batches are copied.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -11,6 +15,7 @@ from phases import WORK, Silent
 from sections.apart import fresh
 from size import Row, Size, rows_of
 
+from cluster.engine.gpu_use import host_memory
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
@@ -23,15 +28,22 @@ FULL = ("FedAvg, 2.2 M parameters", "FedKF, LeNet-5, width 32", "KDIA, 100 serve
 def rows(size: Size) -> Iterator[Row]:
     """A row for some recipes of `phases`, each in a process of its own."""
     names = size.of(FULL, (TOY,))
-    yield from rows_of("host", {name: partial(fresh, _row, name, size) for name in names})
+    kinds = {
+        f"{name}, samples {'on the GPU' if where == 'whole' else 'in memory'}": partial(
+            fresh, _row, name, where, size
+        )
+        for name in names
+        for where in ("whole", "batches")
+    }
+    yield from rows_of("host", kinds)
 
 
-def _row(name: str, size: Size) -> Row:
+def _row(name: str, where: str, size: Size) -> Row:
     """In a new process: it holds nothing of another host."""
     on_gpu = size.device != "cpu"
     free_before = torch.cuda.mem_get_info()[0] if on_gpu else 0
     size.set_up()
-    setting = prepare(WORK[name]).setting
+    setting = prepare(WORK[name], [f"placement.gpu_data={where}"]).setting
     splits = [setting.dataset.train, *([setting.dataset.test] if setting.dataset.test else [])]
     data = sum(split.images.nbytes + split.labels.nbytes for split in splits)
     host = Host(setting, device=size.device, keep_states=setting.recipe.partition.clients)
@@ -39,14 +51,23 @@ def _row(name: str, size: Size) -> Row:
     run = Simulation(setting, LocalEngine(host), Silent())
     state = run.begin().server
     for index in (1, 2):
+        started = time.perf_counter()
         state = run.round(index, state)
-    row: Row = {"data_mib": data / 2**20, "rss_mib": psutil.Process().memory_info().rss / 2**20}
     if on_gpu:
         torch.cuda.synchronize()
+    row: Row = {
+        "second_round_s": time.perf_counter() - started,
+        "data_mib": data / 2**20,
+        "rss_mib": psutil.Process().memory_info().rss / 2**20,
+    }
+    if on_gpu:
+        # What `--estimate` would say of it.
+        told = host_memory(torch.cuda.memory_reserved() / 2**20, 0.0)
         row |= {
             "most_allocated_mib": torch.cuda.max_memory_allocated() / 2**20,
             "reserved_mib": torch.cuda.memory_reserved() / 2**20,
             # With CUDA's context, which every process has of its own; right as long as nobody else is there.
             "process_mib": (free_before - torch.cuda.mem_get_info()[0]) / 2**20,
+            "estimated_mib": told.needed_mb if told else None,
         }
     return row
