@@ -71,8 +71,8 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._module_pool = self.setting.module_pool(self.device)
-        share = min(self.setting.recipe.placement.server.num_gpus or 1.0, 1.0)
-        self._data = placed_data(self.setting, torch.device(self.device), share, "server")
+        # Without Ray the server may take what is free, whatever its request says.
+        self._data = placed_data(self.setting, torch.device(self.device), 1.0, "server")
         self.evaluator = Evaluator(self.setting, self.engine, self.tell)
         self._started = time.perf_counter()
         # A round is evaluated and recorded while the next one trains; a single thread keeps their order.
