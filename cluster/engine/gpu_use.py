@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rayfed_kd.transfers import Transfers, transfers_so_far
+from rayfed_kd.data.transfers import Transfers, transfers_so_far
 
 MIB = 2.0**20
 # The driver's number is of its last sample period, which is between 1/6 s and 1 s (NVML,

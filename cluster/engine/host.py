@@ -37,6 +37,7 @@ from cluster.engine.evaluating import ModelEvaluation
 from cluster.engine.gpu_use import GpuWatch
 from cluster.engine.outcomes import checked_outcome, non_finite_parts
 from rayfed_kd.batching.group_training import GroupTraining
+from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import (
     Array,
     ClientContext,
@@ -53,7 +54,6 @@ from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Protected
 from rayfed_kd.setting.setting import Setting
-from rayfed_kd.transfers import Transfers
 
 # A step's facts, its reply's parts and its client's state. Only the facts travel to the server at once.
 HostResult = tuple[StepFacts, Mapping[str, Array], LiveState]

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from cluster.engine.calls import StepFacts
 from cluster.server.traffic import Traffic
+from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import ServerContext, Shown
-from rayfed_kd.transfers import Transfers
 
 Rows = list[dict[str, Any]]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rayfed_kd.data.augment import normalise
 from rayfed_kd.data.dataset import Dataset, Split
+from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import RunError
-from rayfed_kd.transfers import moved
 
 
 class Batch(NamedTuple):

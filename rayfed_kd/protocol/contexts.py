@@ -10,13 +10,13 @@ from torch import Tensor
 
 from rayfed_kd.data.augment import augment
 from rayfed_kd.data.batches import Batch, DeviceData, Drawn, PixelScale, Public, unaugmented
+from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.seeds import numpy_stream, torch_stream
-from rayfed_kd.transfers import moved
 
 
 class Context:

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.staleness import Lateness, UpdateRule
 from rayfed_kd.protocol.summed import SummedReply, sum_of_groups
-from rayfed_kd.transfers import moved
 
 Kind = Literal[
     "weights",

@@ -101,7 +101,7 @@ def test_steps_give_the_same_bits_on_a_host_that_must_fetch_their_state(ran):
     for call, _, _, result in engine.steps:
         facts, parts, state = fresh.step(call)
         assert equal(dict(parts), dict(result.parts.resolve())), call
-        assert equal(state, result.state.resolve()), call
+        assert equal(state.resolve(), result.state.resolve()), call
         assert facts.logged == result.facts.logged
 
 

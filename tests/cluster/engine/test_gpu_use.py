@@ -10,8 +10,8 @@ from cluster.engine.calls import StepFacts
 from cluster.engine.gpu_use import GpuUse, GpuWatch, HostMemory, host_memory
 from cluster.server.round_tables import _host_rows
 from cluster.server.traffic import Traffic
+from rayfed_kd.data.transfers import Transfers, moved, transfers_so_far
 from rayfed_kd.protocol.messages import to_array, to_tensor
-from rayfed_kd.transfers import Transfers, moved, transfers_so_far
 
 MIB = 2**20
 CUDA = torch.device("cuda", 0)
