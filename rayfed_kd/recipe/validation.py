@@ -112,7 +112,7 @@ def _steps(raw: Any, fault: Mapping[str, Any]) -> list[str]:
     """The fault's path as the reader wrote it: pydantic also names the alternatives that it tried."""
     steps: list[str] = []
     for step in fault["loc"]:
-        in_list = isinstance(raw, list) and isinstance(step, int) and step < len(raw)
+        in_list = isinstance(raw, list) and isinstance(step, int) and 0 <= step < len(raw)
         if in_list or (isinstance(raw, Mapping) and step in raw):
             raw = raw[step]
             steps.append(str(step))

@@ -133,12 +133,16 @@ def test_an_object_on_another_machine_is_fetched_ahead(machines):
     def places():
         return get_object_locations([ref])[ref]["node_ids"]
 
-    assert places() == [far]
+    def wait_for(holds):
+        """The object's owner hears of its places a moment after they changed."""
+        until = time.monotonic() + 30
+        while not holds(places()):
+            assert time.monotonic() < until, places()
+            time.sleep(0.1)
+
+    wait_for(lambda nodes: nodes == [far])
     Ahead().fetch(ref, "another", 1_600_000)
-    until = time.monotonic() + 30
-    while own not in places():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    wait_for(lambda nodes: own in nodes)
 
 
 def test_trials_of_a_search_have_their_data_on_every_machine(machines, tmp_path):

@@ -234,3 +234,10 @@ def test_other_data_do_not_keep_the_recipes_fraction_silently():
     assert load_recipe(recipe, ["data={name: digits}"]).data.fraction == 1.0
     assert load_recipe(recipe, ["data.name=mnist", "rounds=3"]).data.fraction == 0.1
     assert load_recipe({**recipe, "data": {"name": "mnist"}}, ["data.name=digits"]).data.fraction == 1.0
+
+
+def test_kinds_of_parts_that_are_numbers_are_refused():
+    """YAML reads `0:` as a number; checks then name such a key in the path, beside lists and their places."""
+    with pytest.raises(RecipeError) as refused:
+        load_recipe({**GOOD, "codec": {"down": {0: [], 2**63: {-1: None}}}})
+    assert "codec.down.0 = 0: expected text" in str(refused.value)
