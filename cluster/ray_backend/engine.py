@@ -6,16 +6,13 @@ Its event loop only moves references. Vectors are resolved where they are used, 
 from __future__ import annotations
 
 import asyncio
-import bisect
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
-import numpy as np
 import ray
 
 from cluster.engine.calls import (
@@ -25,26 +22,25 @@ from cluster.engine.calls import (
     PersonalCall,
     PersonalResult,
     StepCall,
+    StepFacts,
     StepResult,
 )
-from cluster.ray_backend.client_hosts import ClientHosts
-from cluster.ray_backend.handles import Ahead, Enclosed, RayHandle
-from cluster.ray_backend.host_calls import LOST, call_host, cause_of_loss, explained
-from cluster.ray_backend.jobs import Job, Pace, short_steps
-from cluster.ray_backend.patience import Patience
+from cluster.ray_backend.dispatch.client_hosts import ClientHosts
+from cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained
+from cluster.ray_backend.dispatch.job_queue import JobQueue
+from cluster.ray_backend.dispatch.jobs import Job, samples_of
+from cluster.ray_backend.dispatch.pace import Pace
+from cluster.ray_backend.dispatch.patience import Patience
+from cluster.ray_backend.handles import Ahead, RayHandle, published
 from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
+from rayfed_kd.setting.setting import Setting
 
-# Most bytes of a message that travels inside every call instead of in the object store. Measured with Ray
-# 2.60: a call with an argument of 10 to 80 kB takes two thirds of the time of one with a reference to it.
-SMALL = 32 * 1024
 STOPPED = "stopped in the middle of a round"
-# Seconds of work that short steps are combined to, in one call to a host: a call itself costs 1 to 4 ms.
-LEAST_S, MOST_S = 0.005, 0.05
 
 
 class RayEngine:
@@ -57,9 +53,11 @@ class RayEngine:
         actors: the client actors' handles, not built yet.
         blueprint: a reference to the blueprint that they are built from.
         plan: which client may run on which host. Shared models are evaluated on any host.
-        sizes: [K] training samples of each client: steps with more samples start first.
+        sizes: [K] training samples of each client: steps with more samples start first, until it is known
+            how long they take.
         loop: the event loop that waits for references.
         faults: how often a step whose host was lost is run again, and how long a step may take.
+        architectures: [K] each client's; empty: all have the same.
         max_inflight: most calls that all actors have together at a time; None: no limit.
         on_load: called with the number of calls that the actors have whenever it changes.
         tell: called with a line when a host was lost.
@@ -75,19 +73,21 @@ class RayEngine:
         loop: asyncio.AbstractEventLoop,
         *,
         faults: FaultsRecipe,
+        architectures: Sequence[str] = (),
         max_inflight: int | None = None,
         on_load: Callable[[int], None] = lambda calls: None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._faults, self._tell, self._loop = faults, tell, loop
-        self._max_inflight, self._on_load = max_inflight or math.inf, on_load
-        self._clients, self._pace = ClientHosts(actors, blueprint, plan, tell), Pace(sizes)
+        self._on_load, self._pace = on_load, Pace(sizes, architectures)
+        self._clients = ClientHosts(actors, blueprint, plan, tell)
+        self._open: dict[int, Job] = {}  # by number
+        most, drop = max_inflight or math.inf, lambda job: self._open.pop(job.number, None)
+        self._waiting = JobQueue(self._clients, self._pace, most, drop)
         self._patience = Patience(faults.step_timeout_s, loop, len(actors))
         self._sizes = sizes
         # Filled by other threads, emptied by the event loop; a deque's append and popleft are thread-safe.
         self._submitted: deque[Job] = deque()
-        self._waiting: list[Job] = []
-        self._open: dict[int, Job] = {}  # by number
         self.started: Future[None] = Future()
         self._cancelled = self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references to tasks
@@ -96,14 +96,33 @@ class RayEngine:
         for host in range(len(actors)):
             loop.call_soon_threadsafe(self._begin_build, host, "never started")
 
+    @classmethod
+    def of(
+        cls,
+        setting: Setting,
+        actors: Sequence[Any],
+        blueprint: Any,
+        plan: Plan,
+        loop: asyncio.AbstractEventLoop,
+        **listeners: Callable[[Any], None],
+    ) -> RayEngine:
+        """The engine for a setting, as its recipe has it; arguments and `listeners` are the constructor's."""
+        recipe, partition = setting.recipe, setting.partition
+        return cls(
+            actors,
+            blueprint,
+            plan,
+            partition.sizes.tolist(),
+            loop,
+            faults=recipe.faults,
+            architectures=setting.models_by_client,
+            max_inflight=recipe.placement.max_inflight,
+            **listeners,
+        )
+
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
         """Put arrays into the object store once; small arrays travel with the calls instead."""
-        # A client's state from a checkpoint is no array, and always goes into the store.
-        plain = all(isinstance(array, np.ndarray) for array in arrays.values())
-        if plain and sum(array.nbytes for array in arrays.values()) <= SMALL:
-            # Copies: Ray serializes a call when the event loop sends it, and the server goes on meanwhile.
-            return Enclosed(uuid4().hex, {name: array.copy() for name, array in arrays.items()})
-        return RayHandle(ray.put(dict(arrays)))
+        return published(arrays)
 
     def submit(self, calls: Sequence[Any]) -> list[Future[Any]]:
         """Queue a step, a group's steps, or one evaluation.
@@ -122,8 +141,8 @@ class RayEngine:
     def _submitted_job(self, calls: Sequence[Any], summed: Sequence[int] = ()) -> list[Future[Any]]:
         self._count += 1
         futures: list[Future[Any]] = [Future() for _ in calls]
-        work = -float(sum(map(self._samples, calls)))
-        job = Job((work, self._count), calls, futures, summed=summed)
+        samples = sum(samples_of(call, self._sizes) for call in calls)
+        job = Job(self._count, calls, futures, samples, summed=summed)
         # Registered before the flag is read. `cancel`, in another thread, sets the flag before it reads the
         # open jobs: so one of the two ends this job in any case.
         self._open[self._count] = job
@@ -172,67 +191,31 @@ class RayEngine:
         self.cancel()
         self._clients.end()
 
-    def _samples(self, call: Any) -> int:
-        """Number of samples that a call processes: calls with the most start first."""
-        if isinstance(call, EvaluationCall):
-            return call.stop - call.start
-        return self._sizes[call.client if isinstance(call, PersonalCall) else call.facts.client]
-
     def _pump(self) -> None:
-        """Start all jobs that can start. While many wait, a host gets its next call before the last ends."""
+        """Start all jobs that can start."""
+        try:
+            self._start_jobs()
+        except Exception as error:  # the event loop would only log it, and the server's thread wait for ever
+            for job in list(self._open.values()):
+                self._end(job, error)
+
+    def _start_jobs(self) -> None:
         while self._submitted:
-            bisect.insort(self._waiting, self._submitted.popleft())
-        self._refuse_hopeless()
+            self._waiting.add(self._submitted.popleft())
+        for job, error in self._waiting.pop_hopeless():
+            self._end(job, error)
         hosts = self._clients
-        while self._waiting and (startable := self._startable()) is not None:
-            place, host = startable
-            job = self._waiting.pop(place)
-            if job.done:  # given up or stopped before it was sent
-                self._open.pop(job.priority[1], None)
-                continue
+        while (startable := self._waiting.next()) is not None:
+            host, jobs = startable
             # Here, not in the task, which starts later: the next job must see this call.
             hosts.load[host] += 1
             self._on_load(sum(hosts.load))
-            self._spawn(self._run(host, [job, *self._short_steps(host, job)]))
-
-    def _short_steps(self, host: int, first: Job) -> list[Job]:
-        """Waiting short steps to send with a first one; none under `max_inflight` or with pinned clients."""
-        hosts = self._clients
-        if hosts.pinned or self._max_inflight < math.inf:
-            return []
-        allowed = (job for job in self._waiting if host in hosts.allowed(job.client))
-        # A host takes at most half of its share of the queue, so that all hosts end at about the same time.
-        share = math.ceil(len(self._waiting) / (2 * len(hosts)))
-        chosen = short_steps(first, allowed, self._pace, share, LEAST_S, MOST_S)
-        if chosen:
-            taken = {id(job) for job in chosen}
-            self._waiting = [job for job in self._waiting if id(job) not in taken]
-        return chosen
+            self._spawn(self._run(host, jobs))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _startable(self) -> tuple[int, int] | None:
-        """The place in the queue of the first job that can start, and its host; None: none can."""
-        hosts = self._clients
-        if sum(hosts.load) >= self._max_inflight:
-            return None
-        # A second call spares a host the wait for its next one. With few jobs it would keep them from hosts
-        # that become free earlier, as a call that was sent stays at its host.
-        depth = 2 if len(self._waiting) > len(hosts) else 1
-        full = set[tuple[int, ...]]()
-        for place, job in enumerate(self._waiting):
-            allowed = hosts.allowed(job.client)
-            # Jobs with equal hosts find them equally full. A pinned client's host depends on the client, too.
-            if allowed in full and not hosts.pinned:
-                continue
-            host = hosts.free(job, depth)
-            if host is not None:
-                return place, host
-            full.add(allowed)
-        return None
 
     async def _run(self, host: int, jobs: Sequence[Job]) -> None:
         turn, answered = self._patience.begin(host, jobs), False
@@ -240,7 +223,7 @@ class RayEngine:
             outcomes = await call_host(self._clients.actors[host], jobs, self._ahead)
             answered = True
             for job, outcome in zip(jobs, outcomes, strict=True):
-                self._end(job, outcome)
+                self._end(job, outcome, host)
         except asyncio.CancelledError:
             if not turn.limit:  # the event loop ends
                 raise
@@ -259,12 +242,13 @@ class RayEngine:
             self._on_load(sum(self._clients.load))
             self._pump()
 
-    def _end(self, job: Job, outcome: Sequence[Any] | Exception) -> None:
-        self._open.pop(job.priority[1], None)
+    def _end(self, job: Job, outcome: Sequence[Any] | Exception, host: int | None = None) -> None:
+        """End a job with its results or an error. `host`: where it ran; None: it is given up."""
+        self._open.pop(job.number, None)
         if not self._open:
             self._ahead.end_round()
-        if job.step is not None and not isinstance(outcome, Exception):
-            self._pace.note(job.step, outcome[0])
+        if host is not None and job.step is not None and not isinstance(outcome, Exception):
+            self._learn(host, job.step, outcome[0].facts)
         for place, future in enumerate(job.futures):
             # The server's thread gives steps up at any moment, also between a look at `done` and this. The
             # error would end the other jobs of this call, whose results are there.
@@ -273,6 +257,11 @@ class RayEngine:
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome[place])
+
+    def _learn(self, host: int, call: StepCall, facts: StepFacts) -> None:
+        """Note how long a step took. One of a batched group is left out: it tells nothing of a step alone."""
+        if facts.alone is None and self._pace.note(host, call, facts.seconds):
+            self._waiting.sort()
 
     def _again(self, host: int, jobs: Sequence[Job], lost: str) -> None:
         """Queue a lost host's jobs again. Calls hold all that they need, so any allowed host may run them."""
@@ -289,7 +278,7 @@ class RayEngine:
         for job in jobs:
             job.lost += 1
             if job.lost <= self._faults.max_retries:
-                bisect.insort(self._waiting, job)
+                self._waiting.add(job)
                 continue
             times = "once" if job.lost == 1 else f"{job.lost} times"
             text = (
@@ -306,14 +295,3 @@ class RayEngine:
         with suppress(InvalidStateError):  # another host was the first
             self.started.set_result(None)
         self._pump()
-
-    def _refuse_hopeless(self) -> None:
-        """End the jobs that no host can ever run, with an error."""
-        if not self._clients.gone:
-            return
-        # A copy, as jobs are removed on the way.
-        for job in list(self._waiting):
-            error = self._clients.hopeless(job)
-            if error is not None:
-                self._waiting.remove(job)
-                self._end(job, error)

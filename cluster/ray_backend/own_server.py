@@ -116,16 +116,13 @@ class _Server:
         self._tell: Listener = lambda line: None
 
     def use(self, clients: list[Any], blueprint: Any, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
-        """Make the engine; the arguments are as in `RayEngine`."""
-        recipe = self._setting.recipe
-        self._engine = RayEngine(
+        """Make the engine; the arguments are as in `RayEngine.of`."""
+        self._engine = RayEngine.of(
+            self._setting,
             clients,
             blueprint,
             plan,
-            self._setting.partition.sizes.tolist(),
             loop,
-            faults=recipe.faults,
-            max_inflight=recipe.placement.max_inflight,
             tell=lambda line: self._said.put((self._tell, line)),
         )
 

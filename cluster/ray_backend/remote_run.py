@@ -13,7 +13,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.ray_backend.client_actor import ClientActor
-from cluster.ray_backend.host_calls import LOST
+from cluster.ray_backend.dispatch.host_calls import LOST
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
 from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from cluster.ray_backend.resources import divided, total

@@ -59,17 +59,13 @@ class ServerActor:
     async def run(self) -> dict[str, Any]:
         """Run all rounds and return the summary. The tables are closed also after an error."""
         loop = asyncio.get_running_loop()
-        sizes = self._setting.partition.sizes.tolist()
-        recipe, plan = self._setting.recipe, self._plan
         meters = Meters(self._folder.name)
-        self._engine = RayEngine(
+        self._engine = RayEngine.of(
+            self._setting,
             self._clients,
             self._blueprint,
-            plan,
-            sizes,
+            self._plan,
             loop,
-            faults=recipe.faults,
-            max_inflight=recipe.placement.max_inflight,
             on_load=meters.in_flight,
             tell=self._lines.append,
         )

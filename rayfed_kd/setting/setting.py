@@ -80,10 +80,11 @@ class Setting:
     @cached_property
     def client_architectures(self) -> tuple[str, ...]:
         """The clients' architectures by name, each once."""
-        return tuple(dict.fromkeys(self._models_by_client))
+        return tuple(dict.fromkeys(self.models_by_client))
 
     @cached_property
-    def _models_by_client(self) -> tuple[str, ...]:
+    def models_by_client(self) -> tuple[str, ...]:
+        """[K] each client's architecture by name."""
         clients = len(self.partition.train)
         if self.recipe.client_models is None:  # perhaps a million clients
             return ("model",) * clients
@@ -154,7 +155,7 @@ class Setting:
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""
         rounds, local = self.recipe.rounds, self.local_in(round_index)
-        return ServerFacts(round_index, rounds, self._known_sizes, local, self._models_by_client)
+        return ServerFacts(round_index, rounds, self._known_sizes, local, self.models_by_client)
 
     @cached_property
     def _known_sizes(self) -> tuple[int, ...]:

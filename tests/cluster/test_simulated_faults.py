@@ -8,7 +8,7 @@ from disturbed_runs import SimulatedEngine, run_disturbed
 from simulated_cluster import StoodStillError
 from simulated_runs import CASES, FEW, Case
 
-from cluster.ray_backend.client_hosts import ClientHosts
+from cluster.ray_backend.dispatch.client_hosts import ClientHosts
 from cluster.server.client_records import Records
 
 case = cache(Case)

@@ -71,16 +71,8 @@ class Hosts:
         resolved, setting = prepared.recipe, prepared.setting
         plan = plan_hosts(resolved, setting.schedule.concurrency, [Node(CORES, 0, 24 * 2**30)])
         told = []
-        engine = RayEngine(
-            self._ready(plan.num_hosts),
-            ray.put(prepared.blueprint),
-            plan,
-            setting.partition.sizes.tolist(),
-            self._loop,
-            faults=resolved.faults,
-            max_inflight=resolved.placement.max_inflight,
-            tell=told.append,
-        )
+        actors, blueprint = self._ready(plan.num_hosts), ray.put(prepared.blueprint)
+        engine = RayEngine.of(setting, actors, blueprint, plan, self._loop, tell=told.append)
         outcome = run_setting(setting, engine, after_round)
         outcome.told = told
         return outcome

@@ -6,8 +6,8 @@ import pytest
 import ray
 from simulated_cluster import SERVER, Ref, SimulatedLoop
 
-from cluster.ray_backend.client_hosts import ANSWER_S, RESTART_S, SILENCES, ClientHosts
-from cluster.ray_backend.patience import FIRST_S, MULTIPLE
+from cluster.ray_backend.dispatch.client_hosts import ANSWER_S, RESTART_S, SILENCES, ClientHosts
+from cluster.ray_backend.dispatch.patience import FIRST_S, MULTIPLE
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 

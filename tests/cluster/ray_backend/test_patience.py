@@ -7,8 +7,8 @@ import pytest
 from simulated_cluster import SimulatedLoop
 
 from cluster.engine.calls import Held, StepCall
-from cluster.ray_backend.jobs import Job
-from cluster.ray_backend.patience import FIRST_S, LEAST_S, LOOK_S, MULTIPLE, Patience
+from cluster.ray_backend.dispatch.jobs import Job
+from cluster.ray_backend.dispatch.patience import FIRST_S, LEAST_S, LOOK_S, MULTIPLE, Patience
 from rayfed_kd.protocol import DispatchFacts
 
 
@@ -16,7 +16,7 @@ def job(clients=1, samples=10, lost=0, step="client_update"):
     calls = [
         StepCall(step, DispatchFacts(client, 1, 1), Held({}), {}, None, -1, 1) for client in range(clients)
     ]
-    return Job((-float(samples), 1), calls, [Future() for _ in calls], lost)
+    return Job(1, calls, [Future() for _ in calls], samples, lost)
 
 
 @pytest.fixture

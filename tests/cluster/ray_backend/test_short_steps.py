@@ -16,9 +16,10 @@ from cluster.engine.calls import Held, StepCall, StepError
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.ray_backend.client_actor import ClientActor
-from cluster.ray_backend.engine import MOST_S, RayEngine
+from cluster.ray_backend.dispatch.job_queue import MOST_S
+from cluster.ray_backend.dispatch.jobs import Job
+from cluster.ray_backend.engine import RayEngine
 from cluster.ray_backend.handles import Enclosed
-from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.placement import Plan
 from cluster.server.cohort import EngineCohort
 from cluster.server.simulation import Simulation
@@ -278,6 +279,15 @@ def test_step_that_is_given_up_while_it_ends_leaves_the_others_their_results(set
     calls = asked(setting, made)[:3]
     result = made.submit(calls[:1])[0].result(timeout=60)
     futures = [Future(), GivenUpMeanwhile(), Future()]
-    made._end(Job((-1.0, 1), calls, futures), [result] * 3)
+    made._end(Job(1, calls, futures, 1), [result] * 3)
     assert futures[1].cancelled()
     assert futures[0].result(timeout=1) is futures[2].result(timeout=1) is result
+
+
+def test_a_bug_in_choosing_a_host_ends_the_round_and_does_not_hang(setting, engine):
+    """Raised in the event loop, it would only be logged."""
+    made = engine([InProcess(Paced(setting))])
+    made._clients.free = None
+    (pending,) = made.submit(asked(setting, made)[:1])
+    with pytest.raises(TypeError, match="not callable"):
+        pending.result(timeout=60)

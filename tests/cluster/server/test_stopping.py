@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from cluster.engine.calls import Held, StepCall
+from cluster.ray_backend.dispatch.jobs import Job
 from cluster.ray_backend.engine import RayEngine
-from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.protocol import DispatchFacts
@@ -46,5 +46,5 @@ def test_host_that_is_ended_after_the_last_round_is_neither_told_of_nor_built_ag
     engine.close()
     with pytest.raises(StoppedError):
         waiting.result(timeout=1)
-    engine._again(0, [Job((0.0, 1), [STEP], [waiting])], "died")
+    engine._again(0, [Job(1, [STEP], [waiting], 1)], "died")
     assert not told and not engine._clients.building

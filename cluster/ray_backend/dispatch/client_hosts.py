@@ -8,9 +8,9 @@ from typing import Any
 
 import ray
 
-from cluster.ray_backend.host_calls import LOST, cause_of_loss, explained
-from cluster.ray_backend.jobs import Job
-from cluster.ray_backend.patience import FIRST_S, LOOK_S, MULTIPLE
+from cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss, explained
+from cluster.ray_backend.dispatch.jobs import Job
+from cluster.ray_backend.dispatch.patience import FIRST_S, LOOK_S, MULTIPLE
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
 
@@ -63,12 +63,13 @@ class ClientHosts:
         """The hosts that a client may run on; None (evaluation of a shared model): all hosts."""
         return self._every if client is None else self._by_client.get(client, self._every)
 
-    def free(self, job: Job, depth: int) -> int | None:
+    def free(self, job: Job, depth: int, slowness: Callable[[int], int] = lambda host: 0) -> int | None:
         """The host that a job goes to now; None: none has room.
 
         Args:
             job: the job.
             depth: number of calls that a host may have.
+            slowness: host -> how slow it is; of equally loaded hosts the fastest is taken.
         """
         if self.pinned and job.client is not None:
             if job.client not in self.building:
@@ -76,8 +77,8 @@ class ClientHosts:
             if job.client in self._new:  # it is built in a moment; a lost one may take minutes
                 return None
         built = [host for host in self.allowed(job.client) if host not in self.building]
-        # Of equally loaded hosts the lowest number; no result depends on the choice.
-        host = min(built, key=self.load.__getitem__) if built else None
+        # Of equals the lowest number; no result depends on the choice.
+        host = min(built, key=lambda one: (self.load[one], slowness(one))) if built else None
         return host if host is not None and self.load[host] < depth else None
 
     async def build(self, host: int, lost: str, waits: Callable[[], None] = lambda: None) -> None:

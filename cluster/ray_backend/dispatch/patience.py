@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cluster.engine.calls import EvaluationCall, PersonalCall
-from cluster.ray_backend.jobs import Job
+from cluster.ray_backend.dispatch.jobs import Job
 
 MULTIPLE, LEAST_S, FIRST_S = 20.0, 600.0, 6 * 3600.0
 LOOK_S = 15.0  # most seconds between two looks at the calls under way
@@ -156,4 +156,4 @@ def _kind(job: Job) -> Kind:
 
 
 def _samples(jobs: Sequence[Job]) -> float:
-    return -sum(job.priority[0] for job in jobs)
+    return float(sum(job.samples for job in jobs))

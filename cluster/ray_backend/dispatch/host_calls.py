@@ -14,8 +14,8 @@ from cluster.engine.calls import (
     StepFacts,
     StepResult,
 )
+from cluster.ray_backend.dispatch.jobs import Job
 from cluster.ray_backend.handles import Ahead, RayHandle, RowHandle, Rows
-from cluster.ray_backend.jobs import Job
 from cluster.ray_backend.packing import PackedCalls, unpack_facts
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.summed import GroupSum

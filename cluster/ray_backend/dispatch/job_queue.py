@@ -1,0 +1,119 @@
+"""The jobs that wait for a host, the longest first, and which of them goes where next."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cluster.engine.calls import StepCall
+from cluster.ray_backend.dispatch.client_hosts import ClientHosts
+from cluster.ray_backend.dispatch.jobs import Job
+from cluster.ray_backend.dispatch.pace import Pace
+
+# Seconds of work that short steps are combined to, in one call to a host: a call itself costs 1 to 4 ms.
+LEAST_S, MOST_S = 0.005, 0.05
+
+
+class JobQueue:
+    """Waiting jobs. The longest starts first: a long one that starts last ends last.
+
+    Args:
+        hosts: which host a job may run on, and which has room.
+        pace: predicts how long steps take.
+        max_inflight: most calls that all hosts have together at a time; infinite: no limit.
+        drop: called with jobs that nobody waits for any more when their turn comes.
+    """
+
+    def __init__(
+        self, hosts: ClientHosts, pace: Pace, max_inflight: float, drop: Callable[[Job], object]
+    ) -> None:
+        self._hosts, self._pace, self._max_inflight, self._drop = hosts, pace, max_inflight, drop
+        self._jobs: list[Job] = []
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        """The jobs in order."""
+        return iter(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Put a job at its place."""
+        bisect.insort(self._jobs, job, key=self._order)
+
+    def pop_hopeless(self) -> list[tuple[Job, Exception]]:
+        """Take out the jobs that no host can ever run, each with the reason."""
+        found = [(job, self._hosts.hopeless(job)) for job in self._jobs] if self._hosts.gone else []
+        ended = [(job, error) for job, error in found if error is not None]
+        for job, _ in ended:
+            self._jobs.remove(job)
+        return ended
+
+    def sort(self) -> None:
+        """Put the jobs in order again, as more is known of how long they take."""
+        self._jobs.sort(key=self._order)
+
+    def next(self) -> tuple[int, list[Job]] | None:
+        """Take out what starts now: a job, or a job and short steps that cross with it.
+
+        Returns: a host and its jobs; None: nothing can start.
+        """
+        while (found := self._startable()) is not None:
+            place, host = found
+            job = self._jobs.pop(place)
+            if not job.done:
+                return host, [job, *self._short_steps(host, job)]
+            self._drop(job)
+        return None
+
+    def _order(self, job: Job) -> tuple[float, int]:
+        call: Any = job.calls[0]
+        if not isinstance(call, StepCall):
+            return -float(job.samples), job.number
+        return -sum(map(self._pace.work, job.calls)), job.number
+
+    def _startable(self) -> tuple[int, int] | None:
+        """The place in the queue of the first job that can start, and its host; None: none can."""
+        hosts = self._hosts
+        if sum(hosts.load) >= self._max_inflight:
+            return None
+        # A second call spares a host the wait for its next one. With few jobs it would keep them from hosts
+        # that become free earlier, as a call that was sent stays at its host.
+        depth = 2 if len(self._jobs) > len(hosts) else 1
+        full = set[tuple[int, ...]]()
+        for place, job in enumerate(self._jobs):
+            allowed = hosts.allowed(job.client)
+            # Jobs with equal hosts find them equally full. A pinned client's host depends on the client, too.
+            if allowed in full and not hosts.pinned:
+                continue
+            host = hosts.free(job, depth, self._pace.slowness)
+            if host is not None:
+                return place, host
+            full.add(allowed)
+        return None
+
+    def _short_steps(self, host: int, first: Job) -> list[Job]:
+        """Take out short steps to send in one call with a first one, as a call to Ray costs more than each.
+
+        None under `max_inflight`, with pinned clients, or if the first one's host was lost before: it may be
+        the cause.
+        """
+        hosts = self._hosts
+        if hosts.pinned or self._max_inflight < math.inf or first.step is None or first.lost:
+            return []
+        # A host takes at most half of its share of the queue, so that all hosts end at about the same time.
+        share = math.ceil(len(self._jobs) / (2 * len(hosts)))
+        chosen, work_s = list[Job](), self._pace.expected_s(first.step)
+        for job in self._jobs:
+            if work_s >= MOST_S or (len(chosen) >= share and work_s >= LEAST_S):
+                break
+            if job.step is None or job.lost or job.done or host not in hosts.allowed(job.client):
+                continue
+            work_s += self._pace.expected_s(job.step)
+            chosen.append(job)
+        if chosen:
+            taken = {job.number for job in chosen}
+            self._jobs = [job for job in self._jobs if job.number not in taken]
+        return chosen
