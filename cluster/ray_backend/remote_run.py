@@ -205,7 +205,7 @@ def actor_options(plan: Plan, group: Any) -> list[dict[str, Any]]:
     """Ray's options of the server and of host 0, 1, ...: each in its own bundle, if it has one."""
     options = []
     for number, bundle in enumerate(bundles(plan).places):
-        option: dict[str, Any] = _resources(plan.actors[number])
+        option: dict[str, Any] = resources_of(plan.actors[number])
         # An actor in a bundle is placed by the selector of the bundle; see `bundles`.
         if bundle < 0:
             option["label_selector"] = actor_selector(plan, number)
@@ -215,6 +215,7 @@ def actor_options(plan: Plan, group: Any) -> list[dict[str, Any]]:
     return options
 
 
-def _resources(request: ResourceRecipe) -> dict[str, Any]:
+def resources_of(request: ResourceRecipe) -> dict[str, Any]:
+    """Ray's options for a request, but for its labels."""
     own = dict(request.resources)
     return {"num_cpus": request.num_cpus, "num_gpus": request.num_gpus, "resources": own}

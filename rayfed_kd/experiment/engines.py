@@ -22,7 +22,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -31,6 +31,7 @@ from rayfed_kd.experiment.preparation import Prepared, find_own_modules
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.recipe.registry import load_class, locate
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.placement import PLACED_BEFORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +64,15 @@ class Launcher(ABC):
         It gives a function that waits until the engine is ready, so that an engine can start meanwhile.
         """
         return nullcontext(lambda: None)
+
+    def fitted(self, prepared: Prepared, tell: Tell) -> Prepared:
+        """The recipe with what has to be measured here before it can be placed; asked before `hosts`.
+
+        Args:
+            prepared: the recipe, checked.
+            tell: called with a line about what was measured.
+        """
+        return prepared
 
     def hosts(self, prepared: Prepared) -> int:
         """How many hosts will run the clients' steps; asked before there is a folder.
@@ -211,6 +221,23 @@ class OnRay(Launcher):
     def resume_options(self) -> tuple[str, ...]:
         """The cluster's address, if one was given."""
         return () if self.address is None else ("--address", self.address)
+
+    def fitted(self, prepared: Prepared, tell: Tell) -> Prepared:
+        """The recipe with the measured share of a GPU, if it asks for that.
+
+        Raises: as `cluster.ray_backend.gpu_probe.with_measured_share`.
+        """
+        recipe = prepared.recipe
+        if recipe.placement.gpu_share == "given":
+            return prepared
+        if self.plan is not None:
+            raise RecipeError(PLACED_BEFORE)
+        from cluster.ray_backend.gpu_probe import with_measured_share
+
+        folder = str(recipe.results.path or Path.cwd())
+        recipe = with_measured_share(prepared.blueprint, folder, tell)
+        blueprint = replace(prepared.blueprint, recipe=recipe)
+        return Prepared(recipe, blueprint, blueprint.build())
 
     def hosts(self, prepared: Prepared) -> int:
         """The number of client actors.

@@ -12,6 +12,10 @@ from rayfed_kd.recipe.strict import MOST, Strict
 _LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
 SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
 MOST_THREADS = 4096
+PLACED_BEFORE = (
+    "placement.gpu_share = measured: a search places its trials before they run; expected given, and the "
+    "client.num_gpus that `rayfed-kd run RECIPE --estimate` tells"
+)
 
 
 class ResourceRecipe(Strict):
@@ -76,6 +80,25 @@ class PlacementRecipe(Strict):
         description="where samples lie that a GPU trains on: all on it (whole), in the machine's memory, and "
         "each batch is copied (batches), or that where they do not fit beside the model (auto)",
     )
+    gpu_share: Literal["given", "measured"] = Field(
+        "given",
+        description="the share of a GPU that a client actor has: client.num_gpus (given), or as much of it "
+        "as a host was measured to take before the run (measured)",
+    )
     threads: int = Field(
         1, ge=1, le=MOST_THREADS, description="torch threads per actor; part of what makes bits equal"
     )
+
+    @model_validator(mode="after")
+    def _something_to_measure(self) -> PlacementRecipe:
+        if self.gpu_share == "measured":
+            if self.client.num_gpus == 0:
+                raise ValueError(
+                    "gpu_share = measured: client.num_gpus is 0; expected client.num_gpus=1, of which a host "
+                    "then has what it needs"
+                )
+            if self.overrides:
+                raise ValueError(
+                    "gpu_share = measured: one share is measured for all clients; expected no overrides"
+                )
+        return self

@@ -43,12 +43,14 @@ def _compared(recipe: Mapping[str, Any], local: Sequence[Future[Found]], size: S
     row: Row = {"twice_on_local": _difference(one, other) or "equal", "on_ray": None}
     if importlib.util.find_spec("ray") is not None:
         shares = (0.0, 0.0) if size.device == "cpu" else (0.4, 0.2)
-        placed = {
+        placed: dict[str, Any] = {
             "placement.clients_per_actor": 2,
             "placement.client.num_gpus": shares[0],
             # Where the local engine has the server, as its bits are compared.
             "placement.server.num_gpus": shares[1],
         }
+        if size.device != "cpu":  # at most that share: as much as a host takes
+            placed["placement.gpu_share"] = "measured"
         row["on_ray"] = _difference(one, fresh(_run, recipe, placed, False)) or "equal"
     row["seconds"] = round(time.perf_counter() - began, 1)
     wrong = [
