@@ -108,7 +108,12 @@ def _refuse(missing: Sequence[PlannedRun]) -> None:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     for path in PAGES:
-        path.write_text(with_tables(path.read_text(encoding="utf8"), folder), encoding="utf8")
+        before = path.read_text(encoding="utf8")
+        for block in BLOCK.finditer(before):
+            there = (folder / block["study"] / "comparison.md").is_file()
+            said = "read" if there else "is not there; its table stays as it is"
+            sys.stdout.write(f"{path.name}: {block['study']} {said}\n")
+        path.write_text(with_tables(before, folder), encoding="utf8")
     for source, target in PICTURES.items():
         if (folder / source).is_file():
             shutil.copyfile(folder / source, DOCS / "images" / target)

@@ -122,6 +122,7 @@ def published(name: str, meta: Meta) -> str:
     """The method's rows in the papers' main tables: a row per setting, a column per system and metric.
 
     A page whose head has `published: SENTENCE` and `systems: []` is of a method that these papers lack.
+    Its `rows` are those of our own tables.
     """
     if "published" in meta:
         return str(meta["published"])
@@ -188,7 +189,7 @@ def measured(name: str, meta: Meta) -> str:
             elif line.startswith("|"):
                 table.append(line)
             elif table:
-                chosen = _rows_of(table, meta["systems"])
+                chosen = _rows_of(table, meta.get("rows", meta["systems"]))
                 if chosen:
                     link = f"[{heading}](../{page}#{_anchor(heading)})"
                     parts.append("\n".join([f"{link}{caveat}:", "", *table[:2], *chosen]))

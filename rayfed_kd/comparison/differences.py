@@ -56,6 +56,11 @@ class Difference:
         """Whether the interval leaves out zero: then the rows' order is more than chance."""
         return not self.low <= 0.0 <= self.high
 
+    @property
+    def equal(self) -> bool:
+        """Whether both rows have the same number with every seed, as two that compute the same."""
+        return not any(self.by_seed.values())
+
     def verdict(self, margin: float = 0.0) -> Verdict:
         """What the difference says of the claim that it is above minus `margin`.
 

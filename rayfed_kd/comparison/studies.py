@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
@@ -217,6 +217,8 @@ class Quick(Closed):
 
 class Study(Closed):
     """A study file. The example at the top of this module explains every key."""
+
+    called: ClassVar[str] = "a study"
 
     title: str = ""
     base: str | None = None

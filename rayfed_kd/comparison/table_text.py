@@ -156,7 +156,7 @@ def _row_difference_text(comparison: Comparison, row: Row) -> str:
     difference = comparison.difference(row)
     if difference is None:
         return ""
-    undecided = "" if difference.decided else ", undecided"
+    undecided = ", equal" if difference.equal else "" if difference.decided else ", undecided"
     baseline = comparison.baseline(row)
     other = baseline is not None and baseline[0] != comparison.baseline_label
     named = f" to {baseline[0]}" if baseline is not None and other else ""
@@ -198,7 +198,7 @@ def _advice(comparison: Comparison) -> Iterator[str]:
     told, too_few = [], False
     for row in comparison.rows:
         difference = comparison.difference(row)
-        if difference is not None and not difference.decided:
+        if difference is not None and not (difference.decided or difference.equal):
             more = more_seeds(difference)
             too_few = too_few or more is None
             told += [] if more is None else [f"{row_name(comparison, row)} {more}"]

@@ -179,7 +179,10 @@ def _measure(
             f"results.folder={folder}/run",
         )
         prepared = make_ready(load_recipe(recipe, [*lines, *short]))
-        return _last_round(prepared, run_prepared(prepared, InProcess(), lambda event: None))
+        try:
+            return _last_round(prepared, run_prepared(prepared, InProcess(), lambda event: None))
+        except KeyboardInterrupt:  # whose message says how to resume a folder that goes now
+            raise KeyboardInterrupt("an estimate that is not finished leaves nothing") from None
 
 
 def _last_round(prepared: Prepared, result: Result) -> _Measured:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -29,9 +29,14 @@ class Strict(BaseModel):
 
 
 class Closed(BaseModel):
-    """Keys that are not declared are refused, and nothing changes afterwards; values may be converted."""
+    """Keys that are not declared are refused, and nothing changes afterwards; values may be converted.
+
+    Class attributes:
+        called: what messages call the whole.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    called: ClassVar[str] = "a recipe"
 
 
 class Named(BaseModel):

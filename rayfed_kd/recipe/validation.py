@@ -93,7 +93,8 @@ def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) ->
     beside = where.beside if len(steps) == 1 else ()
     near = nearest(steps[-1], [*known, *beside])
     parent = where.path(steps[:-1])
-    whose = f"no option of {where.owner}" if where.owner else f"no key of {parent or 'a recipe'}"
+    called = getattr(model, "called", "a recipe")
+    whose = f"no option of {where.owner}" if where.owner else f"no key of {parent or called}"
     # Often left over from the recipe when only a name was changed. An element of a list has no path of its
     # own on the command line.
     named = where.owner and len(steps) == 1 and not parent.rpartition(".")[2].isdigit()

@@ -8,6 +8,7 @@ know it. Steps sleep, so a busy machine does little to the numbers. No plan is s
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 
@@ -42,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         result = rayfed_kd.run(RECIPE, results={"folder": f"{folder}/run"})
         for row in result.table("rounds").to_pylist():
-            print(f"round {row['round']}: {row['client_s']:.2f} s")
+            sys.stdout.write(f"round {row['round']}: {row['client_s']:.2f} s\n")
 
 
 if __name__ == "__main__":

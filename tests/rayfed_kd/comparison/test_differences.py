@@ -102,6 +102,15 @@ def test_number_of_seeds_that_would_decide_is_told_from_five_seeds_on():
     assert claim_cells(two)[0][-1] == ("not shown; 2 seeds are too few to say how many more would decide")
 
 
+def test_rows_that_are_equal_with_every_seed_are_said_to_be_and_wait_for_no_further_seed():
+    """As CCVR's model before its last step, which is FedAvg's."""
+    comparison = with_five_seeds()
+    for seed in range(1, 6):
+        comparison.curves["B", "aca", seed, "server_accuracy"] = Curve([6], [0.5], any_costs(1))
+    assert [line[-1] for line in cells(comparison)] == ["", "+0.00 [+0.00, +0.00], equal"]
+    assert not any("more seeds" in remark for remark in remarks(comparison))
+
+
 def test_difference_to_a_named_row_of_the_same_model():
     comparison = compared(baseline="B")
     for seed, value in ((1, 0.5), (2, 0.6)):

@@ -182,7 +182,7 @@ def test_recipes_on_the_command_line_are_rows(tmp_path):
 
 def test_misspelt_key_of_a_study_is_told(tmp_path):
     path = write_yaml(tmp_path / "study.yaml", {"folder": "x", "run": []})
-    with pytest.raises(RecipeError, match=r"run is no key .*Did you mean runs\?"):
+    with pytest.raises(RecipeError, match=r"run is no key of a study. Did you mean runs\?"):
         read_study(path)
 
 

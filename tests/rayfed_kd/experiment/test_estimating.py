@@ -132,3 +132,15 @@ def test_method_that_needs_several_epochs_is_measured_with_all_of_them(monkeypat
         recipe = {**THREE_CLIENTS, "method": method, "local": {"epochs": 3}}
         assert rayfed_kd.estimate(recipe).clients_s > 0
     assert epochs_of == [3, 1, 2]
+
+
+def test_interrupted_estimate_names_no_folder_to_resume(monkeypatch):
+    """Its runs lie in a temporary folder, which goes with it."""
+
+    def interrupted(prepared, launcher, on_event):
+        raise KeyboardInterrupt("`rayfed-kd resume /tmp/x` goes on")
+
+    monkeypatch.setattr(estimating, "run_prepared", interrupted)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        rayfed_kd.estimate(THREE_CLIENTS)
+    assert stopped.value.args == ("an estimate that is not finished leaves nothing",)
