@@ -30,11 +30,16 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.loading import load_recipe
 
 DOCS = Path(__file__).parents[1]
-PAGES = tuple(DOCS / name for name in ("results.md", "leaderboard.md", "bytes.md", "privacy.md"))
+PAGES = tuple(DOCS / name for name in ("results.md", "leaderboard.md", "tables.md", "bytes.md", "privacy.md"))
 # A study's picture -> where a page has it.
 PICTURES = {
     "bytes_mnist/against-bytes-amp.png": "bytes_mnist.png",
     "privacy-mnist/against-epsilon-amp.png": "privacy_mnist.png",
+    "fedkf-table5-quick/alpha-0.1/curves-amp.png": "fedkf_table5_curves.png",
+    "fedkf-table6-quick/alpha-0.1/curves-amp.png": "fedkf_table6_curves.png",
+    "fedkf-table7-quick/alpha-0.1/curves-amp.png": "fedkf_table7_curves.png",
+    "kdia-table2-quick/CIFAR-10-beta-0.5/curves-server_accuracy.png": "kdia_table2_curves.png",
+    "fedd2s-table2-quick/CIFAR-10-alpha-0.1/curves-ua.png": "fedd2s_table2_curves.png",
 }
 LEADERBOARD = "leaderboard"  # its study's name, and its folder below RUNS
 BLOCK = re.compile(r"(<!-- measured: (?P<study>\S+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)

@@ -15,6 +15,14 @@ from rayfed_kd.recipe.schema import Recipe
 # Where and how a run ran does not change its result; the seed has a folder of its own.
 NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
 
+# What the methods of `algorithms` call the models that they want evaluated; a test holds it. CCVR adds one as
+# NAME_ccvr.
+MODEL_NAMES = (
+    *("global", "aca", "oca", "student", "teacher", "server", "personal"),
+    *("nearest", "global_head", "meme", "mentee"),
+)
+CALIBRATED = "_ccvr"
+
 
 def check_studies(studies: Sequence[Study]) -> None:
     """Check all tables of a study, before the first one's runs take hours.
@@ -78,6 +86,7 @@ def resolve_recipes(study: Study, planned: Sequence[PlannedRun]) -> list[Recipe]
         with run.naming():
             overrides = [*run.overrides, f"results.folder={run.unfinished_folder}"]
             recipes.append(load_recipe(run.source, overrides))
+    _check_models(study, recipes)
     _check_same_data(planned, recipes)
     for run, recipe in zip(planned, recipes, strict=True):
         if run.done:
@@ -103,6 +112,23 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
     for run in study.runs:
         if run.against is not None and run.against not in labels:
             raise RecipeError(f"runs: {run.label}: against: {run.against!r} is no row; there are {labels}")
+
+
+def _check_models(study: Study, recipes: Sequence[Recipe]) -> None:
+    """Check that some method calls a model as the study does, unless a row's method is the user's own."""
+    if any(":" in recipe.method.name for recipe in recipes):
+        return
+    named = {"models": list(study.models), "baselines": list(study.baselines)}
+    for place, claim in enumerate(study.claims):
+        rows = (claim.higher, claim.lower)
+        named[f"claims[{place}]"] = [row.model for row in rows if row.model is not None]
+    for where, models in named.items():
+        for model in models:
+            if model.removesuffix(CALIBRATED) not in MODEL_NAMES:
+                raise RecipeError(
+                    f"{where}: no method evaluates a model {model!r}; there are {', '.join(MODEL_NAMES)}",
+                    hint=nearest(model, MODEL_NAMES),
+                )
 
 
 def _check_same_data(planned: Sequence[PlannedRun], recipes: Sequence[Recipe]) -> None:

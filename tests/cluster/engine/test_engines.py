@@ -16,6 +16,7 @@ from cluster.engine.calls import Held, LiveState
 from cluster.engine.local import LocalEngine, _done
 from cluster.ray_backend.placement import plan_hosts
 from cluster.ray_backend.resources import Node
+from rayfed_kd.comparison.checking import CALIBRATED, MODEL_NAMES
 from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.loading import load_recipe
 
@@ -61,6 +62,7 @@ def test_any_placement_gives_the_local_engines_bits(method, hosts):
     recipe = recipe_of(method, **EVERYWHERE[method])
     expected = run_in_process(recipe)
     assert set(expected.models) == MODELS.get(method, {"global"})
+    assert_known_to_studies(expected)
     assert len(expected.tables["scores"]) == len(expected.tables["metrics"]) > 0
     for clients_per_actor in (4, 2, 1):
         result = hosts.run(recipe, f"placement.clients_per_actor={clients_per_actor}")
@@ -69,12 +71,19 @@ def test_any_placement_gives_the_local_engines_bits(method, hosts):
         assert len(set(result.tables["hosts"]["host"].to_pylist())) <= -(-4 // clients_per_actor)
 
 
+def assert_known_to_studies(result):
+    """A study that names an evaluated model is checked against these names before it runs."""
+    found = set(result.tables["metrics"]["model"].to_pylist())
+    assert {name.removesuffix(CALIBRATED) for name in found} <= set(MODEL_NAMES)
+
+
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in EVERYWHERE])
 def test_two_hosts_give_the_local_engines_bits(method, hosts):
     """The other methods, once each: four clients on two hosts, so that states travel."""
     recipe = recipe_of(method)
     expected = run_in_process(recipe, "rounds=2")
     assert_same_run(hosts.run(recipe, "rounds=2", "placement.clients_per_actor=2"), expected)
+    assert_known_to_studies(expected)
 
 
 @pytest.mark.slow  # one that is not is the last of this file

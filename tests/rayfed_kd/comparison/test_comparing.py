@@ -12,7 +12,7 @@ from known_comparison import KDIA, run_locally, write_yaml
 from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cli.main import commands
-from rayfed_kd.comparison import runs
+from rayfed_kd.comparison import checking, runs
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.row_notes import row_notes
@@ -25,6 +25,8 @@ from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.errors import DataError, RecipeError, RunError
 from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.strict import Named
 from rayfed_kd.reporting.paper_sections import comparison_section
 
 
@@ -94,6 +96,29 @@ def test_mistake_in_a_row_names_the_study_the_row_and_its_recipe(tables, tmp_pat
     shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
     assert isinstance(shown.exception, RecipeError)
     assert str(shown.exception).startswith(f"{tables}, row B: {tmp_path / 'base.yaml'}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"baselines": {"personl": "A"}}, "baselines"),
+        ({"models": {"personl": "own"}}, "models"),
+        ({"claims": [{"says": "x", "higher": {"run": "A", "model": "personl"}, "lower": "B"}]}, "claims[0]"),
+    ],
+)
+def test_model_that_no_method_evaluates_is_refused_before_the_first_run(tables, changes, where):
+    write_yaml(tables, {**yaml.safe_load(tables.read_text()), **changes})
+    shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
+    assert f"{where}: no method evaluates a model 'personl'; there are " in str(shown.exception)
+    assert str(shown.exception).endswith("Did you mean personal?")
+    assert not list(tables.parent.glob("runs*"))
+
+
+def test_own_methods_models_may_have_any_name():
+    study = Study(folder="x", runs=[{"label": "A"}], models={"mine": "mine"})
+    checking._check_models(study, [Recipe(method=Named(name="my_method:Mine"))])
+    with pytest.raises(RecipeError, match="no method evaluates a model 'mine'"):
+        checking._check_models(study, [Recipe(method=Named(name="fedavg"))])
 
 
 def test_mistake_of_the_study_itself_names_its_file(tables):
@@ -324,8 +349,8 @@ def test_options_of_a_method_that_several_rows_have_are_named():
 
 
 def test_model_that_no_row_evaluates_is_pointed_out(study):
-    found = compare(study.model_copy(update={"models": {"acas": "A"}, "seeds": [1]}), run=run_locally())
-    assert "Models: no row evaluates acas." in remarks(found)
+    found = compare(study.model_copy(update={"models": {"teacher": "A"}, "seeds": [1]}), run=run_locally())
+    assert "Models: no row evaluates teacher." in remarks(found)
 
 
 def test_estimate_of_a_study_has_each_row_with_its_seeds_and_leaves_nothing(tables, tmp_path):
