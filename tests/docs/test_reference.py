@@ -12,6 +12,7 @@ import rayfed_kd
 from algorithms import METHODS
 from rayfed_kd import protocol
 from rayfed_kd.cli.listing import option_rows
+from rayfed_kd.comparison import studies
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
@@ -234,3 +235,11 @@ def test_all_that_an_author_may_call_stands_under_one_heading():
     assert "\n## Contexts\n" in hook("api").sections()
     named = {"Source", "RawDataset", "Split", "Dataset", "Pool", "Classifier", "Generator", "check_method"}
     assert named <= {location.rpartition(".")[2] for location in directives("reference/parts.md")}
+
+
+def test_study_page_has_the_schemas_example_which_has_every_key():
+    (example,) = re.findall(r"```yaml\n(.*)```", PAGES["reference/study.md"], re.DOTALL)
+    assert example.strip() in studies.__doc__
+    study = yaml.safe_load(example)
+    assert set(studies.Study.model_fields) == set(study)
+    studies.Study.model_validate(study)
