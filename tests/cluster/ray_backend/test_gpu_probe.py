@@ -118,7 +118,7 @@ def test_search_says_that_it_needs_a_number(tmp_path):
 
 
 @pytest.mark.slow
-def test_run_on_ray_has_as_many_hosts_as_were_measured_to_fit(tmp_path, monkeypatch):
+def test_run_on_ray_has_as_many_hosts_as_were_measured_to_fit(no_ray, tmp_path, monkeypatch):
     """550 of 2,000 MiB are 28 hundredths, so three hosts share the GPU; the bits are those of one process."""
     own = tmp_path / "own_measured.py"
     own.write_text(
