@@ -144,3 +144,38 @@ def test_interrupted_estimate_names_no_folder_to_resume(monkeypatch):
     with pytest.raises(KeyboardInterrupt) as stopped:
         rayfed_kd.estimate(THREE_CLIENTS)
     assert stopped.value.args == ("an estimate that is not finished leaves nothing",)
+
+
+def test_the_official_test_set_shrinks_with_the_training_images(monkeypatch):
+    """A tenth and a fifth of 50 test images are 5 and 10, from the first to the last; evaluated once."""
+    tested, run = [], estimating.run_prepared
+
+    def watched(prepared, launcher, on_event):
+        result = run(prepared, launcher, on_event)
+        labels = prepared.setting.dataset.test.labels
+        evaluated = result.table("metrics").to_pylist()
+        tested.append((labels.tolist(), len({row["round"] for row in evaluated})))
+        return result
+
+    monkeypatch.setattr(estimating, "run_prepared", watched)
+    monkeypatch.setattr(estimating, "_fractions", lambda recipe, size: [0.1, 0.2])
+    made_up = {"name": "synthetic", "samples": 600, "test_samples": 50, "classes": 4}
+    recipe = {
+        **THREE_CLIENTS,
+        "data": made_up,
+        "partition": {"name": "iid", "clients": 3, "test": "official"},
+    }
+    whole = rayfed_kd.prepare(recipe).setting.dataset.test.labels
+    assert rayfed_kd.estimate(recipe, rounds=5).evaluation_s > 0
+    # 49 / 4 = 12.25 and 49 / 9 = 5.44 images from one to the next
+    assert tested == [
+        (whole[[0, 12, 24, 36, 49]].tolist(), 1),
+        (whole[[0, 5, 10, 16, 21, 27, 32, 38, 43, 49]].tolist(), 1),
+    ]
+
+
+def test_a_recipe_of_one_round_is_measured_with_one():
+    lines = []
+    one = rayfed_kd.estimate(THREE_CLIENTS, rounds=1, tell=lines.append)
+    assert lines == ["measuring 1 round with data.fraction 0.1 and 1 local epoch"]
+    assert "measured in round 1 with" in str(one)
