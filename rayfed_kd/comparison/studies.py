@@ -5,7 +5,7 @@ Every key, in an example:
 title: "CIFAR-10, N 50"
 base: kdia/cifar10                    # a name of `rayfed-kd recipes`, or a file below the current folder
 overrides: [rounds=50]
-seeds: [1, 2]
+seeds: [1, 2]                         # or how many: 2
 folder: runs/kdia-cifar10
 tables:                               # one table and one folder each; without it there is one
   beta 0.1: {overrides: [partition.alpha=0.1], where: {beta: 0.1}}
@@ -59,6 +59,7 @@ from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.results.summary import known_metric
 
+MOST_SEEDS = 10_000  # by number
 MOST_CHARACTERS = 150  # of a label: it is a part of its runs' folder names
 Metric = Annotated[str, AfterValidator(known_metric)]
 Statistic = Literal["last", "best", "mean of last"]
@@ -158,6 +159,16 @@ def _listed(written: Any) -> Any:
     return [written] if isinstance(written, str) else written
 
 
+def _first_seeds(written: Any) -> Any:
+    """The seeds 1 to a number, as `--seeds` has them; what is no such number is left to the schema."""
+    if isinstance(written, bool) or not isinstance(written, int) or not 1 <= written <= MOST_SEEDS:
+        return written
+    return list(range(1, written + 1))
+
+
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), BeforeValidator(_first_seeds)]
+
+
 class Claim(Closed):
     """A claim of a paper: one row lies above another one.
 
@@ -209,7 +220,7 @@ class Quick(Closed):
 
     title: str = Field(min_length=1)
     overrides: list[str] = []
-    seeds: list[int] | None = Field(None, min_length=1)
+    seeds: Seeds | None = None
     tables: list[str] | None = Field(None, min_length=1)
     runs: dict[str, list[str]] = {}
     differs: str = ""
@@ -223,7 +234,7 @@ class Study(Closed):
     title: str = ""
     base: str | None = None
     overrides: list[str] = []
-    seeds: list[Annotated[int, Field(ge=0)]] = Field([1], min_length=1)
+    seeds: Seeds = [1]
     folder: Annotated[PathText, AfterValidator(plain_folder)]
     tables: dict[str, StudyTable] = {}
     runs: list[StudyRun] = Field(min_length=1)

@@ -43,7 +43,7 @@ def header(comparison: Comparison) -> list[str]:
     columns = ["run", *(metric_title(metric) for metric in comparison.metrics)]
     columns += [f"{headline}, best", f"{headline}, mean of last {averaged} evaluations"]
     if _has_differences(comparison):
-        columns.append(f"difference to {comparison.baseline_label} [95 % interval]")
+        columns.append(f"difference to {_baseline_name(comparison)} [95 % interval]")
     if comparison.has_relative_changes():
         columns.append("relative change %")
     columns += [f"published {metric}" for metric in comparison.printed_values()]
@@ -157,10 +157,33 @@ def _row_difference_text(comparison: Comparison, row: Row) -> str:
     if difference is None:
         return ""
     undecided = ", equal" if difference.equal else "" if difference.decided else ", undecided"
-    baseline = comparison.baseline(row)
-    other = baseline is not None and baseline[0] != comparison.baseline_label
-    named = f" to {baseline[0]}" if baseline is not None and other else ""
-    return difference_text(difference, comparison.headline) + named + undecided
+    text = difference_text(difference, comparison.headline)
+    baseline, shared = comparison.baseline(row), _shared_baseline(comparison)
+    # As the column's title says: the one row that it names, or this row's own model of it.
+    if baseline is None or baseline == (shared or (comparison.baseline_label, row[1])):
+        return text + undecided
+    named = baseline[0] if baseline[1] == row[1] else row_name(comparison, baseline)
+    return f"{text} to {named}{undecided}"
+
+
+def _shared_baseline(comparison: Comparison) -> Row | None:
+    """The one row that all differences to `baseline_label` are to; None if it has a model for several."""
+    found = {
+        baseline
+        for row in comparison.rows
+        if (baseline := comparison.baseline(row)) is not None and baseline[0] == comparison.baseline_label
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _baseline_name(comparison: Comparison) -> str:
+    shared = _shared_baseline(comparison)
+    return comparison.baseline_label if shared is None else row_name(comparison, shared)
+
+
+def _names_baselines(comparison: Comparison) -> bool:
+    """Whether some row names what its difference is to, as the column's title does not."""
+    return any(" to " in _row_difference_text(comparison, row) for row in comparison.rows)
 
 
 def difference_text(difference: Difference, metric: str) -> str:
@@ -182,10 +205,10 @@ def _difference_notes(comparison: Comparison) -> list[str]:
     if not _has_differences(comparison):
         return []
     headline = metric_title(comparison.headline)
-    others = ", or of the row that it names," if comparison.study.baselines else ""
+    others = ", or of the row that it names," if _names_baselines(comparison) else ""
     notes = [
         f"difference: {headline}, mean of last {averaged_evaluations(comparison)} evaluations, less that of "
-        f"{comparison.baseline_label}{others} with the same seed; the interval is Student's t of the mean "
+        f"{_baseline_name(comparison)}{others} with the same seed; the interval is Student's t of the mean "
         "over seeds, each row by itself; undecided: it holds 0"
     ]
     if averaged_evaluations(comparison) == _evaluations(comparison) > 1:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
 
 
+# Below it on average, what is given as classes may be numbers or names that tell samples apart.
+FEW_OF_A_CLASS = 5
+
+
 def make_ready_telling(recipe: Recipe, tell: Tell) -> Prepared:
     """`make_ready`, telling how far it is."""
     from rayfed_kd.data.decoding import decoding_told
@@ -130,14 +134,16 @@ def _architecture(setting: Setting, name: str) -> str:
 
 
 def _data(setting: Setting) -> str:
-    """Of how many samples, which part trains, which tests and which is public."""
+    """Of how many samples and classes, which part trains, which tests and which is public."""
     data, dataset, partition = setting.recipe.data, setting.dataset, setting.partition
     count = len(dataset.train.labels)
     samples = "samples" if dataset.test is None else "samples of its training set"
     text = f"{count:,} {samples}"
+    whole = dataset.whole or round(count / data.fraction)
     if data.fraction < 1:
-        whole = f"{dataset.whole:,}" if dataset.whole else f"about {round(count / data.fraction):,}"
-        text = f"{count:,} of {whole} {samples} (data.fraction {data.fraction:g})"
+        about = "" if dataset.whole else "about "
+        text = f"{count:,} of {about}{whole:,} {samples} (data.fraction {data.fraction:g})"
+    text += f" in {dataset.classes:,} classes"
     trained, tested = partition.train.indices, len(partition.test.indices)
     # Public samples may be the clients' own as well (`partition.public.apart: false`).
     own = int(np.isin(partition.public, trained).sum())
@@ -149,7 +155,13 @@ def _data(setting: Setting) -> str:
         "public" if setting.method.public != "none" else "public, which this method does not use": apart,
         "not used": count - len(trained) - tested - apart,
     }
-    return f"{data.name}, {text}: {', '.join(f'{n:,} {share}' for share, n in shares.items() if n)}"
+    text = f"{data.name}, {text}: {', '.join(f'{n:,} {share}' for share, n in shares.items() if n)}"
+    if whole < FEW_OF_A_CLASS * dataset.classes:
+        text += (
+            f"; warning: {whole / dataset.classes:.1f} samples of a class on average, as when a number to be "
+            "predicted is taken for a class"
+        )
+    return text
 
 
 def _tested(setting: Setting) -> int:

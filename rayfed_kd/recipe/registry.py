@@ -85,9 +85,9 @@ def load_object(location: str, path: str) -> Any:
     except (Exception, SystemExit) as error:
         raise RecipeError(f"{path}: module {name!r} cannot be imported: {blame(error)}") from error
     if not hasattr(module, attribute):
-        raise RecipeError(
-            f"{path}: module {name!r} has no {shown(attribute)}.", hint=nearest(attribute, dir(module))
-        )
+        package = next((package for package, ours in OF_PACKAGES.items() if ours == module_name), None)
+        whose = package or f"module {name!r}"
+        raise RecipeError(f"{path}: {whose} has no {shown(attribute)}.", hint=nearest(attribute, dir(module)))
     return getattr(module, attribute)
 
 

@@ -21,6 +21,7 @@ from rayfed_kd.protocol import Devices, Method
 from rayfed_kd.recipe.registry import blaming, find_modules, load_class, load_function, options_model
 from rayfed_kd.recipe.roles import DATA_SOURCE, MODEL_BUILDER, PARTITION_SCHEME
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.client_models import name_key
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
@@ -101,7 +102,7 @@ def read_names(recipe: Recipe) -> tuple[Timing, Codecs]:
     if own is not None:
         models |= {own.path(place): model for place, model in enumerate(own.members)}
     functions = {
-        path: load_function(model.name, CLASSIFIERS, MODEL_BUILDER, f"{path}.name", nn.Module)
+        path: load_function(model.name, CLASSIFIERS, MODEL_BUILDER, name_key(path), nn.Module)
         for path, model in models.items()
     }
     functions["data"] = load_function(recipe.data.name, SOURCES, DATA_SOURCE, "data.name")

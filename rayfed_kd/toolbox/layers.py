@@ -39,7 +39,8 @@ def check_equal_features(ctx: ServerContext) -> None:
     if len(lengths) > 1:
         raise RecipeError(
             f"the models' features have lengths {', '.join(map(str, sorted(lengths)))}; this method compares "
-            "them, so it expects models (the recipe's `model` and all of client_models) of one length",
+            "them, so it expects models (the recipe's `model` and all of client_models) of one length; "
+            "client_models.features=N projects all to N",
             path="client_models",
         )
 

@@ -12,6 +12,12 @@ from rayfed_kd.recipe.strict import Named, PathText, Strict
 
 TORCHVISION = "torchvision:"
 PROJECTED = "projected"
+OF_GROUP = "client_models.group:"
+
+
+def name_key(path: str) -> str:
+    """Where in the recipe the name of a model at `path` stands; a group's models have no keys."""
+    return path if path.startswith(OF_GROUP) else f"{path}.name"
 
 
 class ClientModelsRecipe(Strict):
@@ -48,8 +54,10 @@ class ClientModelsRecipe(Strict):
         return self
 
     def path(self, place: int) -> str:
-        """Where in the recipe the model at that place stands."""
-        return f"client_models.{'models' if self.group is None else 'group'}.{place}"
+        """Where in the recipe the model at that place stands; a group's models are no keys of it."""
+        if self.group is None:
+            return f"client_models.models.{place}"
+        return f"{OF_GROUP} {self.group}, model {place + 1}"
 
     @property
     def entries(self) -> list[Named]:

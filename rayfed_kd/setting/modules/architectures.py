@@ -20,6 +20,7 @@ from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
 from rayfed_kd.recipe.registry import blaming, load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.client_models import name_key
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.modules.module_checks import Trials, check_module_size, checked_module
@@ -110,8 +111,8 @@ class Architectures:
         return architectures
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
-        registered = REGISTRIES[architecture.kind]
-        make = load_function(architecture.name, registered, MODEL_BUILDER, f"{path}.name", nn.Module)
+        registered, key = REGISTRIES[architecture.kind], name_key(path)
+        make = load_function(architecture.name, registered, MODEL_BUILDER, key, nn.Module)
         given, beside = dict(architecture.options), self._keys_of_method(path)
         # Checked when the builder is made, once; `build` runs for every module.
         options = validate(options_model(make), given, path, architecture.name, beside)
@@ -126,17 +127,17 @@ class Architectures:
                 check_module_size(lambda: make(shape, classes, **arguments), path)
                 self._measured.add(path)
             try:
-                with blaming(f"{path}.name: {architecture.name}"):
-                    module = checked_module(make(shape, classes, **arguments), f"{path}.name")
+                with blaming(f"{key}: {architecture.name}"):
+                    module = checked_module(make(shape, classes, **arguments), key)
                 if architecture.kind == "classifier":
                     self._trials.check(module, path, shape, classes, architecture.name)
                 return module
             except RecipeError as error:
                 if cut is not None:
                     whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
-                    raise RecipeError(whole, f"{path}.name", error.hint) from None
+                    raise RecipeError(whole, key, error.hint) from None
                 if architecture.kind == "classifier":
-                    raise RecipeError(error.message, f"{path}.name", error.hint) from None
+                    raise RecipeError(error.message, key, error.hint) from None
                 whole = f"{error.message}; this method needs {space} of {shown_sides(shape)}"
                 raise RecipeError(whole, error.path) from None
 

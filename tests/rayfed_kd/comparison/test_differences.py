@@ -74,7 +74,7 @@ def test_no_number_of_seeds_decides_no_difference():
 def test_difference_to_the_first_row_stands_in_the_table_by_hand():
     """Last two: A .5 and .7, B .55 and .25: +5 and -45, mean -20, deviation 35.36, half width 12.706 * 25."""
     comparison = compared()
-    assert header(comparison)[-1] == "difference to A [95 % interval]"
+    assert header(comparison)[-1] == "difference to A (aca) [95 % interval]"
     assert [line[-1] for line in cells(comparison)] == ["", "-20.00 [-337.66, +297.66], undecided"]
 
 
@@ -133,16 +133,28 @@ def test_models_may_have_a_baseline_of_their_own():
     assert comparison.baseline(("B", "aca")) == ("A", "aca")
     assert comparison.difference(("C", "personal")) is None
     shown = {
-        line[0]: line[header(comparison).index("difference to A [95 % interval]")]
+        line[0]: line[header(comparison).index("difference to A (aca) [95 % interval]")]
         for line in cells(comparison)
     }
     # 2 seeds: half the interval is 12.706 times the deviation 0.0707 over the root of 2.
     assert shown["B (personal)"] == "+25.00 [-38.53, +88.53] to C, undecided"
     assert " to " not in shown["B (aca)"]
     assert any(
-        "less that of A, or of the row that it names, with" in remark for remark in remarks(comparison)
+        "less that of A (aca), or of the row that it names, with" in remark for remark in remarks(comparison)
     )
     assert "Baselines: no row evaluates nearest." in remarks(comparison)
+
+
+def test_a_row_whose_model_the_baseline_lacks_says_which_model_of_it_stands_in():
+    """The baseline has two models: oca is held against its oca, and what C alone has against its first."""
+    comparison = compared(runs=[{"label": label} for label in "ABC"])
+    for row in [("A", "oca"), ("B", "oca"), ("C", "global")]:
+        for seed, value in ((1, 0.5), (2, 0.6)):
+            comparison.curves[*row, seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
+    title = "difference to A [95 % interval]"
+    shown = {line[0]: line[header(comparison).index(title)] for line in cells(comparison)}
+    assert shown["B (oca)"] == "+0.00 [+0.00, +0.00], equal"
+    assert " to A (aca)" in shown["C (global)"]
 
 
 def test_without_a_second_seed_there_is_no_column():

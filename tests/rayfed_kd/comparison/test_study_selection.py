@@ -186,6 +186,19 @@ def test_misspelt_key_of_a_study_is_told(tmp_path):
         read_study(path)
 
 
+@pytest.mark.parametrize(("written", "seeds"), [(3, [1, 2, 3]), (1, [1]), ([5, 0], [5, 0])])
+def test_seeds_of_a_study_are_listed_or_counted(written, seeds):
+    quick = {"title": "few", "seeds": written}
+    study = compared(seeds=written, quick=quick).study
+    assert (study.seeds, study.quick.seeds) == (seeds, seeds)
+
+
+@pytest.mark.parametrize("written", [0, 10_001, True, [], [-1], "3"])
+def test_other_seeds_are_refused(written):
+    with pytest.raises(ValueError, match="seeds"):
+        compared(seeds=written)
+
+
 def test_target_in_percent_is_refused():
     with pytest.raises(ValueError, match="less than or equal to 1"):
         compared(target=95.0)

@@ -26,7 +26,7 @@ def test_header_says_what_runs_and_why_so_many_images():
     assert facts == {
         "method": "fedavg (sample-weighted average of locally trained models)",
         "model": f"mlp, {64 * 5 + 5 + 5 * 4 + 4:,} parameters",
-        "data": "synthetic, 100 of 400 samples of its training set (data.fraction 0.25): "
+        "data": "synthetic, 100 of 400 samples of its training set (data.fraction 0.25) in 4 classes: "
         f"{100 - tested} for training, {tested} for testing",
         "clients": "8, 4 a round; dirichlet (alpha 1.0, min_size 2)",
         "test": f"{tested} samples, parts of the clients' own; 60 samples of the official test set",
@@ -37,7 +37,7 @@ def test_header_says_what_runs_and_why_so_many_images():
 def test_header_of_whole_data_with_an_official_test_and_public_images():
     changes = ["data.fraction=1", "partition.test=official", "partition.public={count: 40}", "rounds=1"]
     facts = describe_run(prepare(RECIPE, changes), "local", 1)
-    expected = "synthetic, 400 samples of its training set: 360 for training, 40 public"
+    expected = "synthetic, 400 samples of its training set in 4 classes: 360 for training, 40 public"
     assert facts["data"] == f"{expected}, which this method does not use"
     assert facts["test"] == "60 samples of the official test set"
     assert facts["engine"] == "local, 1 host with 1 thread; 1 round, seed 3"
@@ -59,7 +59,7 @@ def test_header_of_whole_data_with_an_official_test_and_public_images():
 def test_header_says_what_samples_are_used_for(changes, shares):
     digits = ["data={name: digits, fraction: 0.25}", "partition={name: iid, clients: 3}"]
     facts = describe_run(prepare(RECIPE, [*digits, *changes]), "local", 1)
-    assert facts["data"] == f"digits, 445 of 1,797 samples (data.fraction 0.25): {shares}"
+    assert facts["data"] == f"digits, 445 of 1,797 samples (data.fraction 0.25) in 10 classes: {shares}"
     assert facts["test"].endswith(" samples, parts of the clients' own")
 
 
@@ -111,3 +111,12 @@ def test_run_tells_phases_then_what_runs_then_rounds(method, tmp_path, monkeypat
     names = ["method", "model", "data", "clients", "test", "engine"]
     assert told == ["reading data, model and method", f"decoding {recipe['data']['name']}", names]
     assert events
+
+
+@pytest.mark.parametrize(("classes", "told"), [(80, None), (81, "4.9"), (200, "2.0")])
+def test_header_warns_of_classes_with_few_samples(classes, told):
+    """Of 400 samples 80 classes have five each, 81 fewer, whatever the share of the data that is used."""
+    data = {**SYNTHETIC, "classes": classes, "fraction": 0.5}
+    text = describe_run(prepare({**RECIPE, "data": data}), "local", 1)["data"]
+    assert (f"warning: {told} samples of a class on average" in text) is (told is not None)
+    assert ("warning" in text) is (told is not None)

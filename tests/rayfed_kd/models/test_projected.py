@@ -206,8 +206,20 @@ def test_a_common_length_is_for_a_list_as_well():
     assert {setting.builders[name]().feature_size for name in ("model", *setting.client_architectures)} == {
         12
     }
-    with pytest.raises(RecipeError, match="the models' features have lengths"):
+    with pytest.raises(
+        RecipeError, match=r"features have lengths.* client_models\.features=N projects all to N"
+    ):
         prepare({**recipe, "client_models": {"models": listed["models"]}})
+
+
+def test_a_groups_model_that_does_not_fit_the_data_is_named_by_its_place():
+    """The group has no keys of its models, which could be changed."""
+    small = {**SMALL, "data": {"name": "digits", "fraction": 0.2}, "client_models": {"group": "HtFE-img-2"}}
+    with pytest.raises(RecipeError) as refused:
+        prepare(small)
+    assert str(refused.value) == (
+        "client_models.group: HtFE-img-2, model 1: cnn2 takes images of 16x16 or more, this data has 8x8"
+    )
 
 
 @pytest.mark.slow

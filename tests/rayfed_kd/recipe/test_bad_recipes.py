@@ -43,6 +43,7 @@ BAD = [
         "model.depth is no option of lenet5. 'model={name: lenet5}' replaces name and options. It takes",
     ),
     ("model.name=nowhere:Net", "model.name: no module 'nowhere'"),
+    ("model.name=torchvision:resnet1", "model.name: torchvision has no 'resnet1'. Did you mean resnet18?"),
     ("model.name=rayfed_kd.models.flat_module:FlatModul", "has no 'FlatModul'. Did you mean FlatModule?"),
     ("data.name=digit", "Did you mean digits?"),
     ("data.augment=flipp", "data.augment = 'flipp': expected one of"),
