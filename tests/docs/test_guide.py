@@ -21,6 +21,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+from rayfed_kd.recipe.validation import validate
 from rayfed_kd.tuning.space import parse_space
 
 SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
@@ -130,6 +131,24 @@ def test_table_of_methods_says_what_the_methods_say():
             each = "; ".join(f"{name} {text}" for name, text in facts.items())
             expected = next(iter(facts.values())) if len(set(facts.values())) == 1 else each
             assert cell.replace("`", "") == expected, f"the row of {names}"
+
+
+def test_methods_page_says_which_take_architectures_and_which_need_images():
+    listed = {name: load_object(location, "") for name, location in METHODS.items()}
+    own = [name for name, method in listed.items() if method.heterogeneous]
+    assert named_under("Architectures of the clients' own") == sorted([*own, "client_models"])
+    generating = [name for name, method in listed.items() if by_default(method).generates]
+    assert named_under("Images are needed") == sorted(generating)
+
+
+def named_under(title):
+    """What stands in code in the sentence that begins so in bold, up to `All others`."""
+    found = re.search(rf"\*\*{title}\*\*(.*?)\. All others", PAGES["methods.md"], re.DOTALL)
+    return sorted(re.findall(r"`(\w+)`", found[1]))
+
+
+def by_default(method):
+    return method(validate(method.options_model(), {}, "method", "default"))
 
 
 MADE_WITH_THE_SITE = [ROOT / f"docs/reference/{name}.md" for name in ("recipe", "protocol")]  # their headings
