@@ -37,7 +37,7 @@ class DrawnPartition:
     @property
     def counts(self) -> np.ndarray[Any, Any]:
         """[clients, classes] int64, how many samples of each class a client holds, its test part's too."""
-        return self.partition.counts(self.labels, len(self.class_names))
+        return self.partition.counts(self.labels, self.class_names)
 
     def plot(self) -> Figure:
         """Clients by classes; a bubble's area is the number of samples."""

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
+from rich.text import Text
 
 from rayfed_kd.data.partition import Partition
+from rayfed_kd.errors import shortened
 from rayfed_kd.results.figures import COLOURS, save_figure
 from rayfed_kd.results.panels import ShownFigure
 
 Array = np.ndarray[Any, Any]
 MOST_CLIENTS = 100  # more rows would be thinner than a line
 MOST_NAMES = 30  # of more classes only every tenth is named
+LONGEST_NAME = 30  # of a class in the console's table
 LARGEST_BUBBLE = 400.0  # square points, as matplotlib counts a marker's size
 LEGEND_SHARES = (1.0, 0.25)  # the legend's bubbles, as shares of the largest count
 FILLED = 0.95  # of a cell's side, by the largest bubble: bubbles of neighbours do not touch
@@ -105,22 +108,22 @@ def summary_rows(partition: Partition, labels: Array, classes: int) -> list[dict
     return rows
 
 
-def partition_table(partition: Partition, labels: Array, classes: int) -> Table:
+def partition_table(partition: Partition, labels: Array, class_names: Sequence[str]) -> Table:
     """`summary_rows` as a table for the console: the first hundred clients; the title says if there are more.
 
     Args:
         partition: the split.
         labels: [samples], the training data's labels.
-        classes: the number of classes.
+        class_names: [classes].
     """
-    rows = summary_rows(partition, labels, classes)
+    rows = summary_rows(partition, labels, len(class_names))
     hidden = f"; the first {MOST_CLIENTS} are shown" if len(rows) > MOST_CLIENTS else ""
     table = Table(title=f"{len(rows)} clients, {partition.sizes.sum()} training samples{hidden}")
     for column in ("client", "train", "test", "classes", "largest class"):
         table.add_column(column, justify="right")
     for row in rows[:MOST_CLIENTS]:
-        share = f"{row['largest_class']}: {100 * row['largest_share']:.0f} %"
-        table.add_row(*(str(row[name]) for name in ("client", "train", "test", "classes")), share)
+        share = f"{shortened(class_names[row['largest_class']], LONGEST_NAME)}: {100 * row['largest_share']:.0f} %"
+        table.add_row(*(str(row[name]) for name in ("client", "train", "test", "classes")), Text(share))
     return table
 
 

@@ -106,8 +106,15 @@ def test_summary_counts_parts_classes_and_largest_share():
 
 def test_console_table_says_that_it_ends_at_a_hundred():
     partition = Partition.of(tuple(np.array([c]) for c in range(101)), (NONE,) * 101)
-    table = partition_table(partition, np.zeros(101, dtype=np.int64), 1)
+    table = partition_table(partition, np.zeros(101, dtype=np.int64), ["0"])
     assert (table.row_count, table.title) == (
         100,
         "101 clients, 101 training samples; the first 100 are shown",
     )
+
+
+def test_console_table_names_classes_as_the_data_do():
+    """Of four samples three are of the second class; what looks like rich's markup is a name like others."""
+    partition = Partition.of((np.arange(4),), (NONE,))
+    table = partition_table(partition, np.array([1, 1, 0, 1]), ["low", "[bold]high"])
+    assert [str(cell) for cell in table.columns[-1].cells] == ["[bold]high: 75 %"]
