@@ -37,7 +37,7 @@ class DrawnPartition:
     @property
     def counts(self) -> np.ndarray[Any, Any]:
         """[clients, classes] int64, how many samples of each class a client holds, its test part's too."""
-        return self.partition.counts(self.labels, self.class_names)
+        return self.partition.counts(self.labels, len(self.class_names))
 
     def plot(self) -> Figure:
         """Clients by classes; a bubble's area is the number of samples."""
@@ -72,7 +72,7 @@ class DrawnPartition:
         """A row for each client, for a terminal."""
         from rayfed_kd.results.partition_figures import partition_table
 
-        return partition_table(self.partition, self.labels, len(self.class_names))
+        return partition_table(self.partition, self.labels, self.class_names)
 
     def __str__(self) -> str:
         from rayfed_kd.results.plain_text import table_text

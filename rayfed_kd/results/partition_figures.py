@@ -122,8 +122,9 @@ def partition_table(partition: Partition, labels: Array, class_names: Sequence[s
     for column in ("client", "train", "test", "classes", "largest class"):
         table.add_column(column, justify="right")
     for row in rows[:MOST_CLIENTS]:
-        share = f"{shortened(class_names[row['largest_class']], LONGEST_NAME)}: {100 * row['largest_share']:.0f} %"
-        table.add_row(*(str(row[name]) for name in ("client", "train", "test", "classes")), Text(share))
+        name = shortened(class_names[row["largest_class"]], LONGEST_NAME)
+        share = Text(f"{name}: {100 * row['largest_share']:.0f} %")
+        table.add_row(*(str(row[column]) for column in ("client", "train", "test", "classes")), share)
     return table
 
 
