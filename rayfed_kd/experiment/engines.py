@@ -32,6 +32,7 @@ from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.recipe.registry import load_class, locate
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.placement import PLACED_BEFORE
+from rayfed_kd.results.telling import as_teller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,6 +179,7 @@ class InProcess(Launcher):
                 assembled = assemble(
                     setting, engine, folder, device=device, resume=resume, on_event=on_event, tell=tell
                 )
+                as_teller(tell).phase("")  # the first round begins
                 summary = assembled.run()
                 if summary["status"] == "interrupted":
                     raise KeyboardInterrupt
