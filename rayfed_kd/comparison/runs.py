@@ -109,6 +109,7 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, start: Callable[..
         with locked_folder(run.unfinished_folder, name, "running"):
             empty_folder(run.unfinished_folder)
     tell(f"{'goes on' if resumed else 'starts'} in {run.unfinished_folder}")
+    work.start(name)
     try:
         with run.naming():
             ready, on_event = make_ready(recipe), _progress_teller(name, tell, work)

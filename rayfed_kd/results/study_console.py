@@ -27,7 +27,8 @@ class Work:
         self._done: dict[str, int] = {}
         self._begun: dict[str, int] = {}
         self._over: set[str] = set()
-        self._started: float | None = None
+        self._first_start: float | None = None
+        self._first_round: float | None = None
         self.phase = ""
 
     def expect(self, name: str, rounds: int) -> None:
@@ -35,11 +36,18 @@ class Work:
         with self._lock:
             self._rounds[name] = rounds
 
+    def start(self, name: str) -> None:
+        """Note that a run is under way, or goes on."""
+        with self._lock:
+            if self._first_start is None:
+                self._first_start, self.phase = self._clock(), ""
+            self._done.setdefault(name, 0)
+
     def round(self, name: str, index: int) -> None:
         """Note that a run has ended a round."""
         with self._lock:
-            if self._started is None:
-                self._started, self.phase = self._clock(), ""
+            if self._first_round is None:
+                self._first_round, self.phase = self._clock(), ""
             # A run's first round here says where it went on; the time until then is no measure.
             self._begun.setdefault(name, index)
             self._done[name] = index
@@ -50,14 +58,25 @@ class Work:
             self._over.add(name)
 
     def seconds_left(self) -> float | None:
-        """Estimated seconds until all runs are over, as fast as rounds were so far; None: not known yet."""
+        """Estimated seconds until all runs are over, as fast as rounds were so far; None: not known yet.
+
+        Each run's rounds after its first are measured; runs of one round as a whole.
+        """
         with self._lock:
-            here = sum(done - self._begun[name] for name, done in self._done.items())
-            if self._started is None or not here:
+            since, here = (
+                self._first_round,
+                sum(self._done[name] - first for name, first in self._begun.items()),
+            )
+            if not here:
+                since, here = (
+                    self._first_start,
+                    sum(self._rounds[name] for name in self._over & self._begun.keys()),
+                )
+            if since is None or not here:
                 return None
             names = self._rounds.keys() - self._over
             missing = sum(self._rounds[name] - self._done.get(name, 0) for name in names)
-            return missing * (self._clock() - self._started) / here
+            return missing * (self._clock() - since) / here
 
     def share(self) -> float:
         """The share of all rounds that is done; those of a run that is over count as done."""

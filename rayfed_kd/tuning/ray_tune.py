@@ -259,6 +259,9 @@ class _TrialRecorder(tune.Callback):
     def __getstate__(self) -> dict[str, Any]:
         return _without_listeners(self)
 
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self.work.start(f"trial {trial.config['number']}")
+
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
         self.work.round(f"trial {trial.config['number']}", result[ROUND])
 

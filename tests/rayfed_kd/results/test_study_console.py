@@ -31,6 +31,36 @@ def test_time_left_goes_by_all_rounds_of_all_runs():
     assert work.running() == ["A 3/10"]
 
 
+def test_runs_of_one_round_are_measured_as_a_whole():
+    """Two of six take 7 seconds, so the four others take 14; the one under way is shown from its start on."""
+    now = 3.0
+    work = Work(lambda: now)
+    for name in "ABCDEF":
+        work.expect(name, 1)
+    work.start("A")
+    assert (work.seconds_left(), work.running()) == (None, ["A 0/1"])
+    now = 6.0
+    work.round("A", 1)
+    work.end("A")
+    work.start("B")
+    now = 10.0
+    work.round("B", 1)
+    work.end("B")
+    work.start("C")
+    assert work.seconds_left() == pytest.approx(14.0)
+    assert (work.running(), work.counts()) == (["C 0/1"], (2, 6))
+
+
+def test_run_that_has_started_is_no_longer_prepared():
+    stream = io.StringIO()
+    console = StudyConsole("runs", stream)
+    console.work.phase = "starting the runs"
+    console.work.expect("A, seed 1", 1)
+    console.work.start("A, seed 1")
+    assert console._minute_text() == "0/1 runs; A, seed 1 0/1"
+    console.stop()
+
+
 def test_file_gets_a_line_a_minute_about_all_runs(monkeypatch):
     monkeypatch.setattr(Ticker.__init__, "__defaults__", (0.02,))
     stream = io.StringIO()
