@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rayfed_kd.comparison.comparison import STATISTICS, Comparison
@@ -43,7 +44,7 @@ def header(comparison: Comparison) -> list[str]:
     columns = ["run", *(metric_title(metric) for metric in comparison.metrics)]
     columns += [f"{headline}, best", f"{headline}, mean of last {averaged} evaluations"]
     if _has_differences(comparison):
-        columns.append(f"difference to {_baseline_name(comparison)} [95 % interval]")
+        columns.append(f"difference to {row_name(comparison, _usual_baseline(comparison))} [95 % interval]")
     if comparison.has_relative_changes():
         columns.append("relative change %")
     columns += [f"published {metric}" for metric in comparison.printed_values()]
@@ -158,31 +159,21 @@ def _row_difference_text(comparison: Comparison, row: Row) -> str:
         return ""
     undecided = ", equal" if difference.equal else "" if difference.decided else ", undecided"
     text = difference_text(difference, comparison.headline)
-    baseline, shared = comparison.baseline(row), _shared_baseline(comparison)
-    # As the column's title says: the one row that it names, or this row's own model of it.
-    if baseline is None or baseline == (shared or (comparison.baseline_label, row[1])):
+    baseline = comparison.baseline(row)
+    if baseline is None or baseline == _usual_baseline(comparison):  # which the column's title names
         return text + undecided
-    named = baseline[0] if baseline[1] == row[1] else row_name(comparison, baseline)
-    return f"{text} to {named}{undecided}"
+    return f"{text} to {row_name(comparison, baseline)}{undecided}"
 
 
-def _shared_baseline(comparison: Comparison) -> Row | None:
-    """The one row that all differences to `baseline_label` are to; None if it has a model for several."""
-    found = {
-        baseline
-        for row in comparison.rows
-        if (baseline := comparison.baseline(row)) is not None and baseline[0] == comparison.baseline_label
-    }
-    return found.pop() if len(found) == 1 else None
-
-
-def _baseline_name(comparison: Comparison) -> str:
-    shared = _shared_baseline(comparison)
-    return comparison.baseline_label if shared is None else row_name(comparison, shared)
+def _usual_baseline(comparison: Comparison) -> Row:
+    """The study's baseline with the model that most differences are to; other rows name theirs."""
+    found = [baseline for row in comparison.rows if (baseline := comparison.baseline(row)) is not None]
+    usual = [baseline for baseline in found if baseline[0] == comparison.baseline_label]
+    return Counter(usual or found).most_common(1)[0][0]
 
 
 def _names_baselines(comparison: Comparison) -> bool:
-    """Whether some row names what its difference is to, as the column's title does not."""
+    """Whether some row names what its difference is to."""
     return any(" to " in _row_difference_text(comparison, row) for row in comparison.rows)
 
 
@@ -206,10 +197,11 @@ def _difference_notes(comparison: Comparison) -> list[str]:
         return []
     headline = metric_title(comparison.headline)
     others = ", or of the row that it names," if _names_baselines(comparison) else ""
+    usual = row_name(comparison, _usual_baseline(comparison))
     notes = [
         f"difference: {headline}, mean of last {averaged_evaluations(comparison)} evaluations, less that of "
-        f"{_baseline_name(comparison)}{others} with the same seed; the interval is Student's t of the mean "
-        "over seeds, each row by itself; undecided: it holds 0"
+        f"{usual}{others} with the same seed; the interval is Student's t of the mean over seeds, each row "
+        "by itself; undecided: it holds 0"
     ]
     if averaged_evaluations(comparison) == _evaluations(comparison) > 1:
         notes.append("these are all evaluations of a run, from its first on; a study's `last` takes fewer")

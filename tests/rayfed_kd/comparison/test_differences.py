@@ -137,7 +137,7 @@ def test_models_may_have_a_baseline_of_their_own():
         for line in cells(comparison)
     }
     # 2 seeds: half the interval is 12.706 times the deviation 0.0707 over the root of 2.
-    assert shown["B (personal)"] == "+25.00 [-38.53, +88.53] to C, undecided"
+    assert shown["B (personal)"] == "+25.00 [-38.53, +88.53] to C (personal), undecided"
     assert " to " not in shown["B (aca)"]
     assert any(
         "less that of A (aca), or of the row that it names, with" in remark for remark in remarks(comparison)
@@ -145,16 +145,17 @@ def test_models_may_have_a_baseline_of_their_own():
     assert "Baselines: no row evaluates nearest." in remarks(comparison)
 
 
-def test_a_row_whose_model_the_baseline_lacks_says_which_model_of_it_stands_in():
-    """The baseline has two models: oca is held against its oca, and what C alone has against its first."""
+def test_the_columns_title_names_the_usual_model_and_a_row_what_else_it_is_held_against():
+    """A has two models: B's oca is held against A's oca, and what C alone has against A's first."""
     comparison = compared(runs=[{"label": label} for label in "ABC"])
     for row in [("A", "oca"), ("B", "oca"), ("C", "global")]:
         for seed, value in ((1, 0.5), (2, 0.6)):
             comparison.curves[*row, seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
-    title = "difference to A [95 % interval]"
+    title = "difference to A (aca) [95 % interval]"
     shown = {line[0]: line[header(comparison).index(title)] for line in cells(comparison)}
-    assert shown["B (oca)"] == "+0.00 [+0.00, +0.00], equal"
-    assert " to A (aca)" in shown["C (global)"]
+    assert shown["B (oca)"] == "+0.00 [+0.00, +0.00] to A (oca), equal"
+    assert shown["C (global)"]
+    assert " to " not in shown["C (global)"] + shown["B (aca)"]
 
 
 def test_without_a_second_seed_there_is_no_column():
