@@ -40,9 +40,9 @@ def row_name(comparison: Comparison, row: Row) -> str:
 def header(comparison: Comparison) -> list[str]:
     """The table's column titles, the rows' names first."""
     headline = metric_title(comparison.headline)
-    averaged = averaged_evaluations(comparison)
     columns = ["run", *(metric_title(metric) for metric in comparison.metrics)]
-    columns += [f"{headline}, best", f"{headline}, mean of last {averaged} evaluations"]
+    if _evaluations(comparison) > 1:  # of one evaluation, best and mean are the last round's
+        columns += [f"{headline}, best", f"{headline}, {mean_of_last(comparison)}"]
     if _has_differences(comparison):
         columns.append(f"difference to {row_name(comparison, _usual_baseline(comparison))} [95 % interval]")
     if comparison.has_relative_changes():
@@ -51,12 +51,18 @@ def header(comparison: Comparison) -> list[str]:
     return [*columns, *(name.replace("_", " ") for name in _privacy_columns(comparison))]
 
 
-def averaged_evaluations(comparison: Comparison) -> int:
-    """How many evaluations "mean of last" is of: a short run has fewer than the study averages.
+def mean_of_last(comparison: Comparison) -> str:
+    """The statistic "mean of last" in words, with the number of evaluations that it is of.
 
     Args:
         comparison: whose.
     """
+    averaged = _averaged_evaluations(comparison)
+    return f"mean of last {averaged} evaluations" if averaged > 1 else "last evaluation"
+
+
+def _averaged_evaluations(comparison: Comparison) -> int:
+    """A short run has fewer than the study averages."""
     return min(comparison.study.last, _evaluations(comparison))
 
 
@@ -73,7 +79,8 @@ def _row_cells(comparison: Comparison, row: Row) -> list[str]:
     line = [row_name(comparison, row)]
     line += [_mean_text(comparison.values(row, metric, "last"), metric) for metric in comparison.metrics]
     headline = comparison.headline
-    line += [_mean_text(comparison.values(row, headline, s), headline) for s in STATISTICS[1:]]
+    if _evaluations(comparison) > 1:
+        line += [_mean_text(comparison.values(row, headline, s), headline) for s in STATISTICS[1:]]
     if _has_differences(comparison):
         line.append(_row_difference_text(comparison, row))
     if comparison.has_relative_changes():
@@ -199,11 +206,10 @@ def _difference_notes(comparison: Comparison) -> list[str]:
     others = ", or of the row that it names," if _names_baselines(comparison) else ""
     usual = row_name(comparison, _usual_baseline(comparison))
     notes = [
-        f"difference: {headline}, mean of last {averaged_evaluations(comparison)} evaluations, less that of "
-        f"{usual}{others} with the same seed; the interval is Student's t of the mean over seeds, each row "
-        "by itself; undecided: it holds 0"
+        f"difference: {headline}, {mean_of_last(comparison)}, less that of {usual}{others} with the same "
+        "seed; the interval is Student's t of the mean over seeds, each row by itself; undecided: it holds 0"
     ]
-    if averaged_evaluations(comparison) == _evaluations(comparison) > 1:
+    if _averaged_evaluations(comparison) == _evaluations(comparison) > 1:
         notes.append("these are all evaluations of a run, from its first on; a study's `last` takes fewer")
     return [*notes, *_advice(comparison)]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 MEANINGS = {
     "aca": "the average of the round's clients, which other methods call global",
     "oca": "the average of all clients' latest models",
-    "personal": "each client's own model, on its own samples and classes",
+    "personal": "each client's own model, on its client's test samples",
     "nearest": "each client's own features, by the nearest prototype",
 }
 OWN = ("personal", "nearest")  # a model for each client, where the others are one for all

@@ -149,10 +149,11 @@ def both_versions(path):
 
 @pytest.mark.parametrize("path", STUDIES, ids=name)
 def test_recipes_of_a_study_are_valid(path):
-    """Of the first seed: the others change nothing else. A study of one exchange has one round and few clients."""
+    """Of the first seed: the others change nothing else."""
     for study in both_versions(path):
         first = study.model_copy(update={"seeds": study.seeds[:1]})
         for recipe in resolve_recipes(first, plan_runs(first)):
+            # One round, and few clients, whose models the server holds side by side.
             one_exchange = path.stem == "one_shot"
             assert recipe.rounds >= 10 or one_exchange or recipe.method.name in ("standalone", "centralized")
             assert recipe.partition.clients >= 8 or one_exchange or recipe.method.name == "centralized"

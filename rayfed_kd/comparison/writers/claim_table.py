@@ -5,8 +5,8 @@ from __future__ import annotations
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.differences import JudgedClaim
 from rayfed_kd.comparison.table_text import (
-    averaged_evaluations,
     difference_text,
+    mean_of_last,
     metric_scale,
     metric_title,
     more_seeds,
@@ -56,4 +56,4 @@ def _statistic(comparison: Comparison, judged: JudgedClaim) -> str:
     """The claim's statistic, with the number of evaluations that a mean of the last is of."""
     if judged.claim.statistic != "mean of last":
         return judged.claim.statistic
-    return f"mean of last {averaged_evaluations(comparison)} evaluations"
+    return mean_of_last(comparison)

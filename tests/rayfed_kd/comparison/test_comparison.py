@@ -21,6 +21,29 @@ def test_last_best_and_mean_of_the_last_by_hand():
     assert cells(comparison)[0][:-1] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
 
 
+def test_one_evaluation_has_no_best_and_no_mean_of_the_last():
+    """Of .8 and .6, A's last round, and .1 lower for B."""
+    known = compared(baseline="A")
+    curves = {
+        key: Curve(curve.rounds[-1:], curve.values[-1:], any_costs(1)) for key, curve in known.curves.items()
+    }
+    comparison = Comparison(known.study, curves, known.totals)
+    assert header(comparison) == ["run", "official test %", "difference to A (aca) [95 % interval]"]
+    assert all(len(line) == 3 for line in cells(comparison))
+    assert any(
+        note.startswith("Difference: official test %, last evaluation, less") for note in remarks(comparison)
+    )
+
+
+@pytest.mark.parametrize(("headline", "said"), [("server_accuracy", False), ("ua", True)])
+def test_models_on_the_same_official_test_are_like_for_like(headline, said):
+    known = compared(headline=headline)
+    curves = {(*key[:3], "ua"): curve for key, curve in known.curves.items()} | dict(known.curves)
+    own = {(key[0], "personal" if key[0] == "A" else "aca", *key[2:]): curve for key, curve in curves.items()}
+    comparison = Comparison(known.study, own, known.totals)
+    assert any("not like for like" in note for note in comparison.all_notes) == said
+
+
 def test_best_of_any_metric_is_of_the_round_that_is_best_by_the_headline():
     """The official test is best in round 4 of seed 1 and in round 6 of seed 2: UA .2 and .3, not .9."""
     comparison = compared()
