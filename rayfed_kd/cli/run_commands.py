@@ -40,7 +40,7 @@ def run(
 
     KEY=VALUE changes a key of the recipe, as method.gamma=0.5 or rounds=20.
 
-    --estimate measures two short rounds in this process, on parts of the data.
+    --estimate measures a few short rounds in this process, on parts of the data.
     """
     if only_estimated:
         from rayfed_kd.experiment.estimating import estimate

@@ -79,8 +79,8 @@ def compare(
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
 
-    --estimate measures two short rounds of each row in this process, on parts of the data, and adds up what
-    is not finished yet.
+    --estimate measures a few short rounds of each row in this process, on parts of the data, and adds up
+    what is not finished yet.
     """
     from rayfed_kd.comparison.checking import check_studies
     from rayfed_kd.comparison.compare import compare_study

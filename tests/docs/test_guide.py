@@ -180,3 +180,10 @@ def test_lines_are_short_enough_to_read(name):
     text = re.sub(r"^```.*?^```$", "", PAGES[name], flags=re.DOTALL | re.MULTILINE)
     lines = [line for line in text.splitlines() if not line.startswith(("|", "    ", "!["))]
     assert [line for line in lines if len(line) > 100] == []
+
+
+def test_page_of_the_examples_includes_every_script():
+    """The marker as pymdownx.snippets takes it: a formatter of Python had put spaces into it."""
+    included = re.findall(r'^--8<-- "examples/(.+\.py)"$', PAGES["extend/examples.md"], re.MULTILINE)
+    assert sorted(included) == sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+    assert not [name for name, page in PAGES.items() if re.search(r"^--\s*8\s*<\s+--", page, re.MULTILINE)]
