@@ -32,7 +32,7 @@ from cluster.engine.calls import (
     StepError,
     StepFacts,
 )
-from cluster.engine.device import check_precision, placed_data, tf32_products
+from cluster.engine.device import check_compiler, check_precision, placed_data, tf32_products
 from cluster.engine.evaluating import ModelEvaluation
 from cluster.engine.gpu_use import GpuWatch
 from cluster.engine.outcomes import checked_outcome, non_finite_parts
@@ -69,8 +69,8 @@ class Host:
         keep_states: number of clients whose latest states it keeps, so that these need not travel.
         node: the machine's name for the tables; None: as the machine calls itself.
         gpu_share: the part of a GPU's memory that it may take.
-    Raises: RecipeError if the device cannot compute in the recipe's `local.precision`, or if data and models
-        do not fit into its memory.
+    Raises: RecipeError if the device cannot compute in the recipe's `local.precision`, if the machine cannot
+        compile for `local.compile`, or if data and models do not fit into the device's memory.
     """
 
     def __init__(
@@ -85,6 +85,8 @@ class Host:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._precision = setting.recipe.local.precision
         check_precision(self._precision, self._device)
+        if setting.recipe.local.compile:
+            check_compiler(self._device)
         self._data = placed_data(setting, self._device, gpu_share)
         self._module_pool = setting.module_pool(device)
         self._down, self._up = setting.wires["down"], setting.wires["up"]

@@ -142,11 +142,11 @@ class InProcess(Launcher):
         """One.
 
         Raises: RecipeError if the recipe's placement asks for a GPU and torch sees none, or if the device
-            cannot compute in `local.precision`.
+            cannot compute in `local.precision`, or if this machine cannot compile for `local.compile`.
         """
         import torch
 
-        from cluster.engine.device import LOGICAL_GPUS, check_precision, is_logical
+        from cluster.engine.device import LOGICAL_GPUS, check_compiler, check_precision, is_logical
 
         recipe, counted = prepared.recipe, is_logical()
         for whose in ("client", "server"):
@@ -158,7 +158,10 @@ class InProcess(Launcher):
                     f"({LOGICAL_GPUS}=1 in the environment does so, too)"
                 )
         on_cpu = recipe.placement.client.num_gpus == 0 or counted
-        check_precision(recipe.local.precision, torch.device("cpu" if on_cpu else "cuda"))
+        device = torch.device("cpu" if on_cpu else "cuda")
+        check_precision(recipe.local.precision, device)
+        if recipe.local.compile:
+            check_compiler(device)
         return 1
 
     def launch(

@@ -71,6 +71,11 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
         "engine": f"{engine}, {_count(hosts, 'host')} with {_count(threads, 'thread')}"
         f"{' each' if hosts > 1 else ''}; {_count(recipe.rounds, 'round')}, seed {recipe.seed}",
     }
+    if recipe.local.compile:
+        facts["compile"] = (
+            f"clients' training on batches of {recipe.local.batch_size}; each host compiles a model before its "
+            "first such step, which takes seconds to a minute"
+        )
     if recipe.codec.chains:
         facts["codec"] = _codecs(prepared)
     if recipe.privacy is not None:

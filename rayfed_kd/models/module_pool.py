@@ -28,13 +28,20 @@ class ModulePool:
         self._lent: list[tuple[str, FlatModule]] = []
         self._initial: dict[str, Tensor] = {}
 
-    def lend(self, name: str, vector: Tensor, autocast: torch.dtype | None = None) -> FlatModule:
+    def lend(
+        self,
+        name: str,
+        vector: Tensor,
+        autocast: torch.dtype | None = None,
+        compiled_batch: int | None = None,
+    ) -> FlatModule:
         """A module of this architecture that holds `vector`, until `take_back`.
 
         Args:
             name: of the architecture.
             vector: [num_elements] float32.
             autocast: what it computes in, as `FlatModule.autocast` says.
+            compiled_batch: batches of which size it trains on in compiled form, as `FlatModule` says.
         Raises: KeyError if no architecture has that name.
         """
         if name not in self._builders:
@@ -43,7 +50,7 @@ class ModulePool:
         # Any of them: `load` replaces its whole content, and a context sets its mode.
         module = idle.pop() if idle else self._build(name)
         module.load(vector)
-        module.autocast = autocast
+        module.autocast, module.compiled_batch = autocast, compiled_batch
         self._lent.append((name, module))
         return module
 

@@ -147,6 +147,15 @@ class Recipe(Strict):
         return self
 
     @model_validator(mode="after")
+    def _compiled_or_batched(self) -> Recipe:
+        if self.local.compile and self.local.vectorise != "off":
+            raise ValueError(
+                f"local.compile = true: local.vectorise = {self.local.vectorise} trains groups by torch.vmap, "
+                "which takes no compiled model; expected local.vectorise: off, or local.compile: false"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _lists_fit_the_clients(self) -> Recipe:
         clients = self.partition.clients
         fault = None if self.client_models is None else self.client_models.fault(clients)
