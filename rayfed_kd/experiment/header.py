@@ -73,8 +73,8 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
     }
     if recipe.local.compile:
         facts["compile"] = (
-            f"clients' training on batches of {recipe.local.batch_size}; each host compiles a model before its "
-            "first such step, which takes seconds to a minute"
+            f"clients' training on batches of {recipe.local.batch_size}; each host compiles a model before "
+            "its first such step, which takes seconds to a minute"
         )
     if recipe.codec.chains:
         facts["codec"] = _codecs(prepared)

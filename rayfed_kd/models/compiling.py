@@ -61,10 +61,8 @@ def compiler_fault(device: str, capability: tuple[int, int] | None = None) -> st
     """
     if device == "cuda":
         if capability is not None and capability < LEAST_CAPABILITY:
-            return (
-                f"torch.compile needs a GPU of capability {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} or more, "
-                f"and this one has {capability[0]}.{capability[1]}"
-            )
+            least, found = (".".join(map(str, version)) for version in (LEAST_CAPABILITY, capability))
+            return f"torch.compile needs a GPU of capability {least} or more, and this one has {found}"
         if find_spec("triton") is None:
             return "torch.compile needs the package triton for GPUs, and it is not installed"
         compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or "gcc"

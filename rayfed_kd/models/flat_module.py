@@ -107,8 +107,8 @@ class FlatModule:
     def _compiles(self, batch: Tensor) -> bool:
         """Whether this pass is a compiled one.
 
-        Not what trains nothing, nor under torch.func, which takes no compiled function. And batches of one size
-        alone: each further one, as the last of an epoch, would take seconds of compiling at every host.
+        Not what trains nothing, nor under torch.func, which takes no compiled function. And batches of one
+        size alone: each further one, as the last of an epoch, would take every host seconds of compiling.
         """
         return (
             self.module.training

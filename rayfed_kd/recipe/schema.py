@@ -150,8 +150,9 @@ class Recipe(Strict):
     def _compiled_or_batched(self) -> Recipe:
         if self.local.compile and self.local.vectorise != "off":
             raise ValueError(
-                f"local.compile = true: local.vectorise = {self.local.vectorise} trains groups by torch.vmap, "
-                "which takes no compiled model; expected local.vectorise: off, or local.compile: false"
+                f"local.compile = true: local.vectorise = {self.local.vectorise} trains groups by "
+                "torch.vmap, which takes no compiled model; expected local.vectorise: off, or "
+                "local.compile: false"
             )
         return self
 

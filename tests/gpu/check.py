@@ -34,14 +34,14 @@ ROOT = HERE.parents[1]
 # last ones their time, and a check in which all is well ends far earlier.
 SECTIONS = {
     "machine": 30,
-    "bits": 90,
+    "bits": 110,
     "devices": 130,
     "fedkf": 50,
     "phases": 80,
     "workloads": 80,
     "hosts": 150,
     "precision": 40,
-    "graphs": 60,
+    "graphs": 90,
     "memory": 60,
 }
 WHOLE_S = 525.0

@@ -1,4 +1,4 @@
-"""`local.compile`: clients' whole batches through torch.compile; the same bits everywhere, eager up to rounding."""
+"""`local.compile`: clients' whole batches through torch.compile; the same bits on every placement."""
 
 import pytest
 import torch
@@ -116,7 +116,7 @@ def test_without_the_key_no_compiler_is_looked_for(without_compiler):
 
 def test_the_header_says_what_is_compiled():
     facts = describe_run(prepare(small_recipe(BASE, "fedavg"), [COMPILE]), "local", 1)
-    assert facts["compile"].startswith("clients' training on batches of 32; each host compiles a model before")
+    assert facts["compile"].startswith("clients' training on batches of 32; each host compiles")
     assert "compile" not in describe_run(prepare(small_recipe(BASE, "fedavg")), "local", 1)
 
 
@@ -152,7 +152,7 @@ def _small_network(dropout):
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_compiled_steps_are_eager_ones_up_to_rounding_and_the_same_twice(dropout):
-    """With dropout, too: compiled steps draw what eager ones draw. Running statistics and counters included."""
+    """With dropout, too: they draw what eager steps draw. Running statistics and counters are included."""
     eager = _trained(_small_network(dropout), None)
     one, other = (_trained(_small_network(dropout), BATCH) for _ in range(2))
     assert one.equal(other)

@@ -12,12 +12,15 @@ from device_cases import cases, run
 from sections.apart import each
 from size import Row, Size
 
+from rayfed_kd.models.compiling import compiler_fault
+
 TOY = ("fedavg", "fedkf", "batched")
 
 
 def rows(size: Size) -> Iterator[Row]:
     """A row for each case, in the order in which they end."""
-    names = size.of([*cases(), "batched", "bf16"], list(TOY))
+    compiling = [] if compiler_fault(size.device) else ["compiled"]
+    names = size.of([*cases(), "batched", "bf16", *compiling], list(TOY))
     processes = size.of(max(1, min(8, (os.cpu_count() or 2) // 2)), 1)
     yield from each(_case, [(name, size) for name in names], processes)
 
@@ -29,6 +32,7 @@ def _case(name: str, size: Size) -> Row:
     own = {
         "batched": fedavg | {"local": {**local, "vectorise": 4}},
         "bf16": fedavg | {"local": {**local, "precision": "bf16"}},
+        "compiled": fedavg | {"local": {**local, "compile": True}},
     }
     recipe = own[name] if name in own else cases()[name]
     began = time.perf_counter()
