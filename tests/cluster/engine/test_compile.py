@@ -1,5 +1,7 @@
 """`local.compile`: clients' whole batches through torch.compile; the same bits on every placement."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from runs import run_in_process
@@ -173,3 +175,23 @@ def test_compiled_runs_have_the_same_bits_on_every_placement_and_twice(hosts):
         torch.cat([torch.as_tensor(v) for v in outcome.models.values()]) for outcome in (expected, eager)
     )
     assert not one.equal(other)
+
+
+@pytest.mark.slow
+def test_what_batchnorm_is_told_for_a_while_holds_in_compiled_passes():
+    eager, fast = (FlatModule(_small_network(0.0)).train() for _ in range(2))
+    fast.compiled_batch = BATCH
+    ways = (
+        FlatModule.keeping_statistics,
+        FlatModule.using_running_statistics,
+        FlatModule.using_batch_statistics,
+    )
+    for index, way in enumerate((nullcontext, ways[0], nullcontext, ways[1], ways[2], ways[0], nullcontext)):
+        torch.manual_seed(index)
+        images = torch.randn(BATCH, 1, 12, 12)
+        for flat in (eager, fast):
+            flat.zero_gradients()
+            with way(flat):
+                flat(images).square().sum().backward()
+        torch.testing.assert_close(fast.gradients, eager.gradients, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(fast.vector(), eager.vector(), rtol=1e-5, atol=1e-6)

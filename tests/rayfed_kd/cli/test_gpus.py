@@ -170,3 +170,10 @@ def test_this_machines_facts_are_gathered(tmp_path, monkeypatch):
     facts = gathered({"CUDA_VISIBLE_DEVICES": "2"})
     assert (facts.torch, facts.cuda, facts.visible) == (torch.__version__, torch.version.cuda, "2")
     assert (facts.driver, list(facts.gpus), facts.smi_fault) == ("", [], "")
+
+
+def test_doctor_says_whether_models_can_be_compiled(monkeypatch):
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    (line,) = (line for line in _torch_lines() if line.startswith("compiler"))
+    assert line.startswith("compiler      no local.compile: torch.compile needs a compiler, and /nowhere/g++")
