@@ -131,7 +131,7 @@ class Grouping:
     @cached_property
     def _is_tiny(self) -> bool:
         setting = self._setting
-        return is_tiny(setting.recipe.local, max(setting.partition.sizes), setting.builders)
+        return is_tiny(setting.recipe.local, setting.partition.sizes, setting.builders)
 
     def _groups_of(self, calls: Sequence[StepCall], size: int) -> list[list[int]]:
         if size == 1:
