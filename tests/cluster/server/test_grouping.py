@@ -242,7 +242,8 @@ def test_a_number_with_a_method_that_cannot_be_batched_says_so_once(own_loop, tm
     ],
 )
 def test_groups_that_cannot_be_are_refused_or_given_up_aloud(changed, reason):
-    with pytest.raises(RecipeError, match=rf"local\.vectorise = 3: .*{reason}.*; expected off, by_shape or auto"):
+    refusal = rf"local\.vectorise = 3: .*{reason}.*; expected off, by_shape or auto"
+    with pytest.raises(RecipeError, match=refusal):
         prepare({**recipe(), **changed})
     one = prepare({**recipe(vectorise="auto"), **changed}).setting
     lines = []
@@ -325,6 +326,8 @@ def test_groups_by_shape_have_the_bits_of_groups_of_25():
         for how in ("by_shape", "25", "off")
     )
     assert_same_run(by_shape, numbered)
-    losses = [[dict(row.as_py())["ce"] for row in one.tables["rounds"]["losses"]] for one in (by_shape, alone)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    assert losses[0] != losses[1]  # by rounding; else there was no group
+    grouped, single = (
+        [dict(row.as_py())["ce"] for row in one.tables["rounds"]["losses"]] for one in (by_shape, alone)
+    )
+    assert grouped == pytest.approx(single, abs=1e-4)
+    assert grouped != single  # by rounding; else there was no group

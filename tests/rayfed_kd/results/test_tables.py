@@ -468,8 +468,8 @@ def test_half_a_line_is_no_round(tmp_path, tail):
 
 def test_what_is_read_of_gathered_rounds_is_what_parts_have(tmp_path):
     rows = [
-        {"round": 2, "cohort": np.int64(3), "wall_s": 0.1 + 0.2, "staleness": math.inf, "losses": {"ce": 1.5}},
-        {"round": 2, "cohort": None, "wall_s": math.nan, "losses": {}},
+        {"round": 2, "cohort": np.int64(3), "wall_s": 0.1 + 0.2, "losses": {"ce": 1.5}},
+        {"round": 2, "cohort": None, "wall_s": math.nan, "staleness": math.inf, "losses": {}},
     ]
     writer = gathering(tmp_path, [1])
     writer.write(2, {"rounds": rows})
