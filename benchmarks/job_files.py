@@ -37,6 +37,7 @@ class PeerWorkload(Workload):
     def recipe(self) -> dict[str, Any]:
         """The workload as a recipe: the user's own data and model, one evaluation at the end."""
         recipe = super().recipe()
+        del recipe["local"]["vectorise"]  # the default, as a user has it
         return {
             **recipe,
             "data": {"name": "npz", "file": str(self.folder / "data.npz")},

@@ -143,7 +143,7 @@ class Host:
             # A step of a group waits in the middle of its work while others run: it still needs its modules.
             if not in_group:
                 self._module_pool.take_back()
-        seconds, rss_mb = time.perf_counter() - started, self._process.memory_info().rss / 2**20
+        seconds = time.perf_counter() - started
         # An observation is no traffic of the deployment, so no codec changes its reply.
         wire = self._uncoded if call.observing else self._up
         received = partial(self._received, message)
@@ -160,7 +160,7 @@ class Host:
             seconds=seconds,
             keeps_state=kept is not None,
             refused=sent.refused,
-            rss_mb=rss_mb,
+            rss_mb=0.0 if in_group else self._rss_mb,  # `steps` asks once for all
             releases=given.releases,
             within_clip=given.within_clip,
         )
@@ -191,11 +191,16 @@ class Host:
         first = self._watch.end()
         rest = first and replace(first, transfers=Transfers())
         uses = [first, *[rest] * (len(calls) - 1)]
+        rss_mb = self._rss_mb
         shared = [
-            replace(one, seconds=seconds, alone=why, gpu=use)
+            replace(one, seconds=seconds, alone=why, gpu=use, rss_mb=rss_mb)
             for one, why, use in zip(facts, reasons, uses, strict=True)
         ]
         return shared, list(parts), list(states)
+
+    @property
+    def _rss_mb(self) -> float:
+        return float(self._process.memory_info().rss / 2**20)
 
     @staticmethod
     def _received(message: Message, name: str) -> Array | None:

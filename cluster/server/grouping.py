@@ -1,6 +1,7 @@
 """Which clients' steps run together as one batched program. Groups follow client order, never hosts.
 
-`local.vectorise: n` puts up to n clients of one architecture into a group. `auto` runs the first exchange of
+`local.vectorise: n` puts up to n clients of one architecture into a group. `by_shape`, the default, does so
+where clients' training is tiny by the shapes of data and model, and takes no time to tell. `auto` runs the first exchange of
 each step both ways before it begins, as observations that change nothing, and keeps the faster way. The
 decision is stored in the run's folder, so that a resumed run forms the same groups and gives the same bits.
 """
@@ -11,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,12 +23,14 @@ from cluster.engine.interface import Engine
 from rayfed_kd.errors import DataError, RecipeError, naming, shortened
 from rayfed_kd.files import atomic_write
 from rayfed_kd.recipe.yaml_documents import read_yaml_file, yaml_text
+from rayfed_kd.setting.modules.tiny_training import is_tiny
 from rayfed_kd.setting.setting import Setting
 
 # What `auto` measures: groups of at most MOST clients, and at most about FEW single clients on each host.
 MOST, FEW = 64, 16
 TRIES, PATIENCE_S = 5, 1.0  # measurements of each way, and the seconds after which no further one begins
 WORTH = 0.9  # groups are chosen only if they take at most this share of the plain loop's time
+BY_SHAPE = 25  # clients in a group by shape; on two cores larger groups gain little more
 FILE = "vectorise.yaml"
 
 
@@ -79,7 +83,8 @@ class Grouping:
                 f"local.sum_replies = {most}: the engine {type(engine).__name__} has no `submit_summed`, "
                 "which cluster/engine/interface.py describes; expected off, or another engine"
             )
-        if reason is not None and setting.recipe.local.vectorise != "off":
+        self._in_vain = False  # whether groups by shape trained one by one
+        if reason is not None and setting.recipe.local.vectorise not in ("off", "by_shape"):
             tell(f"local.vectorise: each client by itself: {reason}")
         if self._path is not None and self._path.is_file():
             self._decided = _read_decisions(self._path)
@@ -117,9 +122,16 @@ class Grouping:
         size = self._setting.recipe.local.vectorise
         if size == "off" or len(calls) < 2 or self._hindered:
             return 1
+        if size == "by_shape":
+            return BY_SHAPE if self._is_tiny and not self._in_vain else 1
         if size == "auto":
             return self._decision(calls, max(self._alike(calls).values(), key=len)).together
         return size
+
+    @cached_property
+    def _is_tiny(self) -> bool:
+        setting = self._setting
+        return is_tiny(setting.recipe.local, setting.partition.sizes, setting.builders)
 
     def _groups_of(self, calls: Sequence[StepCall], size: int) -> list[list[int]]:
         if size == 1:
@@ -133,6 +145,11 @@ class Grouping:
         # None marks a step that was not in a group; "" one whose epochs ran with the others'.
         grouped = [one.alone for one in facts if one.alone is not None]
         if not grouped:
+            return
+        if self._setting.recipe.local.vectorise == "by_shape":
+            # Nobody asked for groups, so nobody need hear why there are none. The same bits come of clients
+            # that are not in a group, and all hosts share them.
+            self._in_vain = "" not in grouped
             return
         lines = {f"local.vectorise: clients train one by one in spite of it: {why}" for why in grouped if why}
         if not self._said:
@@ -222,8 +239,8 @@ def check_grouping(setting: Setting) -> None:
     Raises: RecipeError
     """
     size, reason = setting.recipe.local.vectorise, _obstacle(setting)
-    if reason is not None and size not in ("off", "auto"):
-        raise RecipeError(f"local.vectorise = {size}: {reason}; expected off or auto")
+    if reason is not None and isinstance(size, int):
+        raise RecipeError(f"local.vectorise = {size}: {reason}; expected off, by_shape or auto")
 
 
 def _obstacle(setting: Setting) -> str | None:

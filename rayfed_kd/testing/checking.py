@@ -74,6 +74,8 @@ def check_method(
     """
     location = method if isinstance(method, str) else f"{method.__module__}:{method.__qualname__}"
     whole = {**SMALL, **(recipe or {}), "method": {"name": location, **(options or {})}}
+    # One by one: a client of a group has other last bits than the same client alone, and no order of its own.
+    whole["local"] = {"vectorise": "off", **whole["local"]}
     find_own_modules()
     kind = load_object(method_location(load_recipe(whole)), "method.name")
     if getattr(kind, "public", "none") != "none" and "public" not in whole["partition"]:

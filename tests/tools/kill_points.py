@@ -35,6 +35,7 @@ import gc
 import importlib
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -363,6 +364,7 @@ def replace_slow_parts() -> None:
     import torch
     from matplotlib.figure import Figure
 
+    import rayfed_kd.results.recorder
     import rayfed_kd.results.tables.writing
     import rayfed_kd.tuning.tune
     from rayfed_kd.comparison.writers import pictures
@@ -373,6 +375,7 @@ def replace_slow_parts() -> None:
     pyarrow.set_cpu_count(1)
     pyarrow.set_io_thread_count(1)
     rayfed_kd.results.tables.writing.MERGE_AT = 2
+    rayfed_kd.results.recorder.GATHER_S = math.inf  # by the clock a round would be gathered now and then
     folder.package_version = cache(folder.package_version)  # reading packages' metadata takes long
     folder.environment("none")
     rayfed_kd.tuning.tune._search_on_ray = search_in_process

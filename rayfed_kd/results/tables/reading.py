@@ -13,6 +13,8 @@ from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
 from rayfed_kd.results.schemas import CONFIG, SCHEMAS, TABLES, check_table_name
 from rayfed_kd.results.tables.parts import covering
+from rayfed_kd.results.tables.recent import read_recent
+from rayfed_kd.results.tables.rows import arrow_rows
 
 READ_ATTEMPTS = 5  # a merge during each of them is not to be expected: merges are 64 rounds apart
 
@@ -55,13 +57,12 @@ def _read_rows(
     folder: Path, name: str, columns: Sequence[str] | None = None, until_round: int | None = None
 ) -> pa.Table:
     """A table's rows, from the folder of tables; none if it has no such folder."""
-    schema = SCHEMAS[name]
     for _ in range(READ_ATTEMPTS - 1):
         try:
-            return _read_parts(folder / name, schema, columns, until_round)
+            return _read_parts_and_recent(folder, name, columns, until_round)
         except FileNotFoundError:  # the part was merged since the folder was listed
             continue
-    return _read_parts(folder / name, schema, columns, until_round)
+    return _read_parts_and_recent(folder, name, columns, until_round)
 
 
 def count_rows(folder: Path, until_round: int) -> dict[str, int]:
@@ -86,7 +87,8 @@ def last_round(folder: Path) -> int:
     Args:
         folder: the run's folder of tables.
     """
-    return max((part.last for part in covering(folder / "rounds")), default=0)
+    recent = [index for index, tables in read_recent(folder).items() if tables.get("rounds")]
+    return max([0, *recent, *(part.last for part in covering(folder / "rounds"))])
 
 
 class RowsByRound:
@@ -112,15 +114,24 @@ def rows_by_round(folder: Path, name: str, until_round: int | None = None) -> di
     return {count["values"]: count["counts"] for count in counts}
 
 
-def _read_parts(
-    folder: Path, schema: pa.Schema, columns: Sequence[str] | None, until_round: int | None = None
+def _read_parts_and_recent(
+    folder: Path, name: str, columns: Sequence[str] | None, until_round: int | None = None
 ) -> pa.Table:
-    wanted = (part for part in covering(folder) if until_round is None or part.first <= until_round)
-    parts = [_read_part(part.path, schema, columns) for part in wanted]
-    if not parts:
+    schema = SCHEMAS[name]
+    # First: rows that become a part meanwhile are then found twice, and never not at all.
+    recent = read_recent(folder)
+    parts = covering(folder / name)
+    wanted = (part for part in parts if until_round is None or part.first <= until_round)
+    found = [_read_part(part.path, schema, columns) for part in wanted]
+    for round_index, tables in sorted(recent.items()):
+        rows = tables.get(name)
+        if rows and not any(part.first <= round_index <= part.last for part in parts):
+            table = arrow_rows(name, round_index, rows)
+            found.append(table if columns is None else table.select(columns))
+    if not found:
         return schema.empty_table() if columns is None else schema.empty_table().select(columns)
     # Parts of an earlier version may lack a column that later ones have.
-    return pa.concat_tables(parts, promote_options="default")
+    return pa.concat_tables(found, promote_options="default")
 
 
 def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Table:

@@ -1,11 +1,13 @@
-"""Writes a run's tables, a part for each round."""
+"""Writes a run's tables: a part for each round, or for several that follow one another fast."""
 
 from __future__ import annotations
 
-import numbers
+import math
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,15 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from rayfed_kd.files import flush_to_disk, read_parquet, written_aside
-from rayfed_kd.results.schemas import ROW_ORDER, SCHEMAS, check_table_name
+from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables.parts import Part, covering, parts_in, tidy
 from rayfed_kd.results.tables.reading import rows_by_round
+from rayfed_kd.results.tables.recent import RecentRows, Tables, read_recent
+from rayfed_kd.results.tables.rows import arrow_rows
 
 MERGE_AT = 64  # parts; a folder of thousands of small files is slow to read, above all over a network
+MOST_GATHERED = 64  # rounds
+MANY_ROWS = 1000  # of a round; Parquet takes them faster than JSON
 
 
 class TableWriter:
@@ -27,17 +33,18 @@ class TableWriter:
     Args:
         folder: made if it is not there; unfinished files of a killed writer are removed.
         after_round: the last round whose rows stay, as a resumed run needs; None: all stay.
+        gather_s: rounds that come sooner than so many seconds after the last parts are gathered: each is
+            appended to the recent rows, which `read_table` reads, and parts are written of several.
     """
 
-    def __init__(self, folder: Path, after_round: int | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, after_round: int | None = None, gather_s: float = 0.0) -> None:
+        self._folder, self._gather_s, self._written_at = folder, gather_s, -math.inf
+        self._recent = RecentRows(folder)
         self._unflushed: deque[Path] = deque()  # its ends may be used by two threads
         for name in SCHEMAS:
             (folder / name).mkdir(parents=True, exist_ok=True)
             tidy(folder / name)
-        if after_round is not None:
-            self._drop(after_round)
-        self._look()
+        self._keep(math.inf if after_round is None else after_round)
 
     def _look(self) -> None:
         """Keep what is there: to list the folders for each round takes as long as to write its parts."""
@@ -51,30 +58,57 @@ class TableWriter:
             for name, by_round in self._rows.items()
         }
 
-    def write(self, round_index: int, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """Write a round's rows, one part per table. A part of the same round is replaced.
+    def write(self, round_index: int, tables: Tables) -> None:
+        """Write a round's rows, so that `read_table` finds them. Those of the same round are replaced.
 
         Args:
             round_index: the round, from 1.
             tables: table -> rows with the columns of `SCHEMAS`; a column that a row lacks is null.
 
         Raises:
-            RecipeError: there is no such table.
-            KeyError: there is no such column.
-            TypeError: a value has a wrong type.
-            ValueError: a row is of another round, or the round lies in a merged part already: `truncate`
-                comes first.
+            RecipeError, KeyError, TypeError, ValueError: as `arrow_rows` does; of a round that is gathered when
+                its part is written.
+            ValueError: the round lies in a part of several rounds already: `truncate` comes first.
         """
-        for name, rows in tables.items():
-            table = _arrow(name, round_index, rows)
-            if rows:
-                self._refuse_covered(name, round_index)
-                path = _write_part(self._folder / name, round_index, round_index, table, flush=False)
-                self._unflushed.append(path)
-                if round_index not in self._rows[name]:
-                    self._parts[name].append(Part(path, round_index, round_index))
-                self._rows[name][round_index] = len(rows)
+        soon = time.monotonic() - self._written_at < self._gather_s
+        if soon and sum(map(len, tables.values())) < MANY_ROWS:
+            self._recent.append(round_index, tables)
+            if len(self._recent.rounds) >= MOST_GATHERED:
+                self.write_recent()
+            return
+        self._write_parts({**self._recent.rounds, round_index: tables})
+        self._recent.forget()
+
+    def write_recent(self) -> None:
+        """Write the parts of the rounds that are gathered so far.
+
+        Raises: as `write`.
+        """
+        if self._recent.rounds:
+            self._write_parts(self._recent.rounds)
+            self._recent.forget()
+
+    def _write_parts(self, rounds: Mapping[int, Tables]) -> None:
+        """One part a table, of all its rows in these rounds."""
+        for name in dict.fromkeys(name for tables in rounds.values() for name in tables):
+            rows = {index: tables[name] for index, tables in rounds.items() if name in tables}
+            arrow = [arrow_rows(name, index, rows[index]) for index in sorted(rows)]
+            filled = sorted(index for index in rows if rows[index])
+            if filled:
+                self._write_part_of(name, filled, pa.concat_tables(arrow))
+                self._rows[name] |= {index: len(rows[index]) for index in filled}
                 self._merge_when_many(name)
+        self._written_at = time.monotonic()
+
+    def _write_part_of(self, name: str, rounds: Sequence[int], table: pa.Table) -> None:
+        """The part of some rounds of a table, in order; one of the same single round is replaced."""
+        for round_index in rounds:
+            self._refuse_covered(name, round_index)
+        path = _write_part(self._folder / name, rounds[0], rounds[-1], table, flush=False)
+        self._unflushed.append(path)
+        part = Part(path, rounds[0], rounds[-1])
+        if part not in self._parts[name]:
+            self._parts[name].append(part)
 
     def sync(self) -> None:
         """Bring all parts so far to disk: from then on a power cut, too, leaves them whole. From any thread.
@@ -98,19 +132,35 @@ class TableWriter:
         Args:
             after_round: the last round that stays.
         """
-        self._drop(after_round)
-        self._look()
+        self._keep(after_round)
 
-    def _drop(self, after_round: int) -> None:
+    def _keep(self, after_round: float) -> None:
+        """Drop later rounds, and write what stays of the recent rows into parts."""
+        recent = {index: tables for index, tables in read_recent(self._folder).items() if index <= after_round}
         for name in SCHEMAS:
             # First, because a covered part would count again once the part that covers it is gone.
             tidy(self._folder / name)
             for part in parts_in(self._folder / name):
                 if part.last > after_round:
-                    _cut(part, after_round)
+                    _cut(part, int(after_round))
+        self._look()
+        if recent:
+            self._write_parts({index: self._without_parts(index, recent[index]) for index in recent})
+        self._recent.close()  # not before their parts are there
+        self._look()
+
+    def _without_parts(self, round_index: int, tables: Tables) -> Tables:
+        """The tables that have no part of this round: a kill between parts leaves the others' recent rows."""
+        return {
+            name: rows
+            for name, rows in tables.items()
+            if not any(part.first <= round_index <= part.last for part in self._parts[name])
+        }
 
     def close(self) -> None:
         """Merge all parts of each table into one, and bring them to disk."""
+        self.write_recent()
+        self._recent.close()
         for name in SCHEMAS:
             self._merge(name, self._parts[name])
         self.sync()  # where a table has one part, of one round
@@ -124,10 +174,11 @@ class TableWriter:
                 )
 
     def _merge_when_many(self, name: str) -> None:
-        # Merged parts are left alone until `close`: a long run would rewrite all its rows each time.
-        single = [part for part in self._parts[name] if part.first == part.last]
-        if len(single) >= MERGE_AT:
-            self._merge(name, single)
+        # Merged parts are left alone until `close`: a long run would rewrite all its rows each time. Only those
+        # behind the last of them, so that what is merged covers no part that is not.
+        small = list(takewhile(lambda part: part.last - part.first < MERGE_AT - 1, self._parts[name][::-1]))
+        if len(small) >= MERGE_AT:
+            self._merge(name, small[::-1])
 
     def _merge(self, name: str, parts: Sequence[Part]) -> None:
         if len(parts) > 1:
@@ -137,38 +188,6 @@ class TableWriter:
             _write_part(self._folder / name, parts[0].first, parts[-1].last, merged)
         tidy(self._folder / name)
         self._parts[name] = covering(self._folder / name)
-
-
-def _arrow(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    check_table_name(name)
-    schema = SCHEMAS[name]
-    unknown = {key for row in rows for key in row} - set(schema.names)
-    if unknown:
-        raise KeyError(
-            f"table {name} has no column {', '.join(sorted(unknown))}; it has {', '.join(schema.names)}"
-        )
-    arrays = [_array(name, field, [row.get(field.name) for row in rows]) for field in schema]
-    table = pa.Table.from_arrays(arrays, schema=schema)
-    others = set(table["round"].to_pylist()) - {round_index}
-    if others:
-        listed = ", ".join(map(str, sorted(others)))
-        raise ValueError(f"table {name}: rows of round {listed} written as round {round_index}")
-    return table.sort_by([(key, "ascending") for key in ROW_ORDER[name]]) if ROW_ORDER[name] else table
-
-
-def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    """A column's values in Arrow. A fraction is refused in a column of integers: Arrow would cut it off."""
-    if field.type == pa.int64():
-        wrong = [v for v in values if v is not None and not isinstance(v, numbers.Integral)]
-        if wrong:
-            raise TypeError(f"table {name}, column {field.name}: {wrong[0]!r} is not {field.type}")
-    if pa.types.is_map(field.type):
-        # Arrow takes a map as a list of pairs.
-        values = [None if value is None else list(value.items()) for value in values]
-    try:
-        return pa.array(values, field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise TypeError(f"table {name}, column {field.name}: {error}; expected {field.type}") from error
 
 
 def _cut(part: Part, after_round: int) -> None:

@@ -3,9 +3,10 @@
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import yaml
-from runs import run_in_process
+from runs import Silent, run_in_process
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
@@ -14,9 +15,10 @@ from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.ray_backend.handles import RowHandle, Rows
 from cluster.server.grouping import FILE, Grouping
+from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import DispatchFacts
+from rayfed_kd.protocol import DispatchFacts, shared_vectors
 
 RECIPE = {
     "model": {"name": "mlp", "hidden": 16},
@@ -240,7 +242,8 @@ def test_a_number_with_a_method_that_cannot_be_batched_says_so_once(own_loop, tm
     ],
 )
 def test_groups_that_cannot_be_are_refused_or_given_up_aloud(changed, reason):
-    with pytest.raises(RecipeError, match=rf"local\.vectorise = 3: .*{reason}.*; expected off or auto"):
+    refusal = rf"local\.vectorise = 3: .*{reason}.*; expected off, by_shape or auto"
+    with pytest.raises(RecipeError, match=refusal):
         prepare({**recipe(), **changed})
     one = prepare({**recipe(vectorise="auto"), **changed}).setting
     lines = []
@@ -248,3 +251,83 @@ def test_groups_that_cannot_be_are_refused_or_given_up_aloud(changed, reason):
     assert grouping.groups(calls(range(4))) == [[0], [1], [2], [3]]
     assert len(lines) == 1
     assert reason in lines[0]
+
+
+TINY = {
+    **RECIPE,
+    "data": {"name": "digits", "fraction": 0.1},
+    "partition": {"name": "iid", "clients": 6},
+    "local": {"epochs": 2, "batch_size": 16},
+}
+
+
+def grouping_of(asked, method="fedavg"):
+    one = prepare(small_recipe(asked, method)).setting
+    lines = []
+    return Grouping(one, LocalEngine(Host(one)), None, lines.append), lines
+
+
+def test_tiny_clients_form_groups_of_25_unless_the_recipe_says_otherwise():
+    grouping, lines = grouping_of({**TINY, "partition": {"name": "iid", "clients": 60}})
+    assert [len(places) for places in grouping.groups(calls(range(60)))] == [20, 20, 20]
+    assert grouping.groups(calls([3])) == [[0]]
+    grouping, _ = grouping_of({**TINY, "local": {**TINY["local"], "vectorise": "off"}})
+    assert grouping.groups(calls(range(3))) == [[0], [1], [2]]
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": {"name": "lenet5"}},
+        # 16 rows through 64 x 1,024 and 1,024 x 10 weights: 1.2 million products, 2^20 are 1.05 million.
+        {"model": {"name": "mlp", "hidden": 1024}},
+        {"local": {"epochs": 33, "batch_size": 1000}},  # 33 steps
+        {"local": {"epochs": 0, "batch_size": 16}},
+        {"partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6}},
+        {"schedule": {"name": "fedbuff", "buffer": 2}, "clock": {"name": "lognormal"}},
+        {"placement": {"clients_per_actor": 1}},
+    ],
+)
+def test_others_train_one_by_one_and_nothing_is_said(changed):
+    grouping, lines = grouping_of({**TINY, **changed})
+    assert grouping.groups(calls(range(4))) == [[0], [1], [2], [3]]
+    assert lines == []
+
+
+def test_a_method_with_a_network_that_is_not_tiny_trains_one_by_one():
+    grouping, _ = grouping_of({**TINY, "data": {"name": "synthetic", "shape": [1, 28, 28]}}, "fedkf")
+    assert grouping.groups(calls(range(3))) == [[0], [1], [2]]
+
+
+def test_groups_by_shape_end_where_the_method_cannot_be_batched(own_loop, tmp_path):
+    asked = {**TINY, "method": {"name": own_loop}, "sampling": {"count": 5}, "evaluation": {"samples": False}}
+    one = prepare(asked).setting
+    seen, lines = [], []
+
+    class Counting(LocalEngine):
+        def submit(self, calls):
+            seen.append(len(calls))
+            return super().submit(calls)
+
+    engine = Counting(Host(one))
+    simulation = Simulation(one, engine, Silent(), grouping=Grouping(one, engine, None, lines.append))
+    simulation.run()
+    assert [size for size in seen if size > 1] == [5]  # the first round's; later ones are one by one
+    assert lines == []
+    alone = run_in_process(asked, "local.vectorise=off")
+    for name, vector in shared_vectors(simulation.models).items():
+        assert np.array_equal(vector, alone.models[name])
+
+
+def test_groups_by_shape_have_the_bits_of_groups_of_25():
+    by_shape, numbered, alone = (
+        run_in_process(TINY | {"method": {"name": "fedavg"}}, f"local.vectorise={how}")
+        for how in ("by_shape", "25", "off")
+    )
+    assert_same_run(by_shape, numbered)
+    grouped, single = (
+        [dict(row.as_py())["ce"] for row in one.tables["rounds"]["losses"]] for one in (by_shape, alone)
+    )
+    assert grouped == pytest.approx(single, abs=1e-4)
+    assert grouped != single  # by rounding; else there was no group

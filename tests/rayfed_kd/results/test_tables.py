@@ -1,5 +1,6 @@
 """Tables: pinned columns, readable at any moment, merged and truncated without loss."""
 
+import math
 import os
 import signal
 import subprocess
@@ -7,12 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.results.schemas import SCHEMAS
-from rayfed_kd.results.tables import TableWriter, count_rows, read_table
+from rayfed_kd.results.tables import TableWriter, count_rows, last_round, read_table
+from rayfed_kd.results.tables.recent import FILE, read_recent
 from rayfed_kd.results.tables.writing import MERGE_AT
 
 INT, FLOAT, TEXT = "int64", "double", "string"
@@ -375,3 +378,116 @@ def test_what_a_power_cut_damaged_is_dropped_unread(tmp_path, content):
         read_table(tmp_path, "metrics")
     assert TableWriter(tmp_path, after_round=2).row_counts(2)["metrics"] == 2
     assert rounds_in(tmp_path) == [1, 2]
+
+
+def gathering(folder, rounds, **options):
+    """A writer that gathers all rounds but its first, which came long after the last parts."""
+    writer = TableWriter(folder, gather_s=float("inf"), **options)
+    for round_index in rounds:
+        writer.write(round_index, {"metrics": [metric(round_index)], "hosts": [{"round": round_index}]})
+    return writer
+
+
+def part_names(folder, name="metrics"):
+    return sorted(path.name for path in (folder / name).iterdir())
+
+
+def test_rounds_that_follow_fast_are_read_at_once_and_share_a_part(tmp_path):
+    writer = gathering(tmp_path, range(1, 5))
+    assert rounds_in(tmp_path) == [1, 2, 3, 4]
+    assert part_names(tmp_path) == ["part-00000001-00000001.parquet"]
+    writer.write_recent()
+    assert part_names(tmp_path) == ["part-00000001-00000001.parquet", "part-00000002-00000004.parquet"]
+    assert rounds_in(tmp_path) == [1, 2, 3, 4]
+    assert read_recent(tmp_path) == {}
+
+
+def test_a_round_after_a_pause_takes_those_gathered_along(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("rayfed_kd.results.tables.writing.time.monotonic", lambda: now[0])
+    writer = TableWriter(tmp_path, gather_s=1.0)
+    for round_index, seconds in enumerate([0.0, 0.5, 0.4, 5.0, 0.1], start=1):
+        now[0] += seconds
+        writer.write(round_index, {"metrics": [metric(round_index)]})
+    assert part_names(tmp_path) == ["part-00000001-00000001.parquet", "part-00000002-00000004.parquet"]
+    assert list(read_recent(tmp_path)) == [5]
+    assert rounds_in(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_gathered_rounds_are_no_more_than_64(tmp_path):
+    gathering(tmp_path, range(1, 70))
+    assert part_names(tmp_path)[1:] == ["part-00000002-00000065.parquet"]
+    assert rounds_in(tmp_path) == list(range(1, 70))
+
+
+def test_a_round_of_many_rows_is_not_gathered(tmp_path):
+    writer = gathering(tmp_path, [1])
+    writer.write(2, {"clients": [{"round": 2, "client": c, "model": "aca"} for c in range(2000)]})
+    assert part_names(tmp_path, "clients") == ["part-00000002-00000002.parquet"]
+    assert part_names(tmp_path) == ["part-00000001-00000001.parquet"]
+
+
+def test_what_a_killed_writer_has_gathered_stays(tmp_path):
+    gathering(tmp_path, [1, 2, 3])  # and never closed
+    writer = TableWriter(tmp_path)
+    assert read_recent(tmp_path) == {}
+    assert part_names(tmp_path)[1:] == ["part-00000002-00000003.parquet"]
+    assert writer.row_counts(2)["metrics"] == 2
+
+
+@pytest.mark.parametrize("after_round", [0, 1, 2, 3])
+def test_a_resumed_run_drops_later_rounds_of_those_gathered(tmp_path, after_round):
+    gathering(tmp_path, [1, 2, 3])
+    writer = TableWriter(tmp_path, after_round=after_round)
+    assert rounds_in(tmp_path) == list(range(1, after_round + 1))
+    assert writer.row_counts(9)["metrics"] == after_round
+
+
+def test_a_kill_between_the_parts_of_two_tables_doubles_and_loses_nothing(tmp_path):
+    writer = gathering(tmp_path, [1, 2, 3])
+    recent = (tmp_path / FILE).read_bytes()
+    writer.write_recent()
+    (tmp_path / "hosts" / "part-00000002-00000003.parquet").unlink()  # killed before it was written
+    (tmp_path / FILE).write_bytes(recent)
+    for _ in range(2):
+        assert rounds_in(tmp_path) == [1, 2, 3]
+        assert read_table(tmp_path, "hosts")["round"].to_pylist() == [1, 2, 3]
+        TableWriter(tmp_path)
+
+
+@pytest.mark.parametrize("tail", [b'[4, {"metrics": [{"round"', b"\x00\x00\x00\n[5, {}]\n"])
+def test_half_a_line_is_no_round(tmp_path, tail):
+    gathering(tmp_path, [1, 2, 3])
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(tail)
+    assert rounds_in(tmp_path) == [1, 2, 3]
+    assert last_round(tmp_path) == 0  # the table of rounds has no row
+    TableWriter(tmp_path)
+    assert rounds_in(tmp_path) == [1, 2, 3]
+
+
+def test_what_is_read_of_gathered_rounds_is_what_parts_have(tmp_path):
+    rows = [
+        {"round": 2, "cohort": np.int64(3), "wall_s": 0.1 + 0.2, "losses": {"ce": 1.5}},
+        {"round": 2, "cohort": None, "wall_s": math.nan, "staleness": math.inf, "losses": {}},
+    ]
+    writer = gathering(tmp_path, [1])
+    writer.write(2, {"rounds": rows})
+    assert not part_names(tmp_path, "rounds")
+    gathered = read_table(tmp_path, "rounds")
+    writer.close()
+    assert not (tmp_path / FILE).exists()
+    assert str(gathered.to_pylist()) == str(read_table(tmp_path, "rounds").to_pylist())
+    assert gathered["wall_s"].to_pylist()[0] == 0.1 + 0.2
+
+
+def test_small_parts_before_a_large_one_are_not_merged_over_it(tmp_path):
+    writer = gathering(tmp_path, [1])
+    writer.write_recent()
+    for round_index in range(2, MERGE_AT + 2):  # one part of 64 rounds
+        writer.write(round_index, {"metrics": [metric(round_index)]})
+    for round_index in range(MERGE_AT + 2, 2 * MERGE_AT + 2):
+        writer.write(round_index, {"metrics": [metric(round_index)]})
+        writer.write_recent()
+    assert rounds_in(tmp_path) == list(range(1, 2 * MERGE_AT + 2))
+    assert len(part_names(tmp_path)) == 3

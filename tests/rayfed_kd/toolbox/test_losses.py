@@ -1,6 +1,8 @@
 """Losses against their definitions in float64 and against numbers worked by hand."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -288,3 +290,27 @@ def test_jensen_shannon_divergence_of_opposites_is_log_two():
     assert jensen_shannon_divergence(far, far.flip(1)).item() == pytest.approx(math.log(2), abs=1e-6)
     with pytest.raises(ValueError, match="differ"):
         jensen_shannon_divergence(T, U[:, :2])
+
+
+def test_cross_entropy_of_many_clients_at_once_is_each_ones():
+    logits, labels = torch.randn(5, 7, 3), torch.randint(0, 3, (5, 7))
+    one_by_one = [cross_entropy(*pair).item() for pair in zip(logits, labels, strict=True)]
+    assert torch.vmap(cross_entropy)(logits, labels).tolist() == pytest.approx(one_by_one, rel=1e-6)
+    batched, alone = (logits.clone().requires_grad_() for _ in range(2))
+    torch.vmap(cross_entropy)(batched, labels).sum().backward()
+    for pair in zip(alone, labels, strict=True):
+        cross_entropy(*pair).backward()
+    assert torch.equal(batched.grad, alone.grad)
+
+
+@pytest.mark.slow
+def test_cross_entropy_of_many_clients_loads_no_compiler():
+    """torch's own, taken apart under vmap, imports sympy and a second's worth of other modules."""
+    code = (
+        "import sys, torch\n"
+        "from rayfed_kd.toolbox.losses import cross_entropy\n"
+        "logits = torch.randn(2, 3, 4, requires_grad=True)\n"
+        "torch.vmap(cross_entropy)(logits, torch.zeros(2, 3, dtype=torch.int64)).sum().backward()\n"
+        "sys.exit('sympy' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
