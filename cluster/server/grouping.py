@@ -131,6 +131,8 @@ class Grouping:
     @cached_property
     def _is_tiny(self) -> bool:
         setting = self._setting
+        if setting.recipe.local.compile:
+            return False  # torch.vmap takes no compiled model; a recipe that asks for both is refused
         return is_tiny(setting.recipe.local, setting.partition.sizes, setting.builders)
 
     def _groups_of(self, calls: Sequence[StepCall], size: int) -> list[list[int]]:

@@ -148,11 +148,11 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _compiled_or_batched(self) -> Recipe:
-        if self.local.compile and self.local.vectorise != "off":
+        if self.local.compile and self.local.vectorise not in ("off", "by_shape"):
             raise ValueError(
                 f"local.compile = true: local.vectorise = {self.local.vectorise} trains groups by "
-                "torch.vmap, which takes no compiled model; expected local.vectorise: off, or "
-                "local.compile: false"
+                "torch.vmap, which takes no compiled model; expected local.vectorise: off or by_shape, "
+                "which is off then, or local.compile: false"
             )
         return self
 

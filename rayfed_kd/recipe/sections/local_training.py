@@ -116,8 +116,8 @@ class LocalRecipe(Strict):
     )
     compile: bool = Field(
         False,
-        description="whether clients' models train through torch.compile, on whole batches; part of what "
-        "makes bits equal",
+        description="whether clients' models train through torch.compile, on whole batches, and by_shape "
+        "makes no groups then; part of what makes bits equal",
     )
 
     @field_validator("vectorise", "sum_replies", mode="before")

@@ -287,6 +287,7 @@ def test_tiny_clients_form_groups_of_25_unless_the_recipe_says_otherwise():
         {"partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6}},
         {"schedule": {"name": "fedbuff", "buffer": 2}, "clock": {"name": "lognormal"}},
         {"placement": {"clients_per_actor": 1}},
+        {"local": {"epochs": 2, "batch_size": 16, "compile": True}},
     ],
 )
 def test_others_train_one_by_one_and_nothing_is_said(changed):

@@ -135,7 +135,7 @@ BAD = [
     (
         "local={compile: true, vectorise: 4}",
         "local.compile = true: local.vectorise = 4 trains groups by torch.vmap, which takes no "
-        "compiled model; expected local.vectorise: off, or local.compile: false",
+        "compiled model; expected local.vectorise: off or by_shape, which is off then, or local.compile: ",
     ),
     ("local.compile=inductor", "local.compile = 'inductor': expected "),
     ("torch_compile=true", "torch_compile is no key of a recipe. Did you mean local.compile?"),
