@@ -1,9 +1,9 @@
 """Which clients' steps run together as one batched program. Groups follow client order, never hosts.
 
 `local.vectorise: n` puts up to n clients of one architecture into a group. `by_shape`, the default, does so
-where clients' training is tiny by the shapes of data and model, and takes no time to tell. `auto` runs the first exchange of
-each step both ways before it begins, as observations that change nothing, and keeps the faster way. The
-decision is stored in the run's folder, so that a resumed run forms the same groups and gives the same bits.
+where clients' training is tiny by the shapes of data and model. `auto` runs the first exchange of each step
+both ways before it begins, as observations that change nothing, and keeps the faster way. The decision is
+stored in the run's folder, so that a resumed run forms the same groups and gives the same bits.
 """
 
 from __future__ import annotations

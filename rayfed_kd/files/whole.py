@@ -4,8 +4,9 @@ Every file that the project writes goes through `atomic_write`, or through `writ
 wants a path to write to. Five kinds of files are exceptions. Two grow, log.txt and TensorBoard's event files,
 which are read line by line or record by record, and in which nothing that a run needs stands alone. One are
 checkpoints' logs of client states: a checkpoint's note says how many of their bytes count, and the hash. One
-are the rows of tables that are not in parts yet, of which a line that is not whole is no round's. The last are
-the newest parts of tables, which reach the disk a second later, or before a checkpoint that counts on them.
+are the rows of tables that are not in parts yet, of which a line that is not whole is no round's. The last
+are the newest parts of tables, which reach the disk a second later, or before a checkpoint that counts on
+them.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     _check_rows(logits, "logits")
     if labels.shape != logits.shape[:1]:
         raise ValueError(f"labels are {list(labels.shape)}, expected [{len(logits)}], one a row of logits")
-    # Under vmap torch takes this function apart in Python, for which it imports its compiler, a second's work.
-    # These are the same operations, so that the bits are the same as well.
+    # Under vmap torch takes this function apart in Python, for which it imports its compiler: a second's
+    # work. These are the same operations, so that the bits are the same as well.
     if torch._C._functorch.is_batchedtensor(logits):
         likelihoods = F.log_softmax(logits, dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)
         return (-likelihoods).sum() / len(labels)

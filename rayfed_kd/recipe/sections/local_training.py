@@ -99,9 +99,9 @@ class LocalRecipe(Strict):
     vectorise: Literal["by_shape", "auto", "off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
         "by_shape",
         description="how many clients of one architecture train together as one batched program, at most; "
-        "by_shape: 25 where clients are tiny (equally many samples, at most 32 steps, at most 2^20 products a "
-        "step, linear layers only), else off; auto: as a short measurement decides; part of what makes bits "
-        "equal",
+        "by_shape: 25 where clients are tiny (equally many samples, at most 32 steps, at most 2^20 products "
+        "a step, linear layers only), else off; auto: as a short measurement decides; part of what makes "
+        "bits equal",
     )
     sum_replies: Literal["off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
         "off",

@@ -1,7 +1,8 @@
 """The rows of a run's last rounds, one line of JSON for each round, until they become parts.
 
-To write a Parquet file for each table takes longer than a tiny round. So rounds that follow one another within
-a fraction of a second are gathered: a line is appended, which outlives a kill, and parts are written of many.
+To write a Parquet file for each table takes longer than a tiny round. So rounds that follow one another
+within a fraction of a second are gathered: a line is appended, which outlives a kill, and parts are written
+of many.
 """
 
 from __future__ import annotations

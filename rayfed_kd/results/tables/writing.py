@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
@@ -66,8 +65,8 @@ class TableWriter:
             tables: table -> rows with the columns of `SCHEMAS`; a column that a row lacks is null.
 
         Raises:
-            RecipeError, KeyError, TypeError, ValueError: as `arrow_rows` does; of a round that is gathered when
-                its part is written.
+            RecipeError, KeyError, TypeError, ValueError: as `arrow_rows` does; of a round that is gathered
+                when its part is written.
             ValueError: the round lies in a part of several rounds already: `truncate` comes first.
         """
         soon = time.monotonic() - self._written_at < self._gather_s
@@ -136,7 +135,8 @@ class TableWriter:
 
     def _keep(self, after_round: float) -> None:
         """Drop later rounds, and write what stays of the recent rows into parts."""
-        recent = {index: tables for index, tables in read_recent(self._folder).items() if index <= after_round}
+        found = read_recent(self._folder)
+        recent = {index: tables for index, tables in found.items() if index <= after_round}
         for name in SCHEMAS:
             # First, because a covered part would count again once the part that covers it is gone.
             tidy(self._folder / name)
@@ -174,8 +174,8 @@ class TableWriter:
                 )
 
     def _merge_when_many(self, name: str) -> None:
-        # Merged parts are left alone until `close`: a long run would rewrite all its rows each time. Only those
-        # behind the last of them, so that what is merged covers no part that is not.
+        # Merged parts are left alone until `close`: a long run would rewrite all its rows each time. Only
+        # those behind the last of them, so that what is merged covers no part that is not.
         small = list(takewhile(lambda part: part.last - part.first < MERGE_AT - 1, self._parts[name][::-1]))
         if len(small) >= MERGE_AT:
             self._merge(name, small[::-1])

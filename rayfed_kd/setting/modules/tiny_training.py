@@ -16,13 +16,13 @@ from torch import nn
 
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
 
-# Where a batched step was at least twice as fast as the same steps one by one, on one core: a step of up to so
-# many products in its forward pass. Larger steps gain less, and convolutions lose (docs/performance.md).
+# Where a batched step was at least twice as fast as the same steps one by one, on one core: a step of up to
+# so many products in its forward pass. Larger steps gain less, and convolutions lose (docs/performance.md).
 MOST_PRODUCTS = 2**20
 # A client with more steps keeps a host busy long enough that all hosts should share the cohort.
 MOST_STEPS = 32
-# Only batches of one size step together. An even split leaves some clients one sample more. With sizes further
-# apart (Dirichlet, 9 to 99 samples, batches of 16) groups took as long as the clients one by one, or longer.
+# Only batches of one size step together. An even split leaves some clients one sample more. With sizes
+# further apart (Dirichlet, 9 to 99 samples, batches of 16) groups took as long as single clients, or longer.
 MOST_DIFFERENCE = 1
 
 
