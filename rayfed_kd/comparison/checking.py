@@ -33,7 +33,7 @@ MODELS: Mapping[str, Sequence[str]] = {
     "fedkd": ("mentee", "personal"),
 }
 MODEL_NAMES = tuple(dict.fromkeys(name for names in MODELS.values() for name in names))
-CALIBRATED = "_ccvr"
+CALIBRATED, INSIDE = "_ccvr", "fedavg"  # how the name of CCVR's model ends, and what it follows by default
 
 
 def check_studies(studies: Sequence[Study]) -> None:
@@ -155,7 +155,7 @@ def evaluated_models(recipe: Recipe) -> Sequence[str] | None:
     if recipe.method.name != "ccvr":
         return MODELS.get(recipe.method.name)
     inside = recipe.method.options.get("method", {})
-    models = MODELS.get(inside.get("name", "")) if isinstance(inside, Mapping) else None
+    models = MODELS.get(inside.get("name", INSIDE)) if isinstance(inside, Mapping) else None
     return None if models is None else [*models, *(f"{model}{CALIBRATED}" for model in models)]
 
 

@@ -151,7 +151,8 @@ def test_claim_on_a_model_that_only_a_run_shows_to_be_missing_ends_with_exit_cod
     ("method", "models"),
     [
         ("{name: kdia}", ("student", "teacher")),
-        ("{name: ccvr, method: {name: fedavg}}", ["aca", "oca", "aca_ccvr", "oca_ccvr"]),
+        ("{name: ccvr}", ["aca", "oca", "aca_ccvr", "oca_ccvr"]),
+        ("{name: ccvr, method: {name: fedprox}}", ["global", "global_ccvr"]),
         ("{name: ccvr, method: {name: 'mine:Method'}}", None),
         ("{name: 'mine:Method'}", None),
     ],
