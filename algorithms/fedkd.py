@@ -120,8 +120,7 @@ class FedKD(Method[Replicated, ClientState]):
         optimizers = [Optimizer(ctx.local.optimizer, model) for model in models.values()]
         batches = partial(own_batches, ctx, range(ctx.local.epochs))
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
-        change = mentee.vector() - received.vector
-        sent = to_low_rank(change, matrix_places(mentee), message["energy"])
+        sent = to_low_rank(mentee.vector() - received.vector, matrix_places(mentee), message["energy"])
         own = models[MENTOR].vector(), received, models[MAP].vector().view(client.map.shape)
         return ClientState(*own), Reply(update=sent.numbers, ranks=sent.ranks, samples=ctx.num_samples)
 

@@ -4,8 +4,8 @@
 
 RUNS is the folder with the studies' folders, as `runs`. Each block of a page between
 `<!-- measured: STUDY/TABLE -->` and `<!-- end -->` becomes what `compare` wrote to
-RUNS/STUDY/TABLE/comparison.md; a block whose study is not there stays as it is. Sentences between the blocks
-are written by hand.
+RUNS/STUDY/TABLE/comparison.md. A block whose study is not there stays as it is, and so does one whose table
+the command line had changed (`--seeds`, `--only`, KEY=VALUE). Sentences between blocks are written by hand.
 
 Pictures of `PICTURES` are copied. If the leaderboard's study is there, each method's rows are drawn beside
 its baseline's, as docs/images/methods/METHOD.png for the method's page.
@@ -21,10 +21,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import select_studies
+from rayfed_kd.comparison.writers.parquet import CHANGED
 from rayfed_kd.comparison.writers.pictures import curves_picture
 from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.loading import load_recipe
@@ -59,10 +62,26 @@ def with_tables(page: str, runs: Path) -> str:
 
     def block(found: re.Match[str]) -> str:
         path = runs / found["study"] / "comparison.md"
-        table = wrapped(path.read_text(encoding="utf8")) if path.is_file() else found["table"]
+        as_written = path.is_file() and not changes(path.parent)
+        table = wrapped(path.read_text(encoding="utf8")) if as_written else found["table"]
         return f"{found[1]}{table}{found[4]}"
 
     return BLOCK.sub(block, page)
+
+
+def changes(folder: Path) -> str:
+    """What the command line changed of the study whose comparison is in a folder; "" if nothing."""
+    path = folder / "comparison.parquet"
+    metadata = (pq.read_schema(path).metadata or {}) if path.is_file() else {}
+    return metadata.get(CHANGED.encode(), b"").decode("utf8")
+
+
+def what_becomes_of(folder: Path) -> str:
+    """What is done with the comparison in a folder, in words."""
+    if not (folder / "comparison.md").is_file():
+        return "is not there; its table stays as it is"
+    changed = changes(folder)
+    return f"was changed on the command line ({changed}); its table stays as it is" if changed else "read"
 
 
 def wrapped(markdown: str) -> str:
@@ -117,12 +136,10 @@ if __name__ == "__main__":
     for path in PAGES:
         before = path.read_text(encoding="utf8")
         for block in BLOCK.finditer(before):
-            there = (folder / block["study"] / "comparison.md").is_file()
-            said = "read" if there else "is not there; its table stays as it is"
-            sys.stdout.write(f"{path.name}: {block['study']} {said}\n")
+            sys.stdout.write(f"{path.name}: {block['study']} {what_becomes_of(folder / block['study'])}\n")
         path.write_text(with_tables(before, folder), encoding="utf8")
     for source, target in PICTURES.items():
-        if (folder / source).is_file():
+        if (folder / source).is_file() and not changes((folder / source).parent):
             shutil.copyfile(folder / source, DOCS / "images" / target)
     if (folder / LEADERBOARD).is_dir():
         draw_methods(LEADERBOARD, folder, DOCS / "images/methods")

@@ -11,7 +11,7 @@ import click
 
 from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.cli.options import ADDRESS, ESTIMATE, OVERRIDES, RECIPE, UserPath, each_once
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, RunError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +85,7 @@ def compare(
     from rayfed_kd.comparison.checking import check_studies
     from rayfed_kd.comparison.compare import compare_study
     from rayfed_kd.comparison.study_selection import select_studies
+    from rayfed_kd.comparison.writers.claim_table import claims_without_model
     from rayfed_kd.results.study_console import shown_work
 
     overrides = [word for word in configs if "=" in word and word != QUICK]
@@ -102,7 +103,7 @@ def compare(
         return
     with interruptions.resumed_by("the same compare command again"):
         check_studies(studies)
-        folders = []
+        folders, unjudged = [], []
         for study in studies:
             with shown_work("runs") as console, interruptions.calling(console.stopping):
                 result = compare_study(
@@ -110,8 +111,14 @@ def compare(
                 )
             _show_comparison(result)
             folders.append(result.folder)
+            unjudged += claims_without_model(result.comparison)
     # A study's tables lie in one folder, and make one page.
     _offer_report(folders[0] if len(folders) == 1 else folders[0].parent)
+    if unjudged:
+        raise RunError(
+            f"claims without a verdict, in tables just written: {'; '.join(unjudged)}. Correct the claim's "
+            "model, which runs nothing anew, or the row's options, which needs another --folder"
+        )
 
 
 def _offer_report(folder: Path) -> None:

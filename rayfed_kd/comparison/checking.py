@@ -15,13 +15,25 @@ from rayfed_kd.recipe.schema import Recipe
 # Where and how a run ran does not change its result; the seed has a folder of its own.
 NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
 
-# What the methods of `algorithms` call the models that they want evaluated; a test holds it. CCVR adds one as
-# NAME_ccvr.
-MODEL_NAMES = (
-    *("global", "aca", "oca", "student", "teacher", "server", "personal"),
-    *("nearest", "global_head", "meme", "mentee"),
-)
-CALIBRATED = "_ccvr"
+# What each method of `algorithms` calls the models that it wants evaluated, with the options that add some; a
+# test holds it. CCVR is not here: it has the models of the method inside, and one of them as NAME_ccvr.
+MODELS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("fedprox", "fedavgm", "moon", "fedgkd", "fedntd", "feddisco", "qffl"), ("global",)),
+    **dict.fromkeys(("fedcog", "fedgen", "fedftg", "feddf", "dafkd", "centralized"), ("global",)),
+    **dict.fromkeys(("fedavg", "fedkf"), ("aca", "oca")),
+    **dict.fromkeys(("dense", "coboosting"), ("student",)),
+    **dict.fromkeys(("kdia", "datafree"), ("student", "teacher")),
+    **dict.fromkeys(("dsfl", "fedgkt", "fedict", "fedgem", "fedgems"), ("server", "personal")),
+    **dict.fromkeys(("fedd2s", "fedper", "fedper_plus", "fedrep", "fedrep_plus", "lg_fedavg"), ("personal",)),
+    **dict.fromkeys(("standalone", "fedktl", "fd", "fedmd", "cronus"), ("personal",)),
+    **dict.fromkeys(("fedproto", "fedtgp"), ("personal", "nearest")),
+    "pfedsd": ("global", "personal"),
+    "fedgh": ("personal", "global_head"),
+    "fml": ("meme", "personal"),
+    "fedkd": ("mentee", "personal"),
+}
+MODEL_NAMES = tuple(dict.fromkeys(name for names in MODELS.values() for name in names))
+CALIBRATED, INSIDE = "_ccvr", "fedavg"  # how the name of CCVR's model ends, and what it follows by default
 
 
 def check_studies(studies: Sequence[Study]) -> None:
@@ -87,6 +99,7 @@ def resolve_recipes(study: Study, planned: Sequence[PlannedRun]) -> list[Recipe]
             overrides = [*run.overrides, f"results.folder={run.unfinished_folder}"]
             recipes.append(load_recipe(run.source, overrides))
     _check_models(study, recipes)
+    _check_claimed_models(study, {run.label: recipe for run, recipe in zip(planned, recipes, strict=True)})
     _check_same_data(planned, recipes)
     for run, recipe in zip(planned, recipes, strict=True):
         if run.done:
@@ -126,8 +139,36 @@ def _check_models(study: Study, recipes: Sequence[Recipe]) -> None:
         for model in models:
             if model.removesuffix(CALIBRATED) not in MODEL_NAMES:
                 raise RecipeError(
-                    f"{where}: no method evaluates a model {model!r}; there are {', '.join(MODEL_NAMES)}",
+                    f"{where}: no method evaluates a model {model!r}; there are {', '.join(MODEL_NAMES)}.",
                     hint=nearest(model, MODEL_NAMES),
+                )
+
+
+def evaluated_models(recipe: Recipe) -> Sequence[str] | None:
+    """The models that a run of the recipe may evaluate; its options may leave some out.
+
+    Args:
+        recipe: a row's.
+
+    Returns: None if only a run tells, as of a method of the user's own.
+    """
+    if recipe.method.name != "ccvr":
+        return MODELS.get(recipe.method.name)
+    inside = recipe.method.options.get("method", {})
+    models = MODELS.get(inside.get("name", INSIDE)) if isinstance(inside, Mapping) else None
+    return None if models is None else [*models, *(f"{model}{CALIBRATED}" for model in models)]
+
+
+def _check_claimed_models(study: Study, recipes: Mapping[str, Recipe]) -> None:
+    """Check that the rows of a claim have the models that it names, as far as their methods tell."""
+    for place, claim in enumerate(study.claims):
+        for row in (claim.higher, claim.lower):
+            models = evaluated_models(recipes[row.run])
+            if row.model is not None and models is not None and row.model not in models:
+                raise RecipeError(
+                    f"claims[{place}]: the row {quoted(row.run)} has no model {row.model!r}: "
+                    f"{recipes[row.run].method.name} evaluates {', '.join(models)}.",
+                    hint=nearest(row.model, models),
                 )
 
 
@@ -158,7 +199,7 @@ def _check_published(study: Study) -> None:
             if name not in printed_names:
                 valid = ", ".join(dict.fromkeys(printed_names))
                 raise RecipeError(
-                    f"runs: {run.label}: published: {name!r} is not printed; there are {valid}",
+                    f"runs: {run.label}: published: {name!r} is not printed; there are {valid}.",
                     hint=nearest(name, printed_names),
                 )
 

@@ -44,7 +44,7 @@ quick:                                # `quick=true`: what two cores do in their
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -250,6 +250,12 @@ class Study(Closed):
     published: list[Published] = []
     quick: Quick | None = None
     _source: str = PrivateAttr("")
+    _changes: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def changes(self) -> Sequence[str]:
+        """What the command line changed of the study, as its title says it; empty: nothing."""
+        return self._changes
 
     @property
     def source(self) -> str:
@@ -275,19 +281,32 @@ class Study(Closed):
         return [run.with_overrides(overrides.get(run.label, [])) for run in self.runs]
 
 
-def read_study(path: str | Path) -> Study:
+def read_study(path: str | Path, folder: str | None = None) -> Study:
     """Read a study file.
 
     Args:
         path: a YAML file, or the name of a study that comes with the package.
+        folder: that of a study which names none.
 
     Raises:
         RecipeError: there is no such file, or it has a key or value that no study has.
     """
     with naming(path):
-        study = validate(Study, read_yaml(path, "study"))
+        study = validate(Study, with_folder(read_yaml(path, "study"), folder))
     study._source = str(path)
     return study
+
+
+def with_folder(content: Any, folder: str | None) -> Any:
+    """A study's content with a folder, if it names none itself.
+
+    Args:
+        content: as it was written; what is no mapping stays as it is.
+        folder: None: none.
+    """
+    if folder is None or not isinstance(content, Mapping) or "folder" in content:
+        return content
+    return {**content, "folder": folder}
 
 
 def check_names(path: str, names: Iterable[str], valid: Iterable[str]) -> None:

@@ -91,7 +91,9 @@ def _with_changes_in_title(study: Study, changes: Sequence[str]) -> Study:
     sentence = f"changed on the command line: {', '.join(changes)}"
     published = [table.with_difference(sentence) for table in study.published]
     title = joined(study.title or "Comparison", sentence)
-    return study.model_copy(update={"title": title, "published": published})
+    changed = study.model_copy(update={"title": title, "published": published})
+    changed._changes = tuple(changes)
+    return changed
 
 
 def _listed(numbers: Iterable[int]) -> str:

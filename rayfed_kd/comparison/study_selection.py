@@ -8,10 +8,10 @@ from typing import Any
 
 from rayfed_kd.comparison.costs import AXES
 from rayfed_kd.comparison.planning import begun_seeds, finished_seeds
-from rayfed_kd.comparison.studies import Study, check_names, read_study
+from rayfed_kd.comparison.studies import Study, check_names, read_study, with_folder
 from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
-from rayfed_kd.errors import RecipeError, naming, shown
+from rayfed_kd.errors import RecipeError, in_words, naming, shown
 from rayfed_kd.files import file_name, plain_folder
 from rayfed_kd.recipe.loading import RecipeSource
 from rayfed_kd.recipe.overrides import plain_value
@@ -20,6 +20,8 @@ from rayfed_kd.recipe.yaml_documents import read_yaml
 
 # A study's or recipes' files or names; a study as nested mappings; or label -> recipe.
 Sources = Sequence[str | Path] | Mapping[str, Any]
+
+STUDY_KEYS = ("base", "seeds", "claims")  # a file that has one of them, and no method, is a study
 
 
 def select_studies(
@@ -59,11 +61,11 @@ def select_studies(
     if not sources:
         raise RecipeError("compare: expected a study file or at least one recipe beside the changes")
     if isinstance(sources, Mapping) and "runs" in sources:
-        study = validate(Study, plain_value(sources))
+        study = validate(Study, with_folder(plain_value(sources), folder))
     elif isinstance(sources, Mapping):
         study = _study_of_recipes(_labelled(sources), [1] if numbers is None else numbers)
     elif len(sources) == 1 and _is_study(sources[0]):
-        study = read_study(sources[0])
+        study = read_study(sources[0], folder)
     else:
         if twice := [str(source) for source in sources if list(sources).count(source) > 1]:
             raise RecipeError(
@@ -147,11 +149,20 @@ def _labelled(recipes: Mapping[str, Any]) -> Mapping[str, RecipeSource]:
 def _is_study(source: str | Path) -> bool:
     """Whether a file has rows; a recipe has none.
 
-    Raises: RecipeError if it cannot be read.
+    Raises: RecipeError if it cannot be read, or is a study without rows.
     """
     with naming(source):
         content = read_yaml(source, "study", "recipe")
-    return isinstance(content, dict) and "runs" in content
+        if not isinstance(content, dict):
+            return False
+        of_study = [key for key in STUDY_KEYS if key in content]
+        if of_study and "runs" not in content and "method" not in content:
+            unknown = [str(key) for key in content if key not in Study.model_fields]
+            named = f" No key of a study: {in_words(unknown)}." if unknown else ""
+            raise RecipeError(
+                f"{in_words(of_study)} without runs: a study needs `runs`, the list of its rows.{named}"
+            )
+    return "runs" in content
 
 
 def _label(source: str | Path, sources: Sequence[str | Path]) -> str:

@@ -139,10 +139,10 @@ def _expected(fault: Mapping[str, Any]) -> str:
         whole = isinstance(value, float) and value.is_integer()
         return form.format(int(value) if whole else value)
     types = {
-        "int_type": "a whole number",
-        "float_type": "a number",
+        **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+        **dict.fromkeys(("float_type", "float_parsing"), "a number"),
         "string_type": "text",
-        "bool_type": "true or false",
+        **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
         "model_type": "keys below it",
         "model_attributes_type": "keys below it",
         "dict_type": "keys below it",

@@ -4,6 +4,7 @@ import pytest
 import torch
 from runs import run_in_process
 
+from algorithms.fd import FD, Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message
@@ -128,3 +129,20 @@ def test_clients_that_do_not_train_have_no_outputs_to_average(small):
 def test_clients_of_any_architecture(small):
     models = "client_models={models: [{name: lenet5}, {name: mlp, hidden: 7}]}"
     assert run_in_process({**small, "method": {"name": "fd"}}, models, "rounds=2").summary["models"]
+
+
+def test_gamma_weighs_the_term_by_hand():
+    """Two samples of the student above, labels 0 and 1, gamma 2.5: CE + gamma H, both means over the batch.
+
+    -log softmax(1, .5, 0) = .6802696, 1.1802696, 1.6802696. CE = (.6802696 + 1.1802696) / 2 = .9302696.
+    The targets are (.5, .25, .25) and (.2, .2, .6), whose H are 1.0552696 and 1.3802696; mean 1.2177696.
+    """
+    student = STUDENT.repeat(2, 1).requires_grad_()
+    rows = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.2, 0.6], [torch.nan] * 3], dtype=torch.float64)
+    given = {"rows": rows, "present": torch.tensor([True, True, False])}
+    batch = {"images": torch.empty(2), "labels": torch.tensor([0, 1])}
+    loss = FD(Options(gamma=2.5)).loss({"student": lambda images: student}, batch, given)
+    assert loss.value.item() == pytest.approx(0.9302696 + 2.5 * 1.2177696, abs=1e-6)
+    assert {name: value.item() for name, value in loss.logged.items()} == pytest.approx(
+        {"ce": 0.9302696, "kd": 1.2177696}, abs=1e-6
+    )

@@ -1,11 +1,13 @@
 """FedProto: who trains on what, what travels, whose prototypes are averaged, both predictions."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from runs import run_in_process
 
-from algorithms.fedproto import Options
+from algorithms.fedproto import FedProto, Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.by_class.means import spread
@@ -50,6 +52,24 @@ def test_first_round_has_no_term_and_later_ones_have(table):
     server = table.method.absorb(server, replies, table.server())
     table.exchange(server, [0, 1], 2)
     assert set(table.logs[0]) == {"ce", "prototype_distance"}
+
+
+@pytest.mark.parametrize(("distance", "away"), [("mse", 1.5), ("l2sq", 3.0), ("l2", 1 + 5**0.5)])
+def test_lambda_weighs_the_distance_by_hand(distance, away):
+    """Three samples with two features, all logits equal: CE = log 2; lambda 0.3.
+
+    h = (1, 2), (3, 2), (4, 0), labels 0, 0, 1; P_0 = (2, 1), P_1 = (2, -1). The squared differences (1, 1),
+    (1, 1) and (4, 1) have the sum 9: 9 / 6 is their mean over all numbers (mse), 9 / 3 that over samples
+    (l2sq). The means of the classes' features are (2, 2) and (4, 0): |(0, 1)| + |(2, 1)| = 1 + sqrt 5 (l2).
+    """
+    features = torch.tensor([[1.0, 2.0], [3.0, 2.0], [4.0, 0.0]])
+    student = SimpleNamespace(features=lambda images: features, classify=lambda h: torch.zeros(len(h), 2))
+    batch = {"images": torch.empty(3), "labels": torch.tensor([0, 0, 1])}
+    given = {"rows": torch.tensor([[2.0, 1.0], [2.0, -1.0]]), "present": torch.tensor([True, True])}
+    method = FedProto(Options(lambda_proto=0.3, distance=distance))
+    loss = method.loss({"student": student}, batch, given)
+    assert loss.value.item() == pytest.approx(np.log(2) + 0.3 * away, abs=1e-6)
+    assert loss.logged["prototype_distance"].item() == pytest.approx(away, abs=1e-6)
 
 
 def test_lambda_zero_trains_as_stand_alone_bit_for_bit(client_states, small):

@@ -80,6 +80,27 @@ def test_teacher_is_the_direct_sum_over_all_clients(mean, monkeypatch):
         assert server.student.item() == pytest.approx(mine, rel=1e-6)
 
 
+def test_rounds_of_the_teacher_count_from_0_by_hand(monkeypatch):
+    """F^intv alone, three clients, theta^0 = 10, and client 2 is never seen: t_2 = -1.
+
+    t = 0: client 0 sends 2. F is as 1, 1/e, 1/e: (2 + 20 / e) / (1 + 2 / e) = 5.391065.
+    t = 1: client 1 sends 4. F is as 1/e, 1, 1/e^2: (2 / e + 4 + 10 / e^2) / (1 / e + 1 + 1 / e^2) = 4.050726.
+    """
+    method = KDIA(Options(mean="interval"))
+    monkeypatch.setattr(KDIA, "_trained_generator", lambda self, server, replies, ctx: server.generator)
+    ctx = SimpleNamespace(
+        sizes=[10, 20, 30],
+        num_clients=3,
+        log=lambda **values: None,
+        initial_vector=lambda architecture="model": torch.tensor([10.0]),
+    )
+    server = method.init_server(ctx)
+    for ctx.round, client, sent, teacher in ((1, 0, 2.0, 5.391065), (2, 1, 4.0, 4.050726)):
+        server = method.absorb(server, Replies([reply(client, sent, ctx.sizes[client])]), ctx)
+        assert server.teacher.item() == pytest.approx(teacher, abs=1e-5)
+        assert server.last[client] == ctx.round - 1
+
+
 def test_without_its_two_terms_the_student_is_fedavg_bit_for_bit():
     plain = run(method={"name": "fedavg"})
     student = run(*NOTHING_TAUGHT)

@@ -1,6 +1,7 @@
 """The tables of docs/results.md are those that `compare` wrote, and every claim has its verdict there."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from rayfed_kd.comparison.writers.markdown import read_table_line
 
 measured = hook("measured")
 CLAIM_STUDIES = sorted((ROOT / "configs/claims").glob("*.yaml"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_a_block_becomes_the_studys_table(tmp_path):
@@ -35,6 +37,22 @@ def test_a_block_becomes_the_studys_table(tmp_path):
     assert all(len(line) <= 100 for line in new.splitlines() if not line.startswith("|"))
     assert measured.with_tables(new, tmp_path) == new
     assert new.startswith("By hand.\n\n<!-- measured: claims-x/alpha-1 -->\n\nA caption")
+
+
+def test_a_table_that_the_command_line_changed_is_left_out_and_told(tmp_path):
+    recipe, study = tmp_path / "recipe.yaml", tmp_path / "study.yaml"
+    recipe.write_text(json.dumps(THREE_CLIENTS))
+    content = {"base": str(recipe), "runs": [{"label": "A"}], "folder": str(tmp_path / "x")}
+    study.write_text(json.dumps(content))
+    page = "<!-- measured: x -->\nkept\n<!-- end -->\n"
+    rayfed_kd.compare(study, local=True, seeds=2)
+    assert measured.with_tables(page, tmp_path) == page
+    told = "was changed on the command line (seeds 1, 2 for 1); its table stays as it is"
+    assert measured.what_becomes_of(tmp_path / "x") == told
+    rayfed_kd.compare(study, local=True)
+    assert "| A (aca) |" in measured.with_tables(page, tmp_path)
+    assert measured.what_becomes_of(tmp_path / "x") == "read"
+    assert measured.what_becomes_of(tmp_path / "y") == "is not there; its table stays as it is"
 
 
 def test_wrapping_loses_no_word():
@@ -79,3 +97,11 @@ def test_every_claim_has_a_verdict_on_the_page(path):
         verdicts = {row[0]: row[-1] for row in rows}
         for claim in table.claims:
             assert verdicts[claim.says].startswith(("shown", "not shown", "contradicted")), claim.says
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_page_waits_for_a_table_or_a_word(path):
+    """Neither an empty block nor a placeholder, as `@TIME@`."""
+    page = path.read_text(encoding="utf8")
+    empty = [found["study"] for found in measured.BLOCK.finditer(page) if not found["table"].strip()]
+    assert [*empty, *re.findall(r"@[A-Z]+@", page)] == []

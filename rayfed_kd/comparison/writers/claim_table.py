@@ -21,6 +21,13 @@ def claim_cells(comparison: Comparison) -> list[list[str]]:
     return [_claim_cells(comparison, judged) for judged in comparison.judged_claims()]
 
 
+def claims_without_model(comparison: Comparison) -> list[str]:
+    """The claims that have no verdict because a row lacks the model that they name, each with the reason."""
+    unjudged = [judged for judged in comparison.judged_claims() if judged.difference is None]
+    whys = [(judged.claim.says, _missing_model(comparison, judged)) for judged in unjudged]
+    return [f"{says}: {why}" for says, why in whys if why]
+
+
 def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
     claim, metric = judged.claim, judged.metric
     rows = f"{row_name(comparison, judged.higher)} less {row_name(comparison, judged.lower)}"
@@ -46,7 +53,7 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
 def _missing_model(comparison: Comparison, judged: JudgedClaim) -> str | None:
     """What a row of the claim evaluates, if it is not what the claim names."""
     for label, model in (judged.higher, judged.lower):
-        there = [name for of, name in comparison.rows if of == label]
+        there = list(dict.fromkeys(key[1] for key in comparison.curves if key[0] == label))
         if there and model not in there:
             return f"{label} evaluates no {model}; it has {', '.join(there)}"
     return None

@@ -13,6 +13,8 @@ from rayfed_kd.comparison.comparison import STATISTICS, Comparison
 from rayfed_kd.comparison.differences import Row
 from rayfed_kd.results.schemas import EPSILONS
 
+CHANGED = "changed"  # of the schema's metadata
+
 
 def comparison_table(comparison: Comparison) -> pa.Table:
     """A row per run, model, metric and statistic.
@@ -26,7 +28,7 @@ def comparison_table(comparison: Comparison) -> pa.Table:
         `claim: SAYS` of the claim's higher row, has the ends of its 95 % interval in `low` and `high`, which
         are null elsewhere; a claim about bytes is in MiB. Statistic `in all` has what a whole run cost:
         bytes, seconds, and `epsilon`, `local_epsilon` and `delta` of runs with `privacy`; an epsilon may be
-        infinite.
+        infinite. The schema's metadata has as `changed` what the command line changed of the study, or "".
     """
     records: list[dict[str, Any]] = []
     for row in comparison.rows:
@@ -55,7 +57,9 @@ def comparison_table(comparison: Comparison) -> pa.Table:
             values = list(judged.difference.by_seed.values())
             record = _record(judged.higher, judged.metric, f"claim: {judged.claim.says}", values)
             records.append(record | {"low": judged.difference.low, "high": judged.difference.high})
-    return pa.Table.from_pylist(records)
+    return pa.Table.from_pylist(records).replace_schema_metadata(
+        {CHANGED: ", ".join(comparison.study.changes)}
+    )
 
 
 def _totals(comparison: Comparison, label: str) -> dict[str, list[float]]:

@@ -24,6 +24,8 @@ from rayfed_kd.data.sources.tables import column_of, number_column, parsed, read
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.recipe.roles import data_source
 
+FILLED = "The data set tabular takes the training rows' mean there: data.name=tabular data.missing=mean"
+
 
 @data_source
 def csv(
@@ -73,7 +75,7 @@ def csv(
     def samples(file: Path, table: pa.Table, wanted: Sequence[str]) -> Array:
         if file in pictures:
             return load_images(pictures[file], size, fit, colour)
-        return np.stack([number_column(file, table, name) for name in wanted], axis=1)
+        return np.stack([number_column(file, table, name, cure=FILLED) for name in wanted], axis=1)
 
     def decode() -> RawDataset:
         read = read_labelled(files, separator, label_column, others, (test_fraction, split_seed))

@@ -25,6 +25,7 @@ from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.sample_shapes import RowShape
 
+FILLED = "data.missing=mean takes the training rows' mean there"
 UNSEEN = 0  # the code of a category that no training row has
 Parts = tuple[Array, Array | None]
 
@@ -160,7 +161,7 @@ def _is_category(kind: pa.DataType) -> bool:
 def _numbers(read: LabelledTables, names: Sequence[str], *, gaps: bool) -> Parts:
     every = []
     for file, table in zip(read.files, read.tables, strict=True):
-        columns = [number_column(file, table, name, "data.numeric", gaps=gaps) for name in names]
+        columns = [number_column(file, table, name, "data.numeric", gaps=gaps, cure=FILLED) for name in names]
         every.append(np.stack(columns, axis=1) if columns else np.zeros((table.num_rows, 0), np.float32))
     return read.parts(every)
 

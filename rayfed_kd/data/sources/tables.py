@@ -135,9 +135,12 @@ def parsed(file: Path, separator: str, texts: Sequence[str] = ()) -> pa.Table:
         raise DataError(f"{file}: not readable as {kind} ({shortened(str(error), 300)})") from None
 
 
-def column_of(file: Path, table: pa.Table, name: str, option: str) -> pa.ChunkedArray:
+def column_of(file: Path, table: pa.Table, name: str, option: str, cure: str = "") -> pa.ChunkedArray:
     """A column without gaps.
 
+    Args:
+        option: the recipe's key that names such columns.
+        cure: what to do about a gap, for the message.
     Raises: DataError if there is none, or a row has no value.
     """
     if table.column_names.count(name) != 1:
@@ -153,22 +156,29 @@ def column_of(file: Path, table: pa.Table, name: str, option: str) -> pa.Chunked
         row = pc.index(pc.is_null(column), pa.scalar(True)).as_py()
         raise DataError(
             f"{file}, row {row + 1}: no value in the column {shown(name)}; {column.null_count} have none"
+            f"{f'. {cure}' if cure else ''}"
         )
     return column
 
 
 def number_column(
-    file: Path, table: pa.Table, name: str, option: str = "data.columns", *, gaps: bool = False
+    file: Path,
+    table: pa.Table,
+    name: str,
+    option: str = "data.columns",
+    *,
+    gaps: bool = False,
+    cure: str = "",
 ) -> Array:
     """A column of finite numbers, [n] float32.
 
     Args:
-        option: the recipe's key that names such columns.
+        option, cure: as `column_of` takes them.
         gaps: rows without a value are NaN, rather than refused.
     Raises: DataError naming the first row that is no number.
     """
     given = table.column(name) if gaps and table.column_names.count(name) == 1 else None
-    column = column_of(file, table, name, option) if given is None else given
+    column = column_of(file, table, name, option, cure) if given is None else given
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise DataError(
             f"{file}: the column {shown(name)} is {column.type}, expected numbers; {option} names those that "

@@ -110,7 +110,7 @@ def test_model_that_no_method_evaluates_is_refused_before_the_first_run(tables, 
     write_yaml(tables, {**yaml.safe_load(tables.read_text()), **changes})
     shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
     assert f"{where}: no method evaluates a model 'personl'; there are " in str(shown.exception)
-    assert str(shown.exception).endswith("Did you mean personal?")
+    assert str(shown.exception).endswith(". Did you mean personal?")
     assert not list(tables.parent.glob("runs*"))
 
 
@@ -119,6 +119,46 @@ def test_own_methods_models_may_have_any_name():
     checking._check_models(study, [Recipe(method=Named(name="my_method:Mine"))])
     with pytest.raises(RecipeError, match="no method evaluates a model 'mine'"):
         checking._check_models(study, [Recipe(method=Named(name="fedavg"))])
+
+
+OCA_ABOVE = {"says": "A's oca above B", "higher": {"run": "A", "model": "oca"}, "lower": "B"}
+
+
+def test_claim_on_a_model_that_its_rows_method_lacks_is_refused_before_the_first_run(tables):
+    """B is FedProx, which evaluates one model; FedAvg, A's method, may have oca."""
+    claims = [OCA_ABOVE, {"says": "x", "higher": {"run": "B", "model": "aca"}, "lower": "A"}]
+    write_yaml(tables, {**yaml.safe_load(tables.read_text()), "claims": claims})
+    shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
+    assert isinstance(shown.exception, RecipeError)
+    assert "claims[1]: the row B has no model 'aca': fedprox evaluates global." in str(shown.exception)
+    assert not list(tables.parent.glob("runs*"))
+
+
+def test_claim_on_a_model_that_only_a_run_shows_to_be_missing_ends_with_exit_code_1(tables, tmp_path):
+    """FedAvg has oca with track_oca alone: all is run and written, and then told."""
+    write_yaml(tables, {**yaml.safe_load(tables.read_text()), "claims": [OCA_ABOVE]})
+    shown = CliRunner().invoke(commands, ["compare", str(tables), "quick=true", "--local"])
+    assert isinstance(shown.exception, RunError)
+    assert shown.exception.exit_code == 1
+    assert (
+        "claims without a verdict, in tables just written: A's oca above B: A evaluates no oca; it has "
+        "aca. Correct" in str(shown.exception)
+    )
+    assert "no verdict" in (tmp_path / "runs-quick" / "lr-.2" / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("method", "models"),
+    [
+        ("{name: kdia}", ("student", "teacher")),
+        ("{name: ccvr}", ["aca", "oca", "aca_ccvr", "oca_ccvr"]),
+        ("{name: ccvr, method: {name: fedprox}}", ["global", "global_ccvr"]),
+        ("{name: ccvr, method: {name: 'mine:Method'}}", None),
+        ("{name: 'mine:Method'}", None),
+    ],
+)
+def test_models_of_a_method_are_known_unless_it_is_the_users_own(method, models):
+    assert checking.evaluated_models(Recipe(method=Named(**yaml.safe_load(method)))) == models
 
 
 def test_mistake_of_the_study_itself_names_its_file(tables):

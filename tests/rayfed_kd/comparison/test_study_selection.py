@@ -8,6 +8,7 @@ import yaml
 from known_comparison import KDIA, compared, write_yaml
 from small_recipes import THREE_CLIENTS
 
+from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import Study, check_names, read_study
 from rayfed_kd.comparison.study_changes import change_study
@@ -183,6 +184,52 @@ def test_recipes_on_the_command_line_are_rows(tmp_path):
 def test_misspelt_key_of_a_study_is_told(tmp_path):
     path = write_yaml(tmp_path / "study.yaml", {"folder": "x", "run": []})
     with pytest.raises(RecipeError, match=r"run is no key of a study. Did you mean runs\?"):
+        read_study(path)
+
+
+@pytest.mark.parametrize("key", ["base", "seeds", "claims"])
+def test_study_whose_runs_are_misspelt_is_told_that_it_needs_them(tmp_path, key):
+    path = write_yaml(tmp_path / "bad.yaml", {"title": "T", key: [], "rows": [{"label": "A"}]})
+    message = (
+        f"bad.yaml: {key} without runs: a study needs `runs`, the list of its rows. No key of a study: rows."
+    )
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        select_studies([str(path)])
+
+
+def test_recipe_with_a_key_of_a_study_is_still_read_as_a_recipe(tmp_path):
+    (study,) = select_studies([str(write_yaml(tmp_path / "one.yaml", {**THREE_CLIENTS, "seeds": [1]}))])
+    with pytest.raises(RecipeError, match="seeds is no key of a recipe"):
+        check_study(study)
+
+
+def test_folder_of_the_command_line_is_that_of_a_study_without_one(tmp_path):
+    content = {"runs": [{"label": "A"}], "tables": {"a 1": {}}}
+    path = write_yaml(tmp_path / "study.yaml", content)
+    for source in ([str(path)], content):
+        (study,) = select_studies(source, folder="there")
+        assert study.folder == "there/a-1"
+        with pytest.raises(RecipeError, match="folder is missing"):
+            select_studies(source)
+
+
+def test_what_the_command_line_changes_is_a_fact_of_the_study(tables):
+    assert [study.changes for study in select_studies([str(tables)], tables=["lr .2"], folder="x")] == [()]
+    (study,) = select_studies([str(tables)], ["rounds=1"], quick=True, seeds=2, only=["A"])
+    assert study.changes == ("rounds=1", "seeds 1, 2 for 4", "of 2 rows only A")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": [1, "one"]}, "seeds.1 = 'one': expected a whole number"),
+        ({"last": 1.5}, "last = 1.5: expected a whole number"),
+        ({"totals": "perhaps"}, "totals = 'perhaps': expected true or false"),
+    ],
+)
+def test_value_of_another_kind_is_answered_in_words(tmp_path, changes, message):
+    path = write_yaml(tmp_path / "study.yaml", {"folder": "x", "runs": [{"label": "A"}], **changes})
+    with pytest.raises(RecipeError, match=re.escape(message)):
         read_study(path)
 
 

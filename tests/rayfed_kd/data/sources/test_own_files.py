@@ -180,7 +180,11 @@ def test_a_csv_file_may_name_images_and_is_read_again_when_one_changes(tmp_path)
         (TABLE, {"label_column": "kinds"}, r"there are x, kind, y, site. Did you mean kind\?"),
         (TABLE, {"columns": ["z"]}, "data.columns = 'z': .* has no column of this name"),
         (TABLE, {}, "the column 'site' is string, expected numbers; data.columns names those that are used"),
-        ("x,kind\n1,a\n,b\n", {}, "train.csv, row 2: no value in the column 'x'; 1 have none"),
+        (
+            "x,kind\n1,a\n,b\n",
+            {},
+            "row 2: no value in the column 'x'; 1 have none. .*data.name=tabular data.missing=mean",
+        ),
         ("x,kind\n1,a\nnan,b\n", {}, "train.csv, row 2: "),
         ("x,kind\n1,0.5\n", {}, "the column 'kind' is double, expected texts or whole numbers"),
         ("x,kind\n1,a\n1,a,2\n", {}, "not readable as CSV"),

@@ -56,7 +56,9 @@ def test_listed_columns_are_those_that_are_used(tmp_path):
 
 def test_missing_numbers_are_refused_or_the_mean(tmp_path):
     options = write(tmp_path, [*TRAIN, ",clerk,1.5,b,no"])
-    with pytest.raises(DataError, match="row 4: no value in the column 'age'"):
+    with pytest.raises(
+        DataError, match=r"row 4: no value in the column 'age'; 1 have none\. data\.missing=mean"
+    ):
         load_dataset("tabular", tmp_path, options=options)
     data = load_dataset("tabular", tmp_path, options={**options, "missing": "mean"})
     assert data.train.images[3, 0] == 0
