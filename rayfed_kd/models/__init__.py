@@ -1,11 +1,11 @@
 """Classifiers, generators and heads by name. Listing them imports no torch."""
 
 CLASSIFIERS = {
-    "lenet5": "rayfed_kd.models.lenet:lenet5",
+    "lenet5": "rayfed_kd.models.small_cnns:lenet5",
     "resnet8": "rayfed_kd.models.resnet:resnet8",
     "bottleneck_resnet": "rayfed_kd.models.resnet:bottleneck_resnet",
-    "simple_cnn": "rayfed_kd.models.simple_cnn:simple_cnn",
-    "cnn2": "rayfed_kd.models.cnn2:cnn2",
+    "simple_cnn": "rayfed_kd.models.small_cnns:simple_cnn",
+    "cnn2": "rayfed_kd.models.small_cnns:cnn2",
     "m1": "rayfed_kd.models.layered:m1",
     "m2": "rayfed_kd.models.layered:m2",
     "mlp": "rayfed_kd.models.mlp:mlp",

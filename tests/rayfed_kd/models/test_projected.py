@@ -11,8 +11,8 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.models.attention import small_vit
-from rayfed_kd.models.cnn2 import cnn2
 from rayfed_kd.models.projected import SteadyBatchNorm2d, projected, short_resnet
+from rayfed_kd.models.small_cnns import cnn2
 from rayfed_kd.recipe.registry import load_function, options_model
 from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.sample_shapes import TextShape

@@ -5,7 +5,7 @@ import torch
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.resnet import bottleneck_resnet
-from rayfed_kd.models.simple_cnn import simple_cnn
+from rayfed_kd.models.small_cnns import simple_cnn
 from rayfed_kd.toolbox.ensembles import Ensemble
 
 

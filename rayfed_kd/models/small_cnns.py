@@ -1,0 +1,102 @@
+"""Small convolutional networks of the papers: LeNet-5 (FedKF), MOON's (KDIA), and that of McMahan et al."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from torch import nn
+
+from rayfed_kd.models.base import Classifier, image_shape, pooled_relu
+from rayfed_kd.recipe.roles import model_builder
+from rayfed_kd.recipe.sample_shapes import Shape
+
+# Below this, 28x28 and digits' 8x8 among them, the first convolution pads by 2 and keeps the size.
+UNPADDED = 32
+
+
+@model_builder
+def lenet5(shape: Shape, classes: int) -> Classifier:
+    """Two 5x5 convolutions (6, 16) with ReLU and 2x2 max pooling, fully connected 120, 84, classes.
+
+    LeCun et al. 1998; 61,706 parameters for 1x28x28 and 10 classes. Images below 32x32 are padded by
+    2 in the first convolution; where the second would see fewer than 6 pixels, it is padded, too.
+    """
+    channels, height, width = image_shape(shape, "lenet5", 4)
+    first = 0 if min(height, width) >= UNPADDED else 2
+    # 12 pixels are pooled to 6; the convolution leaves 2 of them, and the second pooling 1.
+    second = 0 if min(height, width) + 2 * first - 4 >= 12 else 2
+    sides = [((side + 2 * first - 4) // 2 + 2 * second - 4) // 2 for side in (height, width)]
+    flat = 16 * sides[0] * sides[1]
+    body = nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=first),
+        *pooled_relu(),
+        nn.Conv2d(6, 16, 5, padding=second),
+        *pooled_relu(),
+        nn.Flatten(),
+        nn.Linear(flat, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+    )
+    return Classifier(body, nn.Linear(84, classes), 84)
+
+
+@model_builder
+def simple_cnn(
+    shape: Shape,
+    classes: int,
+    *,
+    projection: Annotated[bool, Field(description="the two-layer projection head, 84-84-256")] = True,
+) -> Classifier:
+    """Two 5x5 convolutions (6, 16), fully connected 120, 84, then the projection head.
+
+    Li et al. 2021, arXiv 2103.16257, section 4; 92,626 parameters for 3x32x32 and 10 classes, 62,006
+    without the projection.
+    """
+    channels, height, width = image_shape(shape, "simple_cnn", 16)
+    flat = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, 6, 5),
+        *pooled_relu(),
+        nn.Conv2d(6, 16, 5),
+        *pooled_relu(),
+        nn.Flatten(),
+        nn.Linear(flat, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+    ]
+    if projection:
+        layers += [nn.ReLU(), nn.Linear(84, 84), nn.ReLU(), nn.Linear(84, 256)]
+    else:
+        layers += [nn.ReLU()]
+    width_out = 256 if projection else 84
+    return Classifier(nn.Sequential(*layers), nn.Linear(width_out, classes), width_out)
+
+
+@model_builder
+def cnn2(
+    shape: Shape,
+    classes: int,
+    *,
+    padding: Annotated[
+        int, Field(ge=0, le=2, description="of both convolutions; 0 as PFLlib's FedAvgCNN has it")
+    ] = 2,
+) -> Classifier:
+    """Two 5x5 convolutions (32, 64; padding 2) with ReLU and 2x2 max pooling, fully connected 512.
+
+    McMahan et al. 2017's network; 2,156,490 parameters for 3x32x32 and 10 classes, 878,538 without padding.
+    """
+    lost = 2 * (2 - padding)  # pixels of a side that a convolution takes away
+    channels, height, width = image_shape(shape, "cnn2", 4 + 3 * lost)
+    sides = [((side - lost) // 2 - lost) // 2 for side in (height, width)]
+    body = nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=padding),
+        *pooled_relu(),
+        nn.Conv2d(32, 64, 5, padding=padding),
+        *pooled_relu(),
+        nn.Flatten(),
+        nn.Linear(64 * sides[0] * sides[1], 512),
+        nn.ReLU(),
+    )
+    return Classifier(body, nn.Linear(512, classes), 512)
