@@ -138,6 +138,7 @@ def test_run_on_ray_has_as_many_hosts_as_were_measured_to_fit(no_ray, tmp_path, 
     monkeypatch.setenv("RAYFED_KD_LOGICAL_GPUS", "1")
     recipe = {**THREE_CLIENTS, "method": {"name": "own_measured:Measured"}, **ASKED}
     recipe["placement"] = {**ASKED["placement"], "client": {"num_cpus": 0.2, "num_gpus": 1}}
+    recipe["local"] = {**recipe["local"], "vectorise": "off"}  # one by one: a group has one host
     told = []
     ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
     try:
