@@ -170,8 +170,8 @@ def one_hot_loss(logits: Tensor) -> Tensor:
     Returns: scalar.
     Raises: ValueError if the shape is another.
     """
-    _check_rows(logits, "logits")
-    return F.cross_entropy(logits, logits.argmax(dim=1))
+    _check_rows(logits, "logits")  # before a class is looked for
+    return cross_entropy(logits, logits.argmax(dim=1))
 
 
 def information_entropy_loss(logits: Tensor, normalised: bool = False) -> Tensor:

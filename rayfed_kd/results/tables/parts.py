@@ -19,6 +19,10 @@ class Part:
     first: int
     last: int
 
+    def covers(self, round_index: int) -> bool:
+        """Whether its range holds a round, of which it may have no row."""
+        return self.first <= round_index <= self.last
+
     def within(self, other: Part) -> bool:
         """Whether another part has all its rounds."""
         return other != self and other.first <= self.first and self.last <= other.last

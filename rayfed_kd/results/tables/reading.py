@@ -125,7 +125,7 @@ def _read_parts_and_recent(
     found = [_read_part(part.path, schema, columns) for part in wanted]
     for round_index, tables in sorted(recent.items()):
         rows = tables.get(name)
-        if rows and not any(part.first <= round_index <= part.last for part in parts):
+        if rows and not any(part.covers(round_index) for part in parts):
             table = arrow_rows(name, round_index, rows)
             found.append(table if columns is None else table.select(columns))
     if not found:

@@ -147,14 +147,15 @@ class TableWriter:
         if recent:
             self._write_parts({index: self._without_parts(index, recent[index]) for index in recent})
         self._recent.close()  # not before their parts are there
-        self._look()
+        if found:  # of rounds that are dropped, too, rows were counted
+            self._look()
 
     def _without_parts(self, round_index: int, tables: Tables) -> Tables:
         """The tables that have no part of this round: a kill between parts leaves the others' recent rows."""
         return {
             name: rows
             for name, rows in tables.items()
-            if not any(part.first <= round_index <= part.last for part in self._parts[name])
+            if not any(part.covers(round_index) for part in self._parts[name])
         }
 
     def close(self) -> None:
@@ -167,7 +168,7 @@ class TableWriter:
 
     def _refuse_covered(self, name: str, round_index: int) -> None:
         for part in self._parts[name]:
-            if part.first <= round_index <= part.last and part.first != part.last:
+            if part.covers(round_index) and part.first != part.last:
                 raise ValueError(
                     f"table {name}: round {round_index} is in {part.path.name} already; "
                     f"truncate({round_index - 1}) comes before writing it again"
