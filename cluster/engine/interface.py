@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cluster.engine.calls import (
     EvaluationCall,
@@ -15,6 +15,8 @@ from cluster.engine.calls import (
     StepResult,
 )
 from rayfed_kd.protocol import Array, Handle
+
+T = TypeVar("T")
 
 
 class Engine(Protocol):
@@ -43,6 +45,16 @@ class Engine(Protocol):
         """
         ...
 
+    def result(self, future: Future[T], timeout_s: float | None = None) -> T:
+        """Wait for a result; the engine may use the calling thread meanwhile.
+
+        Args:
+            future: one of this engine's, or any that another thread will end.
+            timeout_s: seconds; None: any.
+        Raises: what the future raised; TimeoutError.
+        """
+        ...
+
     @property
     def hosts(self) -> int:
         """Number of hosts, at least 1."""
@@ -54,6 +66,10 @@ class Engine(Protocol):
 
     def evaluate_personal(self, call: PersonalCall) -> Future[PersonalResult]:
         """Start the evaluation of a client's own model."""
+        ...
+
+    def cancel(self) -> None:
+        """End what is under way, but for evaluations: the run is being stopped."""
         ...
 
     def durable(self, result: StepResult) -> StepResult:

@@ -57,10 +57,17 @@ class LocalEngine:
         group = GroupSum(Held(sums), [call.facts.client for calls in groups for call in calls])
         return [_done(StepResult(one, group, state)) for one, state in zip(facts, states, strict=True)]
 
+    def result(self, future: Future[T], timeout_s: float | None = None) -> T:
+        """A future's result; those of this engine are done."""
+        return future.result(timeout_s)
+
     @property
     def hosts(self) -> int:
         """One."""
         return 1
+
+    def cancel(self) -> None:
+        """Nothing: no call is under way."""
 
     def durable(self, result: StepResult) -> StepResult:
         """The same result: there is no other machine that could be lost."""

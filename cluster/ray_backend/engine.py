@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import ray
 
@@ -26,12 +27,14 @@ from cluster.engine.calls import (
     StepResult,
 )
 from cluster.ray_backend.dispatch.client_hosts import ClientHosts
-from cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained
+from cluster.ray_backend.dispatch.home_host import HomeHost
+from cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss, explained
 from cluster.ray_backend.dispatch.job_queue import JobQueue
 from cluster.ray_backend.dispatch.jobs import Job, samples_of
 from cluster.ray_backend.dispatch.pace import Pace
 from cluster.ray_backend.dispatch.patience import Patience
 from cluster.ray_backend.handles import Ahead, RayHandle, published
+from cluster.ray_backend.mailbox import Mailbox
 from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.errors import RunError
@@ -40,6 +43,7 @@ from rayfed_kd.protocol.summed import GroupSum
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
 from rayfed_kd.setting.setting import Setting
 
+T = TypeVar("T")
 STOPPED = "stopped in the middle of a round"
 
 
@@ -61,6 +65,8 @@ class RayEngine:
         max_inflight: most calls that all actors have together at a time; None: no limit.
         on_load: called with the number of calls that the actors have whenever it changes.
         tell: called with a line when a host was lost.
+        mailbox: work for the thread of the rounds, which does it while it waits; None: there is none.
+        home: host 0, if the thread of the rounds trains clients, too; the actors are the hosts after it.
     Attributes: `started` is done as soon as the first host is built, or cannot be.
     """
 
@@ -77,14 +83,16 @@ class RayEngine:
         max_inflight: int | None = None,
         on_load: Callable[[int], None] = lambda calls: None,
         tell: Callable[[str], None] = lambda line: None,
+        mailbox: Mailbox | None = None,
+        home: HomeHost | None = None,
     ) -> None:
-        self._faults, self._tell, self._loop = faults, tell, loop
+        self._faults, self._tell, self._loop, self._mailbox = faults, tell, loop, mailbox
         self._on_load, self._pace = on_load, Pace(sizes, architectures)
-        self._clients = ClientHosts(actors, blueprint, plan, tell)
+        self._clients = ClientHosts(actors, blueprint, plan, tell, home)
         self._open: dict[int, Job] = {}  # by number
         most, drop = max_inflight or math.inf, lambda job: self._open.pop(job.number, None)
         self._waiting = JobQueue(self._clients, self._pace, most, drop)
-        self._patience = Patience(faults.step_timeout_s, loop, len(actors))
+        self._patience = Patience(faults.step_timeout_s, loop, len(self._clients))
         self._sizes = sizes
         # Filled by other threads, emptied by the event loop; a deque's append and popleft are thread-safe.
         self._submitted: deque[Job] = deque()
@@ -93,7 +101,7 @@ class RayEngine:
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references to tasks
         self._count, self._ahead = 0, Ahead()
         # The constructor may run in another thread than the loop, where a task cannot be created directly.
-        for host in range(len(actors)):
+        for host in range(len(self._clients)):
             loop.call_soon_threadsafe(self._begin_build, host, "never started")
 
     @classmethod
@@ -104,9 +112,9 @@ class RayEngine:
         blueprint: Any,
         plan: Plan,
         loop: asyncio.AbstractEventLoop,
-        **listeners: Callable[[Any], None],
+        **options: Any,
     ) -> RayEngine:
-        """The engine for a setting, as its recipe has it; arguments and `listeners` are the constructor's."""
+        """The engine for a setting, as its recipe has it; arguments and `options` are the constructor's."""
         recipe, partition = setting.recipe, setting.partition
         return cls(
             actors,
@@ -117,7 +125,7 @@ class RayEngine:
             faults=recipe.faults,
             architectures=setting.models_by_client,
             max_inflight=recipe.placement.max_inflight,
-            **listeners,
+            **options,
         )
 
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
@@ -155,8 +163,12 @@ class RayEngine:
 
     @property
     def hosts(self) -> int:
-        """Number of client actors."""
+        """Number of hosts."""
         return len(self._clients)
+
+    def result(self, future: Future[T], timeout_s: float | None = None) -> T:
+        """A future's result. The thread of the rounds does what is in its mailbox until it is there."""
+        return future.result(timeout_s) if self._mailbox is None else self._mailbox.result(future, timeout_s)
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
         """Queue the evaluation of a shared model."""
@@ -218,17 +230,17 @@ class RayEngine:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, host: int, jobs: Sequence[Job]) -> None:
-        turn, answered = self._patience.begin(host, jobs), False
+        link = self._clients.links[host]
+        turn, answered = self._patience.begin(host, jobs, waits=link.waits_its_turn), False
         try:
-            outcomes = await call_host(self._clients.actors[host], jobs, self._ahead)
+            outcomes = await link.call(jobs, self._ahead, partial(self._patience.started, turn))
             answered = True
             for job, outcome in zip(jobs, outcomes, strict=True):
                 self._end(job, outcome, host)
         except asyncio.CancelledError:
             if not turn.limit:  # the event loop ends
                 raise
-            # A running step cannot be interrupted, so its process is killed; Ray restarts it.
-            ray.kill(self._clients.actors[host], no_restart=False)
+            link.replace(turn.limit)
             self._again(host, jobs, turn.limit)
         # Ray raises an actor's own error as a RayTaskError that is also of the error's class.
         except (*LOST, NewProcessError) as error:

@@ -40,6 +40,7 @@ AGENTS = {
     # Nobody but the system's owner can listen there: who asks for an environment is refused.
     "--runtime_env_agent_command": ("1", ("runtime_env_agent_port",)),
 }
+WORKERS = "--num_prestart_python_workers"
 # Workers import this as they start, on another core than this process, which reads the data meanwhile.
 PRELOADED = {"RAY_preload_python_modules": "cluster.ray_backend.client_actor"}
 # What a user sets to give workers an environment, which needs the agent that is left out.
@@ -60,20 +61,21 @@ class LeanNode(node_module.Node):
 
 
 @contextmanager
-def lean_start(under_way: Callable[[], None] = lambda: None) -> Iterator[None]:
+def lean_start(under_way: Callable[[], None] = lambda: None, spared: int = 0) -> Iterator[None]:
     """Let `ray.init` within the block start GCS, raylet and workers only, where this Ray can be told so.
 
     Workers of such a Ray have this process's environment: none of their own can be asked for.
 
     Args:
         under_way: called when the raylet was started: from then on `ray.init` mostly waits.
+        spared: of as many workers as there are cores, how many do not start with Ray.
     """
     starts = services.start_ray_process
 
     def start_process(command: list[str], kind: str, *words: Any, **options: Any) -> Any:
         if kind != ray_constants.PROCESS_TYPE_RAYLET:
             return starts(command, kind, *words, **options)
-        raylet = starts(with_idle_agents(command), kind, *words, **options)
+        raylet = starts(with_fewer_workers(with_idle_agents(command), spared), kind, *words, **options)
         under_way()
         return raylet
 
@@ -125,3 +127,16 @@ def with_idle_agents(command: Sequence[str]) -> list[str]:
         return f"{option}={subprocess.list2cmdline(['/bin/sh', '-c', AGENT, 'agent', port, *files])}"
 
     return [idle(word) for word in command]
+
+
+def with_fewer_workers(command: Sequence[str], spared: int) -> list[str]:
+    """A raylet's command that starts fewer workers at once: others start when they are asked for."""
+
+    def fewer(word: str) -> str:
+        option, _, number = word.partition("=")
+        if option != WORKERS:
+            return word
+        # Ray starts no more than there are cores, however many it is asked for.
+        return f"{option}={max(0, min(int(number), os.cpu_count() or 1) - spared)}"
+
+    return [fewer(word) for word in command]

@@ -10,26 +10,32 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, InvalidStateError, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import ray
 import torch
 
+from cluster.engine.host import Host
+from cluster.ray_backend.dispatch.home_host import HomeHost
 from cluster.ray_backend.engine import RayEngine
+from cluster.ray_backend.handles import machine_name
 from cluster.ray_backend.machines import ray_nodes
-from cluster.ray_backend.placement import Plan, plan_hosts
-from cluster.ray_backend.remote_run import STOP_S, client_actors, group_of
+from cluster.ray_backend.mailbox import Mailbox
+from cluster.ray_backend.placement import Plan, plan_hosts, trains_in_server
+from cluster.ray_backend.remote_run import client_actors, group_of
 from cluster.ray_backend.session import is_private
 from cluster.server.assembly import AssembledRun, assemble
+from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.telling import as_teller
 from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.setting import Setting
 
+OWN_PROCESS = "placement.train_in_server=false gives every client a process that can be ended alone"
 Outcome = tuple[dict[str, Any], dict[str, Any]]
 Listener = Callable[[Any], None]
 
@@ -52,7 +58,7 @@ def run_own_server(
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
-    """Create the client actors, and run the server's loop in a thread.
+    """Create the client actors, and run the server's loop in this thread.
 
     Args:
         blueprint: what the actors build the setting from.
@@ -64,16 +70,55 @@ def run_own_server(
     Returns: the summary, and the last evaluated models as arrays.
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
-    plan = plan_hosts(setting.recipe, setting.schedule.concurrency, ray_nodes())
-    threads = torch.get_num_threads()
+
+    recipe, threads = setting.recipe, torch.get_num_threads()
+    plan = replace(plan_hosts(recipe, setting.schedule.concurrency, ray_nodes()), home=_trains_here(setting))
+    mailbox = Mailbox()
+    heard = _Heard(mailbox)
+    as_teller(tell).phase("starting the actors")
     try:
         # The server's share stays reserved in the group: other runs on this Ray must not count on it.
         with group_of(plan, None, tell) as group, _event_loop() as loop:
-            server, clients = _Server(setting, Path(folder), resume=resume), client_actors(plan, group)
-            server.use(clients, ray.put(blueprint), plan, loop)
-            return server.run(on_event, tell)
+            clients = client_actors(plan, group)
+            # How sums are rounded depends on the number of threads: it is the recipe's.
+            torch.set_num_threads(recipe.placement.threads)
+            home = _home(setting, plan, mailbox) if plan.home else None
+            options: dict[str, Any] = {"tell": heard.by(tell), "mailbox": mailbox, "home": home}
+            engine = RayEngine.of(setting, clients, ray.put(blueprint), plan, loop, **options)
+            # Without waiting the first round's time would be that of the hosts' imports.
+            mailbox.result(engine.started)
+            as_teller(tell).phase("")  # the first round begins
+            assembled = assemble(
+                setting, engine, Path(folder), resume=resume, on_event=heard.by(on_event), tell=heard.by(tell)
+            )
+            heard.stop = partial(_stop, assembled, engine)
+            # Without the hosts the last pictures have the machine to themselves, and Ray's end is short.
+            summary = assembled.run(rounds_over=engine.close)
+            mailbox.empty()
     finally:
         torch.set_num_threads(threads)
+    if home is not None and home.overdue:
+        raise RunError(f"a step in the command's own process {home.overdue}; {OWN_PROCESS}")
+    if heard.error is not None:
+        raise heard.error
+    if summary["status"] == "interrupted":
+        raise KeyboardInterrupt
+    return summary, assembled.models()
+
+
+def _trains_here(setting: Setting) -> bool:
+    """Whether this thread trains clients, too. It must be the one that Ctrl-C reaches."""
+    here = threading.current_thread() is threading.main_thread()
+    return here and trains_in_server(setting.recipe) and not setting.clock.measured
+
+
+def _home(setting: Setting, plan: Plan, mailbox: Mailbox) -> HomeHost:
+    return HomeHost(Host(setting, 0, "cpu", plan.keep_states, machine_name()), mailbox)
+
+
+def _stop(assembled: AssembledRun, engine: RayEngine) -> None:
+    assembled.simulation.stop()
+    engine.cancel()
 
 
 @contextmanager
@@ -99,90 +144,30 @@ async def _cancel_tasks() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Server:
-    """The server's loop in a thread of its own, and what it says, to be heard in the calling thread.
+class _Heard:
+    """Passes on what the run says to the caller's listeners, in the server's thread.
+
+    A listener that raises ends the run, as Ctrl-C does; its error is raised when the run is over.
 
     Args:
-        setting: what runs.
-        folder: the run's folder.
-        resume: whether to continue from the newest checkpoint in it.
+        mailbox: of the server's thread.
+    Attributes:
+        stop: ends the run.
+        error: what a listener raised.
     """
 
-    def __init__(self, setting: Setting, folder: Path, *, resume: bool) -> None:
-        self._setting, self._folder, self._resume = setting, folder, resume
-        self._said = SimpleQueue[tuple[Listener, Any] | None]()  # None: the run is over
-        self._stopping = False
-        self._assembled: AssembledRun | None = None
-        self._tell: Listener = lambda line: None
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self.stop: Callable[[], None] = lambda: None
+        self.error: Exception | None = None
 
-    def use(self, clients: list[Any], blueprint: Any, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
-        """Make the engine; the arguments are as in `RayEngine.of`."""
-        self._engine = RayEngine.of(
-            self._setting,
-            clients,
-            blueprint,
-            plan,
-            loop,
-            tell=lambda line: self._said.put((self._tell, line)),
-        )
+    def by(self, listener: Listener) -> Listener:
+        """A function that passes its argument on to a listener; it may be called from any thread."""
+        return lambda said: self._mailbox.post(lambda: self._pass_on(listener, said))
 
-    def run(self, on_event: Listener, tell: Listener) -> Outcome:
-        """Run to the end, passing on events and lines in this thread.
-
-        Raises: what the run raised; what a listener raised, after the run was stopped as by Ctrl-C.
-        """
-        told, self._tell = as_teller(tell), tell
-        told.phase("starting the actors")
-        outcome: Future[Outcome] = Future()
-        threading.Thread(target=self._serve, args=(outcome, on_event), name="server", daemon=True).start()
+    def _pass_on(self, listener: Listener, said: Any) -> None:
         try:
-            while (said := self._said.get()) is not None:
-                listener, what = said
-                listener(what)
-        except BaseException:
-            self._stop()
-            wait([outcome], timeout=STOP_S)
-            self._hear_the_rest()
-            raise
-        return outcome.result()
-
-    def _serve(self, outcome: Future[Outcome], on_event: Listener) -> None:
-        try:
-            self._engine.started.result()  # else the first round's time would be that of the hosts' imports
-            # How sums are rounded depends on the number of threads: it is the recipe's.
-            torch.set_num_threads(self._setting.recipe.placement.threads)
-            self._said.put((as_teller(self._tell).phase, ""))  # the first round begins
-            self._assembled = assemble(
-                self._setting,
-                self._engine,
-                self._folder,
-                resume=self._resume,
-                on_event=lambda event: self._said.put((on_event, event)),
-                tell=lambda line: self._said.put((self._tell, line)),
-            )
-            if self._stopping:  # `_stop` came while there was no simulation to stop yet
-                self._assembled.simulation.stop()
-            # Without the hosts the last pictures have the machine to themselves, and Ray's end is short.
-            summary = self._assembled.run(rounds_over=self._engine.close)
-            outcome.set_result((summary, self._assembled.models()))
-        except BaseException as error:  # raised again by `run`, in the caller's thread
-            outcome.set_exception(error)
-        finally:
-            self._said.put(None)
-
-    def _stop(self) -> None:
-        # Set before `_assembled` is read; `_serve` sets `_assembled` before it reads this flag: so one of the
-        # two stops the simulation.
-        self._stopping = True
-        if self._assembled is not None:
-            self._assembled.simulation.stop()
-        self._engine.cancel()
-        with suppress(InvalidStateError):
-            self._engine.started.set_result(None)
-
-    def _hear_the_rest(self) -> None:
-        while not self._said.empty():
-            said = self._said.get()
-            if said is not None:
-                listener, what = said
-                listener(what)
+            listener(said)
+        except Exception as error:
+            self.error = self.error or error
+            self.stop()

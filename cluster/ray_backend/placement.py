@@ -41,13 +41,14 @@ class Plan:
     """The hosts of a run.
 
     Attributes:
-        num_hosts: number of client actors.
+        num_hosts: number of hosts.
         pinned: whether client k always runs on host k (one actor per client).
         keep_states: of how many clients a host keeps the latest state.
         client, server: the request of a client actor without an override, and that of the server.
         classes: with overrides, which clients run on which hosts; empty: all hosts are alike.
         strategy: pack or spread.
         server_nodes: Ray's ids of the machines that the server may be on; empty: any.
+        home: whether host 0 is in the server's process, and no actor.
     """
 
     num_hosts: int
@@ -58,11 +59,12 @@ class Plan:
     classes: tuple[HostClass, ...] = ()
     strategy: str = "pack"
     server_nodes: tuple[str, ...] = ()
+    home: bool = False
 
     @property
     def actors(self) -> tuple[ResourceRecipe, ...]:
-        """The actors' requests: the server's, then those of host 0, 1, ..."""
-        return (self.server, *(self.resources(host) for host in range(self.num_hosts)))
+        """The actors' requests: the server's, then those of the hosts that are actors, by number."""
+        return (self.server, *(self.resources(host) for host in range(int(self.home), self.num_hosts)))
 
     def resources(self, host: int) -> ResourceRecipe:
         """The request of a host's actor."""
@@ -82,7 +84,7 @@ class Bundles:
 
     Attributes:
         requests, selectors: resource -> amount and label -> selector, of each bundle.
-        places: in which bundle the server and host 0, 1, ... lie. A bundle must ask for something: an actor
+        places: in which bundle the server and each actor lie. A bundle must ask for something: an actor
             that asks for nothing has the place -1, any bundle.
     """
 
@@ -106,6 +108,23 @@ def actor_selector(plan: Plan, place: int) -> dict[str, str]:
     """Ray's label selector of a plan's actor: its own, and the machines that the server may be on."""
     on = {NODE_ID: f"in({', '.join(plan.server_nodes)})"} if place == 0 and plan.server_nodes else {}
     return {**plan.actors[place].label_selector, **on}
+
+
+def trains_in_server(recipe: Recipe) -> bool:
+    """Whether the server trains clients while it waits, if it is the process that starts Ray.
+
+    In rounds it only waits. Not where clients ask Ray for more than cores, or where a host may have to be
+    ended alone because a step takes longer than the recipe allows.
+    """
+    place, client = recipe.placement, recipe.placement.client
+    asks = client.num_gpus or client.resources or client.label_selector or place.overrides
+    return (
+        place.train_in_server
+        and place.clients_per_actor == "auto"
+        and not asks
+        and recipe.schedule.name == "sync"
+        and not isinstance(recipe.faults.step_timeout_s, float)
+    )
 
 
 def plan_hosts(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:

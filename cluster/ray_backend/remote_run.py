@@ -143,7 +143,7 @@ def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: b
 
 
 def client_actors(plan: Plan, group: Any) -> list[Any]:
-    """The client actors of a plan in its placement group, not built yet: host 0, 1, ..."""
+    """The client actors of a plan in its placement group, not built yet, by number."""
     # They restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
     client_actor = ray.remote(ClientActor)
     return [
@@ -202,7 +202,7 @@ def _tell(
 
 
 def actor_options(plan: Plan, group: Any) -> list[dict[str, Any]]:
-    """Ray's options of the server and of host 0, 1, ...: each in its own bundle, if it has one."""
+    """Ray's options of the server and of each client actor: each in its own bundle, if it has one."""
     options = []
     for number, bundle in enumerate(bundles(plan).places):
         option: dict[str, Any] = resources_of(plan.actors[number])

@@ -10,13 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import psutil
 import ray
 
 from cluster.ray_backend.lean_node import lean_start
+from cluster.ray_backend.placement import trains_in_server
 from cluster.ray_backend.private_ray import end_needless_processes, private_environment
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
@@ -47,6 +48,7 @@ class RaySession:
         recipe: for the server's share of cores.
         address: HOST:PORT, or None.
         runs: how many servers there will be at a time; no more than cores are counted.
+        own_server: whether this process is the run's server, if it starts Ray.
         environments: whether processes with environments of their own will be asked for, as Ray Tune does: a
             private Ray then has the agents that make them.
     Raises: RecipeError from `ready` if nothing answers at `address`, as Ray would hang, or if this process is
@@ -54,9 +56,16 @@ class RaySession:
     """
 
     def __init__(
-        self, recipe: Recipe, address: str | None, runs: int = 1, *, environments: bool = False
+        self,
+        recipe: Recipe,
+        address: str | None,
+        runs: int = 1,
+        *,
+        own_server: bool = False,
+        environments: bool = False,
     ) -> None:
         self._recipe, self._runs, self._environments = recipe, runs, environments
+        self._own_server = own_server
         self._asked, self._address = address, address or os.environ.get("RAY_ADDRESS")
         self._foreign = ray.is_initialized()  # in a notebook or a test: somebody else's, left as it is
         self._thread = threading.Thread(target=self._live, name="ray")
@@ -98,7 +107,7 @@ class RaySession:
         try:
             if self._address is None:
                 with _short_turns():
-                    _start(self._recipe, self._runs, None if self._environments else self._under_way.set)
+                    _start(self._recipe, self._runs, self._lean_start())
             else:
                 self._under_way.set()
                 _connect(self._address)
@@ -109,6 +118,14 @@ class RaySession:
         self._over.wait()
         _started_here.clear()
         ray.shutdown()
+
+    def _lean_start(self) -> AbstractContextManager[None]:
+        """What Ray starts without: all that only clusters need, unless environments are asked for."""
+        if self._environments:
+            return nullcontext()
+        # A worker that waits holds 200 MiB: none for the host that is in this process.
+        spared = int(self._own_server and trains_in_server(self._recipe))
+        return lean_start(self._under_way.set, spared)
 
 
 def is_private() -> bool:
@@ -170,18 +187,13 @@ def _short_turns() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _start(recipe: Recipe, runs: int, under_way: Callable[[], None] | None) -> None:
-    """Start a private Ray.
-
-    Args:
-        recipe, runs: as in `RaySession`.
-        under_way: as in `lean_start`; None: with the processes of a cluster's head.
-    """
+def _start(recipe: Recipe, runs: int, lean: AbstractContextManager[None]) -> None:
+    """Start a private Ray within `lean`; the rest is as in `RaySession`."""
     _prepare_environment()
     # The server sleeps while clients train: its share comes on top of the machine's cores.
     cores = psutil.cpu_count() or 1
     cpus = cores + min(runs, cores) * math.ceil(recipe.placement.server.num_cpus)
-    with private_environment(), nullcontext() if under_way is None else lean_start(under_way):
+    with private_environment(), lean:
         try:
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **QUIET)
         except Exception as error:  # Ray raises a plain Exception where a node times out

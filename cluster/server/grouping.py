@@ -209,7 +209,7 @@ class Grouping:
         """Milliseconds per client that the server waits for these groups, and their results."""
         started = self._clock()
         futures = [future for group in groups for future in self._engine.submit(group)]
-        results = [future.result() for future in futures]
+        results = [self._engine.result(future) for future in futures]
         return 1000 * (self._clock() - started) / len(results), results
 
     def _write(self) -> None:

@@ -60,12 +60,13 @@ class ObservedClients:
             (client, self._observe(client, step, published[id(messages[client])])[1])
             for client in sorted(messages)
         ]
-        return Replies([ReceivedReply(client, future.result()) for client, future in started])
+        result = self._run.engine.result
+        return Replies([ReceivedReply(client, result(future)) for client, future in started])
 
     def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply | None]:
         """Start one client's step; gives a function that waits for its reply."""
         _, future = self._observe(client, step, self._publish(message))
-        return lambda: ReceivedReply(client, future.result())
+        return lambda: ReceivedReply(client, self._run.engine.result(future))
 
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
@@ -74,7 +75,14 @@ class ObservedClients:
         published = self._publish(message)
         started = {client: self._observe(client, step, published) for client in self._clients}
         # Observations are for people: answers are neither attacked nor encoded nor counted.
-        return EngineQuestions(started, (answer, question), self.traffic, lambda *counted: None, drop=False)
+        return EngineQuestions(
+            started,
+            (answer, question),
+            self.traffic,
+            lambda *counted: None,
+            self._run.engine.result,
+            drop=False,
+        )
 
     def _publish(self, message: Message) -> Published:
         """Encode a message's parts with the codec, and publish them to all hosts."""

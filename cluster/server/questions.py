@@ -30,6 +30,7 @@ ID_BYTES = 4  # an id counts as a 32-bit integer
 
 Started = Mapping[int, tuple[StepCall, "Future[StepResult]"]]
 Count = Callable[[StepCall, Any, Mapping[str, PartSize], int], None]
+Waiting = Callable[["Future[StepResult]"], StepResult]
 
 
 class EngineQuestions:
@@ -40,6 +41,7 @@ class EngineQuestions:
         parts: names of the answer's and of the question's part; None: ids need not travel.
         traffic: the round's traffic.
         count: counts one message or reply of a call.
+        result: waits for a future's result.
         drop: whether a client with a non-finite answer is left out from then on; if not, the run ends.
         poisoning: replaces attackers' answers; None: there is no attack.
         wire: encodes the rows that are asked for; None: they travel as they are.
@@ -51,6 +53,7 @@ class EngineQuestions:
         parts: tuple[str, str | None],
         traffic: Traffic,
         count: Count,
+        result: Waiting,
         *,
         drop: bool,
         poisoning: Poisoning | None = None,
@@ -58,6 +61,7 @@ class EngineQuestions:
     ) -> None:
         self._poisoning, self._wire = poisoning, wire or Wire({}, "up")
         self._started, self._traffic, self._count, self._drop = dict(started), traffic, count, drop
+        self._result = result
         self._answer, self._question = parts
         self._arrived: dict[int, Array] = {}
         self._asked = 0
@@ -110,7 +114,7 @@ class EngineQuestions:
         if client not in self._arrived:
             _, future = self._started[client]
             started = time.perf_counter()
-            result = future.result()
+            result = self._result(future)
             self._traffic.answers_s += time.perf_counter() - started
             self._traffic.facts.append((client, result.facts))
             self._arrived[client] = result.parts.resolve()[self._answer]

@@ -129,6 +129,7 @@ class Simulation:
             before, after: the run before and after its last complete round; of a later round, which may be
                 under way, the records' changes are undone.
         """
+        self.engine.cancel()  # else a host in this process would go on training while the next line waits
         records = self.run_state.records
         if records.round > after.round:
             records.undo()
@@ -286,7 +287,7 @@ class Simulation:
         if self._settling is None:
             return True
         try:
-            self._settling.result(timeout_s)
+            self.engine.result(self._settling, timeout_s)
         except TimeoutError:
             self._given_up = True
             if self._evaluation is not None:

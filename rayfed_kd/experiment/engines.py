@@ -213,7 +213,7 @@ class OnRay(Launcher):
         """A Ray session. Ray starts in a thread while the recipe is prepared."""
         from cluster.ray_backend.session import RaySession
 
-        with RaySession(recipe, self.address) as session:
+        with RaySession(recipe, self.address, own_server=True) as session:
             yield session.ready
 
     @property

@@ -64,6 +64,11 @@ class PlacementRecipe(Strict):
     strategy: Literal["pack", "spread"] = Field(
         "pack", description="actors on as few machines as possible, or over as many"
     )
+    train_in_server: bool = Field(
+        True,
+        description="whether the server's process trains clients, too, while it waits for the others; only "
+        "where `run` starts a Ray of its own, in rounds, on CPUs, with clients_per_actor: auto",
+    )
     max_inflight: int | None = Field(
         None,
         ge=1,

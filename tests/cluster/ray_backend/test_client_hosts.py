@@ -113,11 +113,12 @@ def test_hosts_that_were_built_say_how_long_another_may_take(loop, built):
 def test_hosts_that_start_one_after_another_are_waited_for(loop, built):
     """A thousand processes of one machine: the last starts when all others have, hours after the first."""
     starts = [60.0 * 2**place for place in range(10)]
-    hosts = built(*(Silent(kills=0, after_s=after_s) for after_s in starts))
+    actors = [Silent(kills=0, after_s=after_s) for after_s in starts]
+    hosts = built(*actors)
     assert not hosts.building
     assert not hosts.gone
     assert starts[-1] > 2 * FIRST_S / 3
-    assert all(actor.builds == 1 for actor in hosts.actors)
+    assert all(actor.builds == 1 for actor in actors)
 
 
 class Homeless(Silent):

@@ -11,7 +11,14 @@ import psutil
 import pytest
 
 from cluster.ray_backend import lean_node
-from cluster.ray_backend.lean_node import AGENT, AGENTS, PRELOADED, lean_start, with_idle_agents
+from cluster.ray_backend.lean_node import (
+    AGENT,
+    AGENTS,
+    PRELOADED,
+    lean_start,
+    with_fewer_workers,
+    with_idle_agents,
+)
 from cluster.ray_backend.own_server import serves_here
 from rayfed_kd.recipe.loading import load_recipe
 
@@ -83,6 +90,19 @@ def parts():
         utils.get_dashboard_dependency_error,
         ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV,
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "spared", "started"), [(9, 0, 4), (9, 1, 3), (2, 1, 1), (1, 1, 0), (0, 1, 0)]
+)
+def test_fewer_workers_start_with_ray_than_there_are_cores(asked, spared, started, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    command = ["raylet", f"--num_prestart_python_workers={asked}", "--x=5"]
+    assert with_fewer_workers(command, spared) == [
+        "raylet",
+        f"--num_prestart_python_workers={started}",
+        "--x=5",
+    ]
 
 
 def test_ray_is_as_it_was_after_the_start():

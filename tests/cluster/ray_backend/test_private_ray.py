@@ -188,8 +188,8 @@ def test_every_server_of_the_tests_ray_listens_on_loopback_and_asks_for_a_token(
 
 @pytest.mark.slow
 def test_every_server_of_a_run_listens_on_loopback(run):
-    """The command, GCS, raylet (two) and two hosts: six, and none that another machine reaches."""
-    assert len(run.listening) >= 6
+    """The command, GCS, raylet (two) and a host: five at least, and none that another machine reaches."""
+    assert len(run.listening) >= 5
     assert not [place for place in run.listening if not LOOPBACK.match(place)]
 
 

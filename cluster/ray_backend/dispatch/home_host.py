@@ -1,0 +1,144 @@
+"""A host in the server's own process: one process less, and no call to Ray for its share of a round.
+
+It works in the server's thread while that waits for replies. In a thread of its own it would take turns with
+the server, whose modules draw from the same global generators of torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import ray
+
+from cluster.engine.calls import (
+    NO_STATE,
+    EvaluationCall,
+    Held,
+    LiveState,
+    PersonalCall,
+    StepError,
+    StepFacts,
+    StepResult,
+)
+from cluster.engine.host import Host
+from cluster.engine.summing import summed_steps
+from cluster.ray_backend.dispatch.jobs import Job
+from cluster.ray_backend.handles import SMALL, Ahead, RayHandle
+from cluster.ray_backend.mailbox import Mailbox
+from rayfed_kd.errors import RunError
+from rayfed_kd.protocol import Array, Handle
+from rayfed_kd.protocol.summed import GroupSum
+
+
+class HomeHost:
+    """Host 0, where the server's thread trains clients.
+
+    Args:
+        host: computes.
+        mailbox: the server's.
+    Attributes:
+        overdue: why the run must end: a call that takes too long cannot be ended here without the server;
+            empty: it need not.
+    """
+
+    most_calls = 1  # the next is there at once, and meanwhile may go to another host
+    waits_its_turn = True
+
+    def __init__(self, host: Host, mailbox: Mailbox) -> None:
+        self._host, self._mailbox = host, mailbox
+        self.overdue = ""
+
+    def build(self) -> asyncio.Future[Any]:
+        """It is built."""
+        built = asyncio.get_running_loop().create_future()
+        built.set_result(None)
+        return built
+
+    async def call(self, jobs: Sequence[Job], ahead: Ahead, begun: Callable[[], None]) -> list[Any]:
+        """Leave jobs to the server's thread, and wait for it."""
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+
+        def work() -> None:
+            loop.call_soon_threadsafe(begun)
+            try:
+                outcomes = self._outcomes(jobs)
+            except Exception as error:
+                loop.call_soon_threadsafe(_settle, answer, None, error)
+            else:
+                loop.call_soon_threadsafe(_settle, answer, outcomes, None)
+
+        self._mailbox.post(work)
+        return await answer  # type: ignore[no-any-return]
+
+    def replace(self, why: str) -> None:
+        """End the run, as after Ctrl-C: whoever runs it looks at `overdue`."""
+        self.overdue = why
+        main = threading.main_thread().ident
+        assert main is not None
+        # Not `interrupt_main`, which a wait outside of Python does not notice.
+        signal.pthread_kill(main, signal.SIGINT)
+
+    def end(self) -> None:
+        """Nothing: it ends with the run."""
+
+    def _outcomes(self, jobs: Sequence[Job]) -> list[Any]:
+        """For each job its results or its error, as `call_host` gives them."""
+        if all(job.done for job in jobs):  # given up or stopped while they lay in the mailbox
+            return [RunError("given up")] * len(jobs)
+        return [self._results(jobs[0])] if len(jobs) == 1 else [self._one_of_several(job) for job in jobs]
+
+    def _results(self, job: Job) -> list[Any]:
+        call = job.calls[0]
+        if isinstance(call, EvaluationCall):
+            return [self._host.evaluate(call)]
+        if isinstance(call, PersonalCall):
+            return [self._host.evaluate_personal(call)]
+        if job.summed:
+            return self._summed(job)
+        if len(job.calls) == 1:
+            return [_result(*self._host.step(call))]
+        return [_result(*one) for one in zip(*self._host.steps(job.calls), strict=True)]
+
+    def _summed(self, job: Job) -> list[Any]:
+        rest = iter(job.calls)
+        groups = [list(islice(rest, size)) for size in job.summed]
+        facts, sums, states = summed_steps(self._host, groups)
+        group = GroupSum(_handle(sums), [call.facts.client for call in job.calls])
+        return [StepResult(one, group, _state(state)) for one, state in zip(facts, states, strict=True)]
+
+    def _one_of_several(self, job: Job) -> Any:
+        try:
+            return self._results(job)
+        except StepError as error:  # the other steps are independent of it
+            return error
+
+
+def _result(facts: StepFacts, parts: Mapping[str, Array], state: LiveState) -> StepResult:
+    return StepResult(facts, _handle(parts), _state(state))
+
+
+def _handle(arrays: Mapping[str, Array]) -> Handle:
+    """A handle on a reply's arrays; large ones go into the store, which spills to the disk if it is full."""
+    if sum(array.nbytes for array in arrays.values()) <= SMALL:
+        return Held(arrays)
+    return RayHandle(ray.put(dict(arrays)))
+
+
+def _state(state: LiveState) -> Handle:
+    """A handle on a client's packed state, which another host may fetch."""
+    return Held(NO_STATE) if state.state is None else RayHandle(ray.put({**state.resolve()}))
+
+
+def _settle(answer: asyncio.Future[Any], outcomes: Any, error: Exception | None) -> None:
+    with suppress(asyncio.InvalidStateError):  # nobody waits for it any more
+        if error is None:
+            answer.set_result(outcomes)
+        else:
+            answer.set_exception(error)
