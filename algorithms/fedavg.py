@@ -69,6 +69,12 @@ class FedAvg(OneExchange[ServerState, None]):
         return {"student": weighing_number(self.options.weighting)}
 
     @property
+    def sums_suffice(self) -> bool:
+        """Also with `track_oca`, whose slots weigh n_k: hosts can sum what changes in them."""
+        options = self.options
+        return super().averages_only and not (options.track_oca and options.weighting == "uniform")
+
+    @property
     def averages_only(self) -> bool:
         """Not with `track_oca`, which keeps every client's model."""
         return super().averages_only and not self.options.track_oca
@@ -79,6 +85,10 @@ class FedAvg(OneExchange[ServerState, None]):
         if not self.options.track_oca:
             return ServerState(weights, None, weights, None)
         return ServerState(weights, Slots.empty(weights.numel()), weights, weights)
+
+    def slots(self, server: ServerState) -> Mapping[str, Slots]:
+        """With `track_oca` every client's latest model."""
+        return {} if server.slots is None else {"student": server.slots}
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         """Send the global model w^t."""
@@ -95,7 +105,7 @@ class FedAvg(OneExchange[ServerState, None]):
         weights = new_model(replies, self.options, server.weights)
         if server.slots is None:
             return ServerState(weights, None, server.initial, None)
-        slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})
+        slots = server.slots.after(replies, "student", replies.numbers("samples"))
         # Slots weigh n_k, so all other samples are of clients not seen yet.
         oca = slots.mean(server.initial, sum(ctx.sizes) - slots.weight)
         return ServerState(weights, slots, server.initial, oca)

@@ -131,6 +131,8 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     client_keeps = "its generator and the generator's Adam"
     down = {"student": "weights", "teacher": "weights"}
     up = {"student": "weights"}
+    sums_suffice = True
+    averaged_by = {"student": "samples"}
 
     def architectures(self) -> Mapping[str, Architecture]:
         return {"generator": self.options.generator.architecture()}
@@ -149,6 +151,9 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
 
     def init_client(self, ctx: ClientContext) -> GeneratorState:
         return GeneratorState(ctx.initial_vector("generator"), {})  # equal for all clients
+
+    def slots(self, server: ServerState) -> Mapping[str, Slots]:
+        return {"student": server.slots}
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         steps = self._steps(ctx)
@@ -207,7 +212,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """ACA: the cohort's mean by n_k; OCA: the mean over all slots, unseen ones as w^0 or left out."""
         aca = replies.aggregated("student", replies.numbers("samples"), server.aca)
-        slots = server.slots.replaced({r.client: (r.ref("student"), r["samples"]) for r in replies})
+        slots = server.slots.after(replies, "student", replies.numbers("samples"))
         if self.options.unseen_slots == "ignore":
             return ServerState(aca, slots.mean(), slots, server.initial)
         oca = slots.mean(server.initial, sum(ctx.sizes) - slots.weight)

@@ -16,7 +16,7 @@ from cluster.engine.calls import (
     StepResult,
 )
 from cluster.engine.host import Host
-from cluster.engine.summing import summed_steps
+from cluster.engine.summing import summed_results, summed_steps
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum
 
@@ -53,9 +53,12 @@ class LocalEngine:
 
     def submit_summed(self, groups: Sequence[Sequence[StepCall]]) -> list[Future[StepResult]]:
         """Run the steps now; the futures are done."""
-        facts, sums, states = summed_steps(self._host, groups)
-        group = GroupSum(Held(sums), [call.facts.client for calls in groups for call in calls])
-        return [_done(StepResult(one, group, state)) for one, state in zip(facts, states, strict=True)]
+        done = summed_steps(self._host, groups)
+        group = GroupSum(Held(done.sums), [call.facts.client for calls in groups for call in calls])
+        return [
+            _done(result)
+            for result in summed_results(done.facts, group, done.states, map(Held, done.singles))
+        ]
 
     def result(self, future: Future[T], timeout_s: float | None = None) -> T:
         """A future's result; those of this engine are done."""

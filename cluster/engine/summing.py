@@ -1,35 +1,53 @@
-"""What a host does under `local.sum_replies`: a group's steps, and one sum for each averaged part."""
+"""What a host does under `local.sum_replies`: a group's steps, and one sum for each averaged part.
+
+Where the server keeps clients' latest parts in slots, a second sum is of the slots that the group replaces.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cluster.engine.calls import LiveState, StepCall, StepError, StepFacts
+from cluster.engine.calls import LiveState, StepCall, StepError, StepFacts, StepResult
 from cluster.engine.host import Host
 from rayfed_kd.models.vectors import WeightedSum
-from rayfed_kd.protocol import Array, to_array
+from rayfed_kd.protocol import Array, Handle, to_array
 from rayfed_kd.protocol.messages import Number, is_finite
+from rayfed_kd.protocol.summed import GroupSum, of_slots
 
 
-def summed_steps(
-    host: Host, groups: Sequence[Sequence[StepCall]]
-) -> tuple[list[StepFacts], Mapping[str, Array], list[LiveState]]:
+class Summed(NamedTuple):
+    """The results of a group's steps; all lists in the calls' order.
+
+    Attributes:
+        facts: with the weights that were used.
+        sums: by part, float64; those of replaced slots by `of_slots(part)`.
+        states: the clients' new ones.
+        singles: each client's own encoded parts, which the server keeps in slots; empty: it keeps none.
+    """
+
+    facts: list[StepFacts]
+    sums: Mapping[str, Array]
+    states: list[LiveState]
+    singles: list[Mapping[str, Array]]
+
+
+def summed_steps(host: Host, groups: Sequence[Sequence[StepCall]]) -> Summed:
     """Run steps whose replies are added together. No more than one group's parts are in memory at a time.
 
     Args:
         host: runs the steps.
         groups: those in one group train as one batched program.
-    Returns: the steps' facts with the weights that were used, the sums by part, float64, and the
-        states; facts and states in the calls' order.
     Raises: StepError if the method raised for one of them, or a reply cannot be added to the others.
     """
     averaged_by, wire = host.setting.method.averaged_by, host.setting.wires["up"]
     sums, facts, states = dict[str, WeightedSum](), list[StepFacts](), list[LiveState]()
+    singles = list[Mapping[str, Array]]()
     for group in groups:
         if len(group) == 1:
             one, parts, state = host.step(group[0])
@@ -42,9 +60,26 @@ def summed_steps(
                 if name in decoded:
                     weights[name] = _weight(call, name, number, one.metadata)
                     _add(call, name, sums, decoded[name], weights[name])
-            facts.append(replace(one, weights=weights))
+            replaced = dict[str, float]()
+            if call.replaces is not None:
+                singles.append(parts)
+                for name, (slot, weight) in call.replaces.items():
+                    replaced[name] = weight
+                    _add(call, of_slots(name), sums, to_array(slot.load()), weight)
+            facts.append(replace(one, weights=weights, replaced=replaced))
             states.append(state)
-    return facts, {name: to_array(one.total) for name, one in sums.items()}, states
+    totals = {name: to_array(one.total) for name, one in sums.items()}
+    return Summed(facts, totals, states, singles)
+
+
+def summed_results(
+    facts: Sequence[StepFacts], group: GroupSum, states: Sequence[Handle], singles: Iterable[Handle]
+) -> list[StepResult]:
+    """The results of a group as the server gets them; arguments as in `Summed`, by reference."""
+    kept: Sequence[Handle | None] = list(singles) or [None] * len(facts)
+    return [
+        StepResult(one, group, state, single) for one, state, single in zip(facts, states, kept, strict=True)
+    ]
 
 
 def _weight(call: StepCall, part: str, number: str | None, metadata: Mapping[str, Number]) -> float:

@@ -128,7 +128,7 @@ class ClientActor:
         return [pack_facts(facts), stacked(parts), *_packed(states)]
 
     def summed(self, packed: PackedCalls, sizes: Sequence[int]) -> list[Any]:
-        """Run steps and sum their replies: packed facts, the sums, and each state.
+        """Run steps and sum their replies: packed facts, the sums, each state, and each reply for a slot.
 
         Args:
             packed: the calls.
@@ -136,9 +136,9 @@ class ClientActor:
         """
         calls = iter(packed.calls())
         groups = [list(islice(calls, size)) for size in sizes]
-        facts, sums, states = summed_steps(self._host, groups)
-        # Each state is a return value of its own, as in `several`.
-        return [pack_facts(facts), sums, *_packed(states)]
+        done = summed_steps(self._host, groups)
+        # Each state and reply is a return value of its own, as in `several`.
+        return [pack_facts(done.facts), done.sums, *_packed(done.states), *done.singles]
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """Evaluate a shared model on a stretch of test samples."""

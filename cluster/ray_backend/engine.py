@@ -184,7 +184,8 @@ class RayEngine:
         parts = parts.copied(self.publish) if isinstance(parts, GroupSum) else self.publish(parts.resolve())
         if result.facts.keeps_state:
             state = RayHandle(ray.put({**state.resolve()}))
-        return StepResult(result.facts, parts, state)
+        single = None if result.single is None else self.publish(result.single.resolve())
+        return StepResult(result.facts, parts, state, single)
 
     def cancel(self) -> None:
         """End all steps: the futures of open and of later ones raise StoppedError.

@@ -15,9 +15,10 @@ from cluster.server.replies import ReceivedParts, ReceivedReply
 from cluster.server.run_state import RunState
 from cluster.server.schedules import check_sample
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Message, Progress, Replies, Reply, Step
+from rayfed_kd.protocol import Handle, Message, PartRef, Progress, Replies, Reply, Step
 from rayfed_kd.protocol.message_codec import VECTORS, Direction
 from rayfed_kd.protocol.messages import is_finite
+from rayfed_kd.protocol.summed import KeptSlots
 from rayfed_kd.protocol.wire import PartSize
 
 
@@ -33,10 +34,12 @@ class EngineCohort(ObservedClients):
     Args:
         round_index: number of the update that this round makes, from 1.
         run: the run's state.
+        slots: what the method's server keeps of clients' replies; see `Method.slots`.
     """
 
-    def __init__(self, round_index: int, run: RunState) -> None:
+    def __init__(self, round_index: int, run: RunState, slots: Mapping[str, KeptSlots] | None = None) -> None:
         super().__init__([], round_index, run)
+        self._slots = slots or {}
         self._method, self._faults = run.setting.method, run.setting.recipe.faults
         self._schedule, self._queue, self._records = run.schedule, run.queue, run.records
         self._arrived: dict[int, Arrival] = {}
@@ -172,6 +175,7 @@ class EngineCohort(ObservedClients):
                 raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
             run.counters.dispatches += 1
             call = self._call(client, step, message, number=run.counters.dispatches)
+            call = replace(call, replaces=self._replaced_by(client)) if self._slots else call
             record = self._records[client]
             # At dispatch, not at the reply: an observation of a client at work draws from streams of its own.
             self._records.put(client, replace(record, exchange=record.exchange + 1))
@@ -188,6 +192,15 @@ class EngineCohort(ObservedClients):
         for places, summed in run.grouping.jobs([dispatch.call for dispatch in dispatches]):
             self._queue.start(*(dispatches[place] for place in places), summed=summed)
         return [dispatch.number for dispatch in dispatches]
+
+    def _replaced_by(self, client: int) -> dict[str, tuple[PartRef, float]]:
+        """The slots that a client's reply will replace, for the host that sums replies."""
+        found = {name: (slots.entries.get(client), slots.weights) for name, slots in self._slots.items()}
+        return {
+            name: (PartRef(_sendable(slot.handle), slot.name), weights[client])
+            for name, (slot, weights) in found.items()
+            if slot is not None
+        }
 
     def _collected(self, dispatched: Sequence[int], ask: Callable[[int], object] | None) -> Replies:
         """Take arriving replies until the schedule says that the update is complete.
@@ -299,3 +312,8 @@ class EngineCohort(ObservedClients):
             self.traffic.ledger.count(call.facts.client, direction, declared, sizes, metadata)
         except RunError as error:
             raise RunError(f"{call}: {error}") from None
+
+
+def _sendable(handle: Handle) -> Handle:
+    """A slot's handle as it goes to a host; one of a checkpoint is the arrays' own."""
+    return handle.plain if isinstance(handle, ReceivedParts) else handle

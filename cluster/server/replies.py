@@ -62,6 +62,11 @@ class ReceivedParts(Mapping[str, Tensor]):
         self._handle = self._handle.own()
         return self
 
+    @property
+    def plain(self) -> Handle:
+        """What another process resolves to the same arrays: the handle, if they travelled as they are."""
+        return self._handle if self._wire is None or not self._wire.chains else self
+
     def end_round(self) -> None:
         """Release the arrays. Later accesses, as of a slot whose client returns, fetch them each time."""
         self._arrays, self._keeps = None, False
@@ -108,4 +113,9 @@ class ReceivedReply(Reply):
         self.sent, self.staleness = sent, staleness
         if result.facts.weights is not None:
             assert isinstance(result.parts, GroupSum)
-            self.summed = SummedReply(result.parts, result.facts.weights)
+            self.summed = SummedReply(result.parts, result.facts.weights, result.facts.replaced)
+            # Of the reply by itself there is what a slot keeps, or nothing.
+            names, single = list(result.facts.sizes), result.single
+            self.handle = (
+                None if single is None else ReceivedParts(single, names, wire, keeps=False, sent=sent)
+            )

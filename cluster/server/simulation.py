@@ -26,7 +26,7 @@ from cluster.server.run_state import RunState
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError, blaming_method
 from rayfed_kd.protocol import Evaluable, ServerContext
-from rayfed_kd.protocol.state_packing import UnstorableError, pack
+from rayfed_kd.protocol.state_packing import UnstorableError, check_storable
 from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
@@ -180,7 +180,7 @@ class Simulation:
     def _check_storable(self, server: Any, when: str) -> None:
         """Raise UnstorableError if a checkpoint cannot hold this state, long before one is due."""
         try:
-            pack(server)
+            check_storable(server)
         except UnstorableError as error:
             who = f"the server of {type(self.setting.method).__name__}"
             raise UnstorableError(f"{who}, {when}: {error}") from None
@@ -214,7 +214,8 @@ class Simulation:
         """
         method, started, queue = self.setting.method, time.perf_counter(), self.run_state.queue
         ctx, waited_s = self._context(round_index), queue.waited_s
-        cohort = EngineCohort(round_index, self.run_state)
+        summing = self.setting.recipe.local.sum_replies != "off"
+        cohort = EngineCohort(round_index, self.run_state, method.slots(server) if summing else None)
         # For modules that draw from torch's global generators, as dropout does.
         where = f"round {round_index}, server of {self.setting.recipe.method.name}"
         with (
@@ -225,7 +226,7 @@ class Simulation:
                 server = method.run_round(server, cohort, ctx)
             elif self.run_state.privacy is not None:
                 server = self.run_state.privacy.after_nobody(method, server, ctx)
-        if round_index == 1:  # later states are checked by their checkpoints alone, as packing takes time
+        if round_index == 1:  # later states are checked by their checkpoints alone
             self._check_storable(server, "round 1")
         cohort.end_round()
         self._module_pool.take_back()

@@ -16,7 +16,7 @@ from torch import Tensor
 from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.staleness import Lateness, UpdateRule
-from rayfed_kd.protocol.summed import SummedReply, sum_of_groups
+from rayfed_kd.protocol.summed import SummedReply, sum_of_groups, sum_of_slots
 
 Kind = Literal[
     "weights",
@@ -217,6 +217,36 @@ class Replies(Sequence[Reply]):
     def vectors(self, name: str) -> Sequence[Tensor]:
         """The part `name` of every reply, fetched one at a time as the sequence is walked."""
         return _LazyVectors(self._seen, name)
+
+    @property
+    def summed(self) -> bool:
+        """Whether hosts have summed the parts, so that no reply has its own."""
+        return self._summed
+
+    def refs(self, name: str) -> dict[int, PartRef]:
+        """Client -> its part `name` by reference, unresolved, also where hosts have summed the parts.
+
+        Raises: RunError if hosts have summed them, and the method's `slots` does not name this part.
+        """
+        if any(reply.handle is None for reply in self._replies):
+            raise RunError(
+                f"{self._replies[0].origin}: slots of {name!r} change, and hosts have summed the replies; "
+                "expected the method's `slots` to name this part, or local.sum_replies=off"
+            )
+        return {reply.client: reply.ref(name) for reply in self._replies}
+
+    def slots_change(self, name: str, weights: Sequence[float], before: Mapping[int, float]) -> Tensor:
+        """How the sum of slots changes by these replies, [..] float64, from what hosts have summed.
+
+        Args:
+            name: of the part.
+            weights: of the new parts, one a reply.
+            before: client -> the weight of its slot now, of those that have one.
+        Raises: RunError if hosts weighed parts or slots otherwise.
+        """
+        total = sum_of_groups(self._replies, name, weights)
+        old = sum_of_slots(self._replies, name, before)
+        return total if old is None else total.sub_(old)
 
     def mean(self, name: str) -> Tensor:
         """The plain mean of the part `name`, float32, added in client order in float64.

@@ -38,6 +38,7 @@ from rayfed_kd.errors import FrozenError
 from rayfed_kd.protocol.evaluated import Evaluable, Evaluated
 from rayfed_kd.protocol.messages import Declaration, Message, Replies, Reply
 from rayfed_kd.protocol.shown import Shown
+from rayfed_kd.protocol.summed import KeptSlots
 
 if TYPE_CHECKING:
     from rayfed_kd.models.flat_module import FlatModule
@@ -211,6 +212,11 @@ class Method(Generic[ServerState, ClientState]):
         return self.averages and getattr(self.options, "aggregation", "mean") == "mean"
 
     @property
+    def sums_suffice(self) -> bool:
+        """Whether hosts may sum replies: `averages_only`, or beside means only `Slots.after` uses them."""
+        return self.averages_only
+
+    @property
     def averaged_by(self) -> Mapping[str, str | None]:
         """Part of replies -> the number of a reply that weighs it in the mean; None: all count the same.
 
@@ -243,6 +249,13 @@ class Method(Generic[ServerState, ClientState]):
         leave it out: their ClientState is None.
         """
         return None  # type: ignore[return-value]
+
+    def slots(self, server: ServerState) -> Mapping[str, KeptSlots]:
+        """Part of replies -> the slots with every client's latest, which `Slots.after` changes in this round.
+
+        Under `local.sum_replies` hosts sum what the round replaces in them.
+        """
+        return {}
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """One round: exchanges with the cohort, then the new server state."""

@@ -26,7 +26,7 @@ def check_summed_replies(recipe: Recipe, method: Method[Any, Any], codecs: Codec
 
 
 def _of_method(name: str, method: Method[Any, Any]) -> str | None:
-    if not method.averages_only:
+    if not method.sums_suffice:
         return (
             f"{name} with these options uses single replies, and hosts would send sums; expected off, or a "
             "method whose server only averages"

@@ -8,13 +8,13 @@ O(cohort), not O(K). Slots are references: a vector is fetched only when its cli
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from rayfed_kd.protocol import PartRef
+from rayfed_kd.protocol import PartRef, Replies
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,26 @@ class Slots:
             entries[client], weights[client] = new, new_weight
         # Added afresh and rounded once: of the two sums only that of the vectors drifts over the rounds.
         return Slots(total, math.fsum(weights.values()), entries, weights)
+
+    def after(self, replies: Replies, name: str, weights: Sequence[float]) -> Slots:
+        """The slots after an exchange: the part `name` of every reply, with its weight.
+
+        Where hosts have summed replies, it costs two vectors for each of their groups, and no client's own is
+        fetched; `Method.slots` then says which slots these are.
+
+        Args:
+            replies: all of an exchange.
+            name: of the part.
+            weights: one a reply, in their order.
+        """
+        new = dict(zip(replies.clients, weights, strict=True))
+        refs = replies.refs(name)
+        if not replies.summed:
+            return self.replaced({client: (refs[client], weight) for client, weight in new.items()})
+        before = {client: self.weights[client] for client in new if client in self.entries}
+        total = self.total + replies.slots_change(name, weights, before)
+        weights_now = {**self.weights, **new}
+        return Slots(total, math.fsum(weights_now.values()), {**self.entries, **refs}, weights_now)
 
     def scaled(self, factor: float) -> Slots:
         """The same slots with every weight times `factor`: a weight that shrinks with time (KDIA)."""

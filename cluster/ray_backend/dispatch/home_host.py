@@ -27,7 +27,7 @@ from cluster.engine.calls import (
     StepResult,
 )
 from cluster.engine.host import Host
-from cluster.engine.summing import summed_steps
+from cluster.engine.summing import summed_results, summed_steps
 from cluster.ray_backend.dispatch.jobs import Job
 from cluster.ray_backend.handles import SMALL, Ahead, RayHandle
 from cluster.ray_backend.mailbox import Mailbox
@@ -109,9 +109,10 @@ class HomeHost:
     def _summed(self, job: Job) -> list[Any]:
         rest = iter(job.calls)
         groups = [list(islice(rest, size)) for size in job.summed]
-        facts, sums, states = summed_steps(self._host, groups)
-        group = GroupSum(_handle(sums), [call.facts.client for call in job.calls])
-        return [StepResult(one, group, _state(state)) for one, state in zip(facts, states, strict=True)]
+        done = summed_steps(self._host, groups)
+        group = GroupSum(_handle(done.sums), [call.facts.client for call in job.calls])
+        states = [_state(state) for state in done.states]
+        return summed_results(done.facts, group, states, map(_handle, done.singles))
 
     def _one_of_several(self, job: Job) -> Any:
         try:

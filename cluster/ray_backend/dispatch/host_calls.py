@@ -14,6 +14,7 @@ from cluster.engine.calls import (
     StepFacts,
     StepResult,
 )
+from cluster.engine.summing import summed_results
 from cluster.ray_backend.dispatch.jobs import Job
 from cluster.ray_backend.handles import Ahead, RayHandle, RowHandle, Rows
 from cluster.ray_backend.packing import PackedCalls, unpack_facts
@@ -53,12 +54,14 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
             for place, (one, state) in enumerate(zip(facts, states, strict=True))
         ]
     if jobs[0].summed:
-        summed = actor.summed.options(num_returns=2 + len(calls))
-        packed, sums, *states = summed.remote(PackedCalls.of(calls), list(jobs[0].summed))
+        kept = 0 if calls[0].replaces is None else len(calls)
+        summed = actor.summed.options(num_returns=2 + len(calls) + kept)
+        packed, sums, *single = summed.remote(PackedCalls.of(calls), list(jobs[0].summed))
         facts = unpack_facts(await asyncio.wrap_future(packed.future()))
         _fetch(ahead, sums, facts[:1])
         group = GroupSum(RayHandle(sums), [call.facts.client for call in calls])
-        return [[StepResult(one, group, RayHandle(state)) for one, state in zip(facts, states, strict=True)]]
+        handles = list(map(RayHandle, single))
+        return [summed_results(facts, group, handles[: len(calls)], handles[len(calls) :])]
     if len(calls) > 1:
         packed, parts, states = actor.steps.remote(PackedCalls.of(calls))
         facts = unpack_facts(await asyncio.wrap_future(packed.future()))
