@@ -112,8 +112,7 @@ class RunRecorder:
         Returns: table -> how many rows it has of rounds up to that one.
         """
         wait(self._pending)
-        self._tables.write_recent()
-        self._tables.sync()
+        self._tables.flush()
         if self._writer is not None:
             self._writer.flush()
         return self._tables.row_counts(until_round)

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayfed_kd.files import flush_to_disk
+
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 
@@ -24,12 +26,16 @@ class RecentRows:
 
     Args:
         folder: the folder of tables.
+    Attributes:
+        on_disk: whether somebody may count on these rows after a power cut: `sync` has brought some to disk.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._rounds: dict[int, Tables] = {}
         self._descriptor: int | None = None
+        self._named = False  # whether the folder that holds the file's name was brought to disk
+        self.on_disk = False
 
     @property
     def rounds(self) -> Mapping[int, Tables]:
@@ -49,11 +55,24 @@ class RecentRows:
             line = line[os.write(self._descriptor, line) :]
         self._rounds[round_index] = tables
 
+    def sync(self) -> None:
+        """Bring the rows so far to disk.
+
+        Raises:
+            OSError: the disk does not take them.
+        """
+        if self._descriptor is None or not self._rounds:
+            return
+        os.fsync(self._descriptor)
+        if not self._named:
+            flush_to_disk([self._path])
+        self._named = self.on_disk = True
+
     def forget(self) -> None:
         """Empty the file, whose rows are in parts now."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
-        self._rounds = {}
+        self._rounds, self.on_disk = {}, False
 
     def close(self) -> None:
         """Remove the file."""
@@ -61,7 +80,7 @@ class RecentRows:
             os.close(self._descriptor)
             self._descriptor = None
         self._path.unlink(missing_ok=True)
-        self._rounds = {}
+        self._rounds, self._named, self.on_disk = {}, False, False
 
 
 def read_recent(folder: Path) -> dict[int, Tables]:

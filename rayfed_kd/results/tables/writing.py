@@ -52,8 +52,10 @@ class TableWriter:
 
     def row_counts(self, until_round: int) -> dict[str, int]:
         """Table -> how many rows it has of rounds up to this one."""
+        recent = {index: tables for index, tables in self._recent.rounds.items() if index <= until_round}
         return {
-            name: sum(count for index, count in by_round.items() if index <= until_round)
+            name: sum(map(len, (tables.get(name, ()) for tables in recent.values())))
+            + sum(count for index, count in by_round.items() if index <= until_round and index not in recent)
             for name, by_round in self._rows.items()
         }
 
@@ -76,7 +78,7 @@ class TableWriter:
                 self.write_recent()
             return
         self._write_parts({**self._recent.rounds, round_index: tables})
-        self._recent.forget()
+        self._forget_recent()
 
     def write_recent(self) -> None:
         """Write the parts of the rounds that are gathered so far.
@@ -85,7 +87,21 @@ class TableWriter:
         """
         if self._recent.rounds:
             self._write_parts(self._recent.rounds)
-            self._recent.forget()
+            self._forget_recent()
+
+    def _forget_recent(self) -> None:
+        if self._recent.on_disk:  # a checkpoint counts on these rows: their parts are on disk before they go
+            self.sync()
+        self._recent.forget()
+
+    def flush(self) -> None:
+        """Bring all rows so far to disk, the recent ones as they are: to make parts of them takes longer.
+
+        Raises:
+            OSError: the disk does not take them.
+        """
+        self._recent.sync()
+        self.sync()
 
     def _write_parts(self, rounds: Mapping[int, Tables]) -> None:
         """One part a table, of all its rows in these rounds."""
@@ -146,6 +162,7 @@ class TableWriter:
         self._look()
         if recent:
             self._write_parts({index: self._without_parts(index, recent[index]) for index in recent})
+            self.sync()  # the checkpoint that the run goes on from may count on these rows
         self._recent.close()  # not before their parts are there
         if found:  # of rounds that are dropped, too, rows were counted
             self._look()

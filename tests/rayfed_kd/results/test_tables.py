@@ -455,6 +455,60 @@ def test_a_kill_between_the_parts_of_two_tables_doubles_and_loses_nothing(tmp_pa
         TableWriter(tmp_path)
 
 
+@pytest.fixture
+def on_disk(monkeypatch):
+    """What was done to files, in order: the names of those brought to disk, and "emptied"."""
+    done, flush, cut = [], os.fsync, os.ftruncate
+
+    def note(descriptor):
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        flush(descriptor)
+
+    def emptied(descriptor, size):
+        done.append("emptied")
+        cut(descriptor, size)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "ftruncate", emptied)
+    return done
+
+
+def test_gathered_rounds_are_brought_to_disk_as_they_are(tmp_path, on_disk):
+    """For a checkpoint after each round; the file's name only once."""
+    writer = gathering(tmp_path, [1, 2])
+    on_disk.clear()
+    writer.flush()
+    assert FILE in on_disk
+    assert tmp_path.name in on_disk
+    assert list(read_recent(tmp_path)) == [2]
+    assert writer.row_counts(1)["metrics"] == 1
+    assert writer.row_counts(2)["metrics"] == 2 == count_rows(tmp_path, 2)["metrics"]
+    writer.write(3, {"metrics": [metric(3)]})
+    on_disk.clear()
+    writer.flush()
+    assert on_disk == [FILE]
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_gathered_rounds_that_a_checkpoint_counts_on_go_when_their_parts_are_on_disk(
+    tmp_path, on_disk, flushed
+):
+    writer = gathering(tmp_path, [1, 2, 3])
+    if flushed:
+        writer.flush()
+    on_disk.clear()
+    writer.write_recent()
+    assert on_disk[-1] == "emptied"
+    assert ("part-00000002-00000003.parquet" in on_disk) == flushed
+
+
+def test_a_resumed_run_brings_gathered_rounds_to_disk_before_it_removes_them(tmp_path, on_disk):
+    gathering(tmp_path, [1, 2, 3]).flush()
+    on_disk.clear()
+    TableWriter(tmp_path)
+    assert "part-00000002-00000003.parquet" in on_disk
+
+
 @pytest.mark.parametrize("tail", [b'[4, {"metrics": [{"round"', b"\x00\x00\x00\n[5, {}]\n"])
 def test_half_a_line_is_no_round(tmp_path, tail):
     gathering(tmp_path, [1, 2, 3])
