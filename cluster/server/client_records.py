@@ -24,6 +24,19 @@ class ClientRecord:
     version: int = 0
     exchange: int = 0
 
+    # Not by `dataclasses.replace`, which takes four times as long, three times a client and round.
+    def begun(self) -> ClientRecord:
+        """The record as a participation begins."""
+        return ClientRecord(self.participations + 1, self.state, self.version, 0)
+
+    def sent(self) -> ClientRecord:
+        """The record after a step was sent."""
+        return ClientRecord(self.participations, self.state, self.version, self.exchange + 1)
+
+    def replied(self, state: Handle, version: int) -> ClientRecord:
+        """The record after the reply of dispatch `version`, which brought a state."""
+        return ClientRecord(self.participations, state, version, self.exchange)
+
 
 class Records(Mapping[int, ClientRecord]):
     """Client id -> its record. A client that was never sampled has an empty record.

@@ -163,8 +163,7 @@ class EngineCohort(ObservedClients):
         check_sample(drawn, free, len(free) if self._schedule.facts.join_probability else wanted)
         for client in drawn:
             record = self._records[client]
-            begun = replace(record, participations=record.participations + 1, exchange=0)
-            self._records.put(client, begun)
+            self._records.put(client, record.begun())
         return drawn
 
     def _dispatch(self, step: Step, messages: Mapping[int, Published]) -> list[int]:
@@ -178,7 +177,7 @@ class EngineCohort(ObservedClients):
             call = replace(call, replaces=self._replaced_by(client)) if self._slots else call
             record = self._records[client]
             # At dispatch, not at the reply: an observation of a client at work draws from streams of its own.
-            self._records.put(client, replace(record, exchange=record.exchange + 1))
+            self._records.put(client, record.sent())
             self._count(call, "down", message.sizes, len(message.metadata) + run.private_numbers)
             dispatch = Dispatch(
                 number=call.number,
@@ -277,7 +276,7 @@ class EngineCohort(ObservedClients):
         # `own`: the record outlives the round, and must not keep a whole group's states in the store.
         # A client without a state gets no reference, so that checkpoints fetch nothing.
         state = result.state.own() if facts.keeps_state else Held(NO_STATE)
-        self._records.put(dispatch.client, replace(record, state=state, version=call.number))
+        self._records.put(dispatch.client, record.replied(state, call.number))
         self.traffic.facts.append((dispatch.client, facts))
         # A client starts from the decoded message, which a lossy codec makes differ from the one sent.
         sent = ReceivedParts(call.message, list(dispatch.elements), self._run.down, keeps=False)

@@ -126,7 +126,7 @@ def _read_parts_and_recent(
     for round_index, tables in sorted(recent.items()):
         rows = tables.get(name)
         if rows and not any(part.covers(round_index) for part in parts):
-            table = arrow_rows(name, round_index, rows)
+            table = arrow_rows(name, {round_index: rows})
             found.append(table if columns is None else table.select(columns))
     if not found:
         return schema.empty_table() if columns is None else schema.empty_table().select(columns)

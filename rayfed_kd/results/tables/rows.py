@@ -1,4 +1,4 @@
-"""A round's rows as Arrow has them, checked against the table's columns."""
+"""Rows of rounds as Arrow has them, checked against the table's columns."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pyarrow as pa
 from rayfed_kd.results.schemas import ROW_ORDER, SCHEMAS, check_table_name
 
 
-def arrow_rows(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A round's rows of one table, in the order that readers find them.
+def arrow_rows(name: str, rounds: Mapping[int, Sequence[Mapping[str, Any]]]) -> pa.Table:
+    """Some rounds' rows of one table, in the order that readers find them.
+
+    All at once, as each column that Arrow makes takes as long as many of its values.
 
     Args:
         name: the table.
-        round_index: the round, from 1.
-        rows: with the columns of `SCHEMAS`; a column that a row lacks is null.
+        rounds: the round, from 1 -> rows with the columns of `SCHEMAS`; a column that a row lacks is null.
 
     Raises:
         RecipeError: there is no such table.
@@ -26,7 +27,8 @@ def arrow_rows(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -
         ValueError: a row is of another round.
     """
     check_table_name(name)
-    schema = SCHEMAS[name]
+    schema, indices = SCHEMAS[name], sorted(rounds)
+    rows = [row for index in indices for row in rounds[index]]
     unknown = {key for row in rows for key in row} - set(schema.names)
     if unknown:
         raise KeyError(
@@ -34,11 +36,12 @@ def arrow_rows(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -
         )
     arrays = [_array(name, field, [row.get(field.name) for row in rows]) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema)
-    others = set(table["round"].to_pylist()) - {round_index}
-    if others:
-        listed = ", ".join(map(str, sorted(others)))
-        raise ValueError(f"table {name}: rows of round {listed} written as round {round_index}")
-    return table.sort_by([(key, "ascending") for key in ROW_ORDER[name]]) if ROW_ORDER[name] else table
+    meant = [index for index in indices for _ in rounds[index]]
+    for said, index in zip(table["round"].to_pylist(), meant, strict=True):
+        if said != index:
+            raise ValueError(f"table {name}: rows of round {said} written as round {index}")
+    keys = ("round", *ROW_ORDER[name])
+    return table.sort_by([(key, "ascending") for key in keys]) if ROW_ORDER[name] else table
 
 
 def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:

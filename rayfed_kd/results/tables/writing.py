@@ -107,10 +107,9 @@ class TableWriter:
         """One part a table, of all its rows in these rounds."""
         for name in dict.fromkeys(name for tables in rounds.values() for name in tables):
             rows = {index: tables[name] for index, tables in rounds.items() if name in tables}
-            arrow = [arrow_rows(name, index, rows[index]) for index in sorted(rows)]
-            filled = sorted(index for index in rows if rows[index])
+            arrow, filled = arrow_rows(name, rows), sorted(index for index in rows if rows[index])
             if filled:
-                self._write_part_of(name, filled, pa.concat_tables(arrow))
+                self._write_part_of(name, filled, arrow)
                 self._rows[name] |= {index: len(rows[index]) for index in filled}
                 self._merge_when_many(name)
         self._written_at = time.monotonic()

@@ -195,15 +195,14 @@ def test_every_server_of_a_run_listens_on_loopback(run):
 
 @pytest.mark.slow
 def test_nothing_runs_that_one_machine_does_not_need(run):
-    """GCS and raylet are the command's only children; below are two hosts and two sleeping shells."""
+    """GCS and raylet are the command's only children; below are the other hosts and two sleeping shells."""
     command = run.processes[0]
     assert sorted(child.name() for child in command.children()) == ["gcs_server", "raylet"]
     below = [process for process in run.processes[1:] if process.name() not in ("gcs_server", "raylet")]
     shells = [process for process in below if process.name() == "sh"]
     assert len(shells) == 2 and not [shell for shell in shells if shell.children()]
-    hosts = [process for process in below if "ClientActor" in " ".join(process.cmdline())]
-    # A core more than two has a worker more that was started with Ray.
-    assert len(hosts) >= 2 and len(below) <= 2 + max(len(hosts), psutil.cpu_count())
+    # The command is a host itself; for each further core a worker was started with Ray.
+    assert 1 <= len(below) - len(shells) <= max(1, psutil.cpu_count() - 1)
     assert not [process for process in below if "Server" in " ".join(process.cmdline())]
 
 
@@ -223,7 +222,7 @@ def test_job_that_anybody_hands_in_is_not_run(run, tmp_path):
     places = [f"127.0.0.1:{port}" for port in run.ports()]
     command = [sys.executable, "-c", POST, str(tmp_path / "mark"), *places]
     answers = json.loads(call(run.network.inside(*command), run.environment).stdout)
-    assert len(answers) == len(places) >= 6
+    assert len(answers) == len(places) >= 5
     assert not [answer for answer in answers.values() if isinstance(answer, int)]
     time.sleep(5)  # a job needs two or three to begin
     assert not (tmp_path / "mark").exists()
@@ -253,7 +252,7 @@ def test_another_machine_reaches_nothing(run, tmp_path):
     places = [f"{CABLE[0]}:{port}" for port in run.ports()]
     command = [sys.executable, "-c", POST, str(tmp_path / "mark"), *places]
     answers = json.loads(call(run.network.beside(*command), run.environment).stdout)
-    assert len(answers) == len(places) >= 6
+    assert len(answers) == len(places) >= 5
     assert not [answer for answer in answers.values() if "Connection refused" not in str(answer)]
 
 
