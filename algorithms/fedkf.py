@@ -183,16 +183,14 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         if self.options.order == "student_first":
             steps.reverse()
         models = {"student": student, "teacher": self._teacher(message, ctx), "generator": generator}
-        phases = [Phase(self.look, []), *steps]
-        train_phases(models, phases, batches, ctx, given=ctx.scale._asdict())
+        train_phases(models, [Phase(self.look, []), *steps], batches, ctx, given=ctx.scale._asdict())
         state = GeneratorState(generator.vector(), adam.state())
         return state, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def look(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """CE(b), and x^ with the teacher's p^ and f^, which both steps use; nothing is minimised yet."""
         hard = cross_entropy(models["student"](batch["images"]), batch["labels"])
-        scale = PixelScale(**given)
-        imagined = imagine(models["generator"], models["teacher"], batch["noise"], scale)
+        imagined = imagine(models["generator"], models["teacher"], batch["noise"], PixelScale(**given))
         handed_on = {"hard": hard, "x": imagined.images, "f": imagined.features, "p": imagined.logits}
         return Loss(hard, {"ce": hard}, handed_on)
 
@@ -213,10 +211,8 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         """ACA: the cohort's mean by n_k; OCA: the mean over all slots, unseen ones as w^0 or left out."""
         aca = replies.aggregated("student", replies.numbers("samples"), server.aca)
         slots = server.slots.after(replies, "student", replies.numbers("samples"))
-        if self.options.unseen_slots == "ignore":
-            return ServerState(aca, slots.mean(), slots, server.initial)
-        oca = slots.mean(server.initial, sum(ctx.sizes) - slots.weight)
-        return ServerState(aca, oca, slots, server.initial)
+        unseen = 0.0 if self.options.unseen_slots == "ignore" else sum(ctx.sizes) - slots.weight
+        return ServerState(aca, slots.mean(server.initial, unseen), slots, server.initial)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
         return {"aca": server.aca, "oca": server.oca}
@@ -239,9 +235,8 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         return ctx.frozen_model(message["teacher" if "teacher" in message else "student"])
 
     def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
-        if self.options.steps_per_epoch is None:
-            return super().least_samples(num_samples, local)
-        return 0  # a number of batches may hold less than E passes: the clock charges what was drawn
+        # A number of batches may hold less than E passes: the clock charges what was drawn.
+        return super().least_samples(num_samples, local) if self.options.steps_per_epoch is None else 0
 
     def _steps(self, ctx: ServerContext) -> int:
         """Steps per local epoch; 0 stands for one pass."""

@@ -11,11 +11,11 @@ from cluster.server.event_queue import Arrival, Dispatch
 from cluster.server.ledger import travelling
 from cluster.server.observed_clients import ObservedClients, Published
 from cluster.server.questions import EngineQuestions
-from cluster.server.replies import ReceivedParts, ReceivedReply
+from cluster.server.replies import ReceivedParts, ReceivedReply, replaced_slots
 from cluster.server.run_state import RunState
 from cluster.server.schedules import check_sample
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Handle, Message, PartRef, Progress, Replies, Reply, Step
+from rayfed_kd.protocol import Message, Progress, Replies, Reply, Step
 from rayfed_kd.protocol.message_codec import VECTORS, Direction
 from rayfed_kd.protocol.messages import is_finite
 from rayfed_kd.protocol.summed import KeptSlots
@@ -174,7 +174,7 @@ class EngineCohort(ObservedClients):
                 raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
             run.counters.dispatches += 1
             call = self._call(client, step, message, number=run.counters.dispatches)
-            call = replace(call, replaces=self._replaced_by(client)) if self._slots else call
+            call = replace(call, replaces=replaced_slots(self._slots, client)) if self._slots else call
             record = self._records[client]
             # At dispatch, not at the reply: an observation of a client at work draws from streams of its own.
             self._records.put(client, record.sent())
@@ -191,15 +191,6 @@ class EngineCohort(ObservedClients):
         for places, summed in run.grouping.jobs([dispatch.call for dispatch in dispatches]):
             self._queue.start(*(dispatches[place] for place in places), summed=summed)
         return [dispatch.number for dispatch in dispatches]
-
-    def _replaced_by(self, client: int) -> dict[str, tuple[PartRef, float]]:
-        """The slots that a client's reply will replace, for the host that sums replies."""
-        found = {name: (slots.entries.get(client), slots.weights) for name, slots in self._slots.items()}
-        return {
-            name: (PartRef(_sendable(slot.handle), slot.name), weights[client])
-            for name, (slot, weights) in found.items()
-            if slot is not None
-        }
 
     def _collected(self, dispatched: Sequence[int], ask: Callable[[int], object] | None) -> Replies:
         """Take arriving replies until the schedule says that the update is complete.
@@ -311,8 +302,3 @@ class EngineCohort(ObservedClients):
             self.traffic.ledger.count(call.facts.client, direction, declared, sizes, metadata)
         except RunError as error:
             raise RunError(f"{call}: {error}") from None
-
-
-def _sendable(handle: Handle) -> Handle:
-    """A slot's handle as it goes to a host; one of a checkpoint is the arrays' own."""
-    return handle.plain if isinstance(handle, ReceivedParts) else handle

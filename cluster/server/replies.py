@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import Tensor
 
 from cluster.engine.calls import StepResult
-from rayfed_kd.protocol import Array, Handle, Reply, to_tensor
-from rayfed_kd.protocol.summed import GroupSum, SummedReply
+from rayfed_kd.protocol import Array, Handle, PartRef, Reply, to_tensor
+from rayfed_kd.protocol.summed import GroupSum, KeptSlots, SummedReply
 from rayfed_kd.protocol.wire import Wire
 
 
@@ -119,3 +119,18 @@ class ReceivedReply(Reply):
             self.handle = (
                 None if single is None else ReceivedParts(single, names, wire, keeps=False, sent=sent)
             )
+
+
+def replaced_slots(slots: Mapping[str, KeptSlots], client: int) -> dict[str, tuple[PartRef, float]]:
+    """Part -> the slot that a client's reply will replace, as it goes to a host, and what that weighs.
+
+    Args:
+        slots: as `Method.slots` gives them.
+        client: its id; one without a slot has none to replace.
+    """
+    found = dict[str, tuple[PartRef, float]]()
+    for name, kept in slots.items():
+        if (slot := kept.entries.get(client)) is not None:
+            handle = slot.handle.plain if isinstance(slot.handle, ReceivedParts) else slot.handle
+            found[name] = PartRef(handle, slot.name), kept.weights[client]
+    return found

@@ -6,8 +6,10 @@ r"""What checkpoints cost: processor and real seconds and bytes a round, with on
 FedAvg, FedAvg under FedBuff and FedKF on made images of MNIST's size, 20 clients, 4 at work, in this process.
 With `--clients`: that many registered clients with five samples of 1x8x8 pixels each, 100 a round, an MLP;
 `--seen` of them have a state before the first round, which `--seen 100000` makes up.
-A round and its checkpoint are timed apart, as one follows the other. The first checkpoint of a process writes
-everything, so it stands in the last column and not in the others, which are means. Bytes: of all files.
+A round and its checkpoint are timed apart, as one follows the other, in the server's thread. The run is
+recorded as a user's is, and what a checkpoint brings to disk of the tables counts. The first checkpoint of a
+process writes everything, so it stands in the last column and not in the others, which are means. Bytes: of
+all files of checkpoints.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from cluster.server.checkpoints import Checkpointer
 from cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
+from rayfed_kd.results.recorder import RunRecorder
 
 RECIPE: dict[str, Any] = {
     "model": {"name": "lenet5"},
@@ -59,17 +62,6 @@ HEADER = """
 """
 
 
-class Silent:
-    """Records nothing."""
-
-    def record(self, record: Any) -> None:
-        """Nothing."""
-
-    def close(self, status: str) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-
 def many(clients: int) -> dict[str, Any]:
     """The recipe with that many clients."""
     return {
@@ -83,8 +75,8 @@ def many(clients: int) -> dict[str, Any]:
 
 
 def seconds() -> tuple[float, float]:
-    """Processor and real seconds."""
-    return time.process_time(), time.perf_counter()
+    """This thread's processor seconds, and real ones."""
+    return time.thread_time(), time.perf_counter()
 
 
 def sizes(folder: Path) -> int:
@@ -96,9 +88,10 @@ def measured(recipe: dict[str, Any], rounds: int, seen: int) -> str:
     """A row of the table without its name."""
     setting = prepare({**recipe, "rounds": rounds + 1}).setting
     with TemporaryDirectory() as folder:
-        checkpointer = Checkpointer(Path(folder), CheckpointRecipe(every=1))
+        recorder = RunRecorder(Path(folder), setting)
+        checkpointer = Checkpointer(Path(folder), CheckpointRecipe(every=1), recorder.flush)
         keep = min(recipe["partition"]["clients"], 1000)
-        simulation = Simulation(setting, LocalEngine(Host(setting, keep_states=keep)), Silent())
+        simulation = Simulation(setting, LocalEngine(Host(setting, keep_states=keep)), recorder)
         server = simulation.begin().server
         times = []
         for index in range(1, rounds + 1):
@@ -113,7 +106,8 @@ def measured(recipe: dict[str, Any], rounds: int, seen: int) -> str:
             ended = seconds()
             times.append([b - a for a, b in zip(started, between, strict=True)])
             times[-1] += [b - a for a, b in zip(before, ended, strict=True)]
-        size = sizes(Path(folder))
+        size = sizes(Path(folder) / "checkpoints")
+        recorder.close("finished")
     first, later = times[0], times[1:]
     cpu, wall, save_cpu, save_wall = (statistics.mean(column) for column in zip(*later, strict=True))
     return (
