@@ -91,10 +91,14 @@ def run_own_server(
             assembled = assemble(
                 setting, engine, Path(folder), resume=resume, on_event=heard.by(on_event), tell=heard.by(tell)
             )
+            if heard.error is not None:  # there was nothing to stop yet
+                raise heard.error
             heard.stop = partial(_stop, assembled, engine)
-            # Without the hosts the last pictures have the machine to themselves, and Ray's end is short.
-            summary = assembled.run(rounds_over=engine.close)
-            mailbox.empty()
+            try:
+                summary = assembled.run(rounds_over=partial(_end_hosts, engine, mailbox))
+            finally:
+                engine.cancel()  # what still lies in the mailbox is told, and not trained
+                mailbox.empty()
     finally:
         torch.set_num_threads(threads)
     if home is not None and home.overdue:
@@ -114,6 +118,12 @@ def _trains_here(setting: Setting) -> bool:
 
 def _home(setting: Setting, plan: Plan, mailbox: Mailbox) -> HomeHost:
     return HomeHost(Host(setting, 0, "cpu", plan.keep_states, machine_name()), mailbox)
+
+
+def _end_hosts(engine: RayEngine, mailbox: Mailbox) -> None:
+    """After the last round: the last pictures have the machine to themselves, and Ray's end is short."""
+    mailbox.empty()  # the last round is told before they are drawn
+    engine.close()
 
 
 def _stop(assembled: AssembledRun, engine: RayEngine) -> None:

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 import ray
+import torch
 
 from cluster.engine.calls import (
     NO_STATE,
@@ -68,7 +69,9 @@ class HomeHost:
         def work() -> None:
             loop.call_soon_threadsafe(begun)
             try:
-                outcomes = self._outcomes(jobs)
+                # As in a process of its own: the server may wait in the middle of a block without gradients.
+                with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+                    outcomes = self._outcomes(jobs)
             except Exception as error:
                 loop.call_soon_threadsafe(_settle, answer, None, error)
             else:

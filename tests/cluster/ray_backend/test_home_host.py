@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
+import torch
 from simulated_cluster import SimulatedLoop
 
 from cluster.engine.calls import EvaluationCall, Held, LiveState, StepCall, StepError, StepFacts
@@ -87,6 +88,23 @@ def test_jobs_run_in_the_thread_that_waits(ask):
     assert values(results) == [3]
     assert host.threads == {threading.get_ident()}
     assert begun == [1]
+
+
+def test_step_computes_gradients_whatever_the_server_does_while_it_waits(ask):
+    """A server may ask its clients in a block without gradients, or in bfloat16."""
+    seen = []
+
+    class Looking(Host):
+        def step(self, call):
+            weight = torch.ones(2, requires_grad=True)
+            product = weight[None] @ weight[:, None]
+            seen.append((product.requires_grad, product.dtype, torch.is_inference_mode_enabled()))
+            return super().step(call)
+
+    for block in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu")):
+        with block:
+            ask(Looking(), [job(3)])
+    assert seen == [(True, torch.float32, False)] * 3
 
 
 def test_group_gives_one_result_for_each_client_in_order(ask):

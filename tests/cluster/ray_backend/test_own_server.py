@@ -1,12 +1,15 @@
 """The server in the launching process, beside a private Ray."""
 
 import json
+import os
 
 import pytest
 import torch
-from small_recipes import FOUR_CLIENTS, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
+from cluster.ray_backend.dispatch import patience
+from rayfed_kd.errors import RunError
 
 FEW = {**FOUR_CLIENTS, "sampling": {"fraction": 0.5}, "evaluation": {"samples": False}}
 RECIPE = small_recipe(FEW, "fedavg")
@@ -31,11 +34,62 @@ def test_listener_that_raises_ends_the_run_with_its_rounds_recorded(shared_ray, 
     assert torch.get_num_threads() == threads
 
 
+# Stateless; with states and slots; with questions of the server.
 @pytest.mark.slow
-def test_server_with_an_actor_of_its_own_gives_the_same_bits(shared_ray, tmp_path, monkeypatch):
-    """As on a cluster, or where the server wants a GPU."""
-    here = rayfed_kd.run(RECIPE, results={"folder": str(tmp_path / "here")})
+@pytest.mark.parametrize("method", ["fedavg", "fedkf", "fedgems"])
+def test_server_that_trains_and_one_with_an_actor_of_its_own_give_the_same_bits(
+    method, shared_ray, tmp_path, monkeypatch
+):
+    """The second as on a cluster, or where the server wants a GPU."""
+    recipe = small_recipe(FEW, method)
+    here = rayfed_kd.run(recipe, results={"folder": str(tmp_path / "here")})
     monkeypatch.setattr("cluster.ray_backend.own_server.is_private", lambda: False)
-    actor = rayfed_kd.run(RECIPE, results={"folder": str(tmp_path / "actor")})
-    assert here.models.keys() == actor.models.keys()
-    assert all((here.models[name] == actor.models[name]).all() for name in here.models)
+    actor = rayfed_kd.run(recipe, results={"folder": str(tmp_path / "actor")})
+    assert_same_run(here, actor)
+
+
+@pytest.mark.slow
+def test_run_whose_only_host_is_at_home_has_no_other(shared_ray, tmp_path):
+    """One client a round: a second host would stand idle."""
+    recipe = {**RECIPE, "partition": {"name": "iid", "clients": 12}, "sampling": {"count": 1}}
+    alone = rayfed_kd.run(recipe, results={"folder": str(tmp_path / "run")})
+    assert set(alone.tables["hosts"]["host"].to_pylist()) == {0}
+    local = rayfed_kd.run(recipe, results={"folder": str(tmp_path / "local")}, local=True)
+    assert_same_run(alone, local)
+
+
+HANGING = """
+import os
+import time
+
+from algorithms.fedavg import FedAvg
+
+
+class Hanging(FedAvg):
+    def client_update(self, client, message, ctx):
+        if ctx.round == 3 and os.environ["SERVER"] == str(os.getpid()):
+            time.sleep(600)
+        return super().client_update(client, message, ctx)
+"""
+
+
+@pytest.mark.slow
+def test_step_that_hangs_in_the_servers_process_ends_the_run_which_can_go_on(
+    shared_ray, tmp_path, monkeypatch
+):
+    """It cannot be ended alone: the run ends as after Ctrl-C, with a checkpoint of the rounds before."""
+    (tmp_path / "hanging_at_home.py").write_text(HANGING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SERVER", str(os.getpid()))
+    for name, seconds in (("FIRST_S", 30.0), ("LEAST_S", 2.0), ("LOOK_S", 0.5)):
+        monkeypatch.setattr(patience, name, seconds)
+    recipe = {**RECIPE, "method": {"name": "hanging_at_home:Hanging"}, "rounds": 4}
+    message = r"own process took longer than .*placement\.train_in_server=false"
+    with pytest.raises(RunError, match=message):
+        rayfed_kd.run(recipe, results={"folder": str(tmp_path / "run")})
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 2
+    monkeypatch.setenv("SERVER", "0")
+    resumed = rayfed_kd.resume(tmp_path / "run", local=True)
+    whole = rayfed_kd.run(recipe, results={"folder": str(tmp_path / "whole")}, local=True)
+    assert_same_run(resumed, whole)
