@@ -7,4 +7,5 @@ export RAYFED_KD_CACHE="${RAYFED_KD_CACHE:-/shared/rayfed-kd-cache}" # decoded d
 export RAY_AUTH_MODE=token # unset, some of Ray's commands would ask for a token and others send none
 export RAY_USAGE_STATS_ENABLED=0
 export RAY_JOB_STOP_WAIT_TIME_S=120 # for `ray job stop`: after Ray's own 3 s no checkpoint would be written
+export RAY_object_manager_pull_timeout_ms=120000 # after Ray's own 10 s a large vector would cross a slow link again
 unset RAY_ADDRESS # of another cluster

@@ -30,6 +30,7 @@ LAUNCH = ROOT / "cluster/launch"
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 WORKERS_PORTS = range(10002, 20000)  # Ray refuses to start with a port of its own among them
 SOCKET_PATH = 107  # Linux: sun_path less its end
+PULL_MS = 120_000  # as measured in docs/performance.md, What a network costs
 
 
 def recipe_of(command: str) -> None:
@@ -133,6 +134,7 @@ def test_slurm_script_sets_one_token_the_mode_and_no_old_address(slurm: Slurm) -
         assert re.fullmatch("[0-9a-f]{64}", found["RAY_AUTH_TOKEN"])
         assert found["RAY_USAGE_STATS_ENABLED"] == "0"
         assert int(found["RAY_JOB_STOP_WAIT_TIME_S"]) > STOP_S
+        assert int(found["RAY_object_manager_pull_timeout_ms"]) == PULL_MS
         assert found["RAYFED_KD_DATA"] == "/mine"
         assert found["RAYFED_KD_CACHE"]
         assert "RAY_ADDRESS" not in found
@@ -399,6 +401,7 @@ def test_pods_have_rays_version_the_token_shared_folders_and_room_for_the_object
         settings = {variable["name"]: variable["value"] for variable in container["env"]}
         assert settings["RAY_USAGE_STATS_ENABLED"] == "0"
         assert int(settings["RAY_JOB_STOP_WAIT_TIME_S"]) > STOP_S
+        assert int(settings["RAY_object_manager_pull_timeout_ms"]) == PULL_MS
         for name in ("RAYFED_KD_DATA", "RAYFED_KD_CACHE"):
             assert settings[name].startswith("/shared/")
         assert "persistentVolumeClaim" in mounts["/shared"]
