@@ -241,8 +241,9 @@ class RayEngine:
         except asyncio.CancelledError:
             if not turn.limit:  # the event loop ends
                 raise
-            link.replace(turn.limit)
-            self._again(host, jobs, turn.limit)
+            link.replace(f"{jobs[0]}, in this process, {turn.limit}")
+            if link.replaceable:
+                self._again(host, jobs, turn.limit)
         # Ray raises an actor's own error as a RayTaskError that is also of the error's class.
         except (*LOST, NewProcessError) as error:
             self._again(host, jobs, cause_of_loss(error))

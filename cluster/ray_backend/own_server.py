@@ -8,6 +8,7 @@ the server is an actor (`remote_run`), as the launching process may be far from 
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -85,7 +86,8 @@ def run_own_server(
             home = _home(setting, plan, mailbox) if plan.home else None
             options: dict[str, Any] = {"tell": heard.by(tell), "mailbox": mailbox, "home": home}
             engine = RayEngine.of(setting, clients, ray.put(blueprint), plan, loop, **options)
-            # Without waiting the first round's time would be that of the hosts' imports.
+            # A host at home is there at once, and the others join it. Without one the first round's time
+            # would be that of the hosts' imports.
             mailbox.result(engine.started)
             as_teller(tell).phase("")  # the first round begins
             assembled = assemble(
@@ -102,7 +104,7 @@ def run_own_server(
     finally:
         torch.set_num_threads(threads)
     if home is not None and home.overdue:
-        raise RunError(f"a step in the command's own process {home.overdue}; {OWN_PROCESS}")
+        raise RunError(f"{home.overdue}; {OWN_PROCESS}")
     if heard.error is not None:
         raise heard.error
     if summary["status"] == "interrupted":
@@ -111,8 +113,12 @@ def run_own_server(
 
 
 def _trains_here(setting: Setting) -> bool:
-    """Whether this thread trains clients, too. It must be the one that Ctrl-C reaches."""
+    """Whether this thread trains clients, too. It must be the one that Ctrl-C reaches.
+
+    A shell script lets what it starts in the background ignore Ctrl-C; a step that hangs could not be left.
+    """
     here = threading.current_thread() is threading.main_thread()
+    here = here and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     return here and trains_in_server(setting.recipe) and not setting.clock.measured
 
 

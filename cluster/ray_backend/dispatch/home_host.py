@@ -50,6 +50,7 @@ class HomeHost:
 
     most_calls = 1  # the next is there at once, and meanwhile may go to another host
     waits_its_turn = True
+    replaceable = False
 
     def __init__(self, host: Host, mailbox: Mailbox) -> None:
         self._host, self._mailbox = host, mailbox

@@ -20,10 +20,12 @@ class HostLink(Protocol):
     Attributes:
         most_calls: that it may have at a time; a second one spares an actor the wait for it.
         waits_its_turn: whether a call that was sent may lie there while the host does nothing.
+        replaceable: whether another process can take its place while the run goes on.
     """
 
     most_calls: int
     waits_its_turn: bool
+    replaceable: bool
 
     def build(self) -> asyncio.Future[Any]:
         """Build the host; the future is done when it answers."""
@@ -40,7 +42,13 @@ class HostLink(Protocol):
         ...
 
     def replace(self, why: str) -> None:
-        """End the host's process, which takes too long or does not answer; a new one comes in its place."""
+        """End the host's process, which takes too long or does not answer.
+
+        If it is `replaceable`, a new one comes in its place; else the run ends.
+
+        Args:
+            why: what it was doing, and for how long.
+        """
         ...
 
     def end(self) -> None:
@@ -60,6 +68,7 @@ class ActorLink:
 
     most_calls = 2
     waits_its_turn = False
+    replaceable = True
 
     def __init__(self, actor: Any, blueprint: Any, number: int, plan: Plan) -> None:
         self._actor, self._blueprint, self._number, self._plan = actor, blueprint, number, plan

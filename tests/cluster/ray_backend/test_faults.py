@@ -82,13 +82,18 @@ def client_hosts():
     return found
 
 
+def started(pid):
+    """When a process started: ids begin again at 1 after 32,768."""
+    return psutil.Process(pid).create_time()
+
+
 def test_killed_host_changes_nothing(hosts):
-    expected, killed, others = run_in_process(RECIPE), [], set(client_hosts())
+    expected, killed = run_in_process(RECIPE), []
 
     def kill(record):
         """After the first round, a host of this run: the oldest of those that `hosts` has."""
         if record.round == 1:
-            killed.append(min(others | set(client_hosts())))
+            killed.append(min(client_hosts(), key=started))
             os.kill(killed[0], signal.SIGKILL)
 
     result = hosts.run(RECIPE, "placement.clients_per_actor=2", after_round=kill)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -9,7 +11,9 @@ from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from cluster.ray_backend.dispatch import patience
+from cluster.ray_backend.own_server import _trains_here
 from rayfed_kd.errors import RunError
+from rayfed_kd.experiment.preparation import prepare
 
 FEW = {**FOUR_CLIENTS, "sampling": {"fraction": 0.5}, "evaluation": {"samples": False}}
 RECIPE = small_recipe(FEW, "fedavg")
@@ -46,6 +50,19 @@ def test_server_that_trains_and_one_with_an_actor_of_its_own_give_the_same_bits(
     monkeypatch.setattr("cluster.ray_backend.own_server.is_private", lambda: False)
     actor = rayfed_kd.run(recipe, results={"folder": str(tmp_path / "actor")})
     assert_same_run(here, actor)
+
+
+def test_server_does_not_train_where_ctrl_c_could_not_end_it(monkeypatch):
+    """In the background of a script, and in another thread than the first."""
+    setting = prepare(RECIPE).setting
+    assert _trains_here(setting)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert not _trains_here(setting)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(_trains_here, setting).result()
 
 
 @pytest.mark.slow
@@ -85,9 +102,13 @@ def test_step_that_hangs_in_the_servers_process_ends_the_run_which_can_go_on(
     for name, seconds in (("FIRST_S", 30.0), ("LEAST_S", 2.0), ("LOOK_S", 0.5)):
         monkeypatch.setattr(patience, name, seconds)
     recipe = {**RECIPE, "method": {"name": "hanging_at_home:Hanging"}, "rounds": 4}
-    message = r"own process took longer than .*placement\.train_in_server=false"
+    message, told = (
+        r"round 3, client \d, client_update, in this process, took longer than .*train_in_server",
+        [],
+    )
     with pytest.raises(RunError, match=message):
-        rayfed_kd.run(recipe, results={"folder": str(tmp_path / "run")})
+        rayfed_kd.run(recipe, results={"folder": str(tmp_path / "run")}, tell=told.append)
+    assert not [line for line in told if "restarted" in line]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 2
     monkeypatch.setenv("SERVER", "0")
     resumed = rayfed_kd.resume(tmp_path / "run", local=True)

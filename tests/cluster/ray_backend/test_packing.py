@@ -8,14 +8,22 @@ import pytest
 
 from cluster.engine.calls import Held, StepCall, StepFacts
 from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked, unpack_facts, unstacked
-from rayfed_kd.protocol import DispatchFacts
+from rayfed_kd.protocol import DispatchFacts, PartRef
 from rayfed_kd.protocol.wire import PartSize
 
 
-def call(client, message, state=None):
-    facts = DispatchFacts(client, 3, participation=2, exchange=1)
+def call(client, message, state=None, slot=None):
     return StepCall(
-        "client_update", facts, message, {"gamma": 0.5}, state, 7, 40 + client, observing=True, clip=0.5
+        "client_update",
+        DispatchFacts(client, 3, participation=2, exchange=1),
+        message,
+        {"gamma": 0.5},
+        state,
+        7,
+        40 + client,
+        observing=True,
+        clip=0.5,
+        replaces={} if slot is None else {"student": (PartRef(slot, "student"), 2.0)},
     )
 
 
@@ -40,7 +48,7 @@ def test_no_handle_is_hidden_in_the_bytes_where_ray_would_not_see_its_reference(
         def __reduce__(self):
             raise AssertionError("a handle was pickled")
 
-    packed = PackedCalls.of([call(0, Untouchable({}), Untouchable({}))])
+    packed = PackedCalls.of([call(0, Untouchable({}), Untouchable({}), Untouchable({}))])
     with pytest.raises(AssertionError, match="a handle was pickled"):
         pickle.dumps(packed)
     assert isinstance(packed.plain, bytes)
