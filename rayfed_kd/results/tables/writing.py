@@ -71,14 +71,15 @@ class TableWriter:
                 when its part is written.
             ValueError: the round lies in a part of several rounds already: `truncate` comes first.
         """
-        soon = time.monotonic() - self._written_at < self._gather_s
+        # Those on disk are left as they are for longer: their parts have to be brought to disk one by one.
+        soon = self._recent.on_disk or time.monotonic() - self._written_at < self._gather_s
         if soon and sum(map(len, tables.values())) < MANY_ROWS:
             self._recent.append(round_index, tables)
             if len(self._recent.rounds) >= MOST_GATHERED:
                 self.write_recent()
             return
-        self._write_parts({**self._recent.rounds, round_index: tables})
-        self._forget_recent()
+        self._write_parts({**self._recent.rounds, round_index: tables}, flush=self._recent.on_disk)
+        self._recent.forget()
 
     def write_recent(self) -> None:
         """Write the parts of the rounds that are gathered so far.
@@ -86,13 +87,8 @@ class TableWriter:
         Raises: as `write`.
         """
         if self._recent.rounds:
-            self._write_parts(self._recent.rounds)
-            self._forget_recent()
-
-    def _forget_recent(self) -> None:
-        if self._recent.on_disk:  # a checkpoint counts on these rows: their parts are on disk before they go
-            self.sync()
-        self._recent.forget()
+            self._write_parts(self._recent.rounds, flush=self._recent.on_disk)
+            self._recent.forget()
 
     def flush(self) -> None:
         """Bring all rows so far to disk, the recent ones as they are: to make parts of them takes longer.
@@ -103,23 +99,30 @@ class TableWriter:
         self._recent.sync()
         self.sync()
 
-    def _write_parts(self, rounds: Mapping[int, Tables]) -> None:
-        """One part a table, of all its rows in these rounds."""
+    def _write_parts(self, rounds: Mapping[int, Tables], *, flush: bool) -> None:
+        """One part a table, of all its rows in these rounds.
+
+        Args:
+            rounds: the rows by round.
+            flush: whether a checkpoint may count on these rows. Then each part is brought to disk before it
+                has its name: of one that a power cut has torn nothing could be read.
+        """
         for name in dict.fromkeys(name for tables in rounds.values() for name in tables):
             rows = {index: tables[name] for index, tables in rounds.items() if name in tables}
             arrow, filled = arrow_rows(name, rows), sorted(index for index in rows if rows[index])
             if filled:
-                self._write_part_of(name, filled, arrow)
+                self._write_part_of(name, filled, arrow, flush=flush)
                 self._rows[name] |= {index: len(rows[index]) for index in filled}
                 self._merge_when_many(name)
         self._written_at = time.monotonic()
 
-    def _write_part_of(self, name: str, rounds: Sequence[int], table: pa.Table) -> None:
+    def _write_part_of(self, name: str, rounds: Sequence[int], table: pa.Table, *, flush: bool) -> None:
         """The part of some rounds of a table, in order; one of the same single round is replaced."""
         for round_index in rounds:
             self._refuse_covered(name, round_index)
-        path = _write_part(self._folder / name, rounds[0], rounds[-1], table, flush=False)
-        self._unflushed.append(path)
+        path = _write_part(self._folder / name, rounds[0], rounds[-1], table, flush=flush)
+        if not flush:
+            self._unflushed.append(path)
         part = Part(path, rounds[0], rounds[-1])
         if part not in self._parts[name]:
             self._parts[name].append(part)
@@ -160,8 +163,7 @@ class TableWriter:
                     _cut(part, int(after_round))
         self._look()
         if recent:
-            self._write_parts({index: self._without_parts(index, recent[index]) for index in recent})
-            self.sync()  # the checkpoint that the run goes on from may count on these rows
+            self._write_parts({k: self._without_parts(k, recent[k]) for k in recent}, flush=True)
         self._recent.close()  # not before their parts are there
         if found:  # of rounds that are dropped, too, rows were counted
             self._look()

@@ -499,14 +499,14 @@ def test_gathered_rounds_that_a_checkpoint_counts_on_go_when_their_parts_are_on_
     on_disk.clear()
     writer.write_recent()
     assert on_disk[-1] == "emptied"
-    assert ("part-00000002-00000003.parquet" in on_disk) == flushed
+    assert any("part-00000002-00000003.parquet" in name for name in on_disk) == flushed
 
 
 def test_a_resumed_run_brings_gathered_rounds_to_disk_before_it_removes_them(tmp_path, on_disk):
     gathering(tmp_path, [1, 2, 3]).flush()
     on_disk.clear()
     TableWriter(tmp_path)
-    assert "part-00000002-00000003.parquet" in on_disk
+    assert any("part-00000002-00000003.parquet" in name for name in on_disk)
 
 
 @pytest.mark.parametrize("tail", [b'[4, {"metrics": [{"round"', b"\x00\x00\x00\n[5, {}]\n"])
