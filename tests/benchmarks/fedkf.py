@@ -47,7 +47,7 @@ def recipe(method: dict[str, Any], precision: str = "fp32") -> dict[str, Any]:
     }
 
 
-def parts(generator_options: dict[str, Any], device: str, precision: str) -> dict[str, float]:
+def parts(generator_options: dict[str, Any], device: str, precision: str = "fp32") -> dict[str, float]:
     """Milliseconds of each part of a FedKF step, medians."""
     method = {"name": "fedkf", "generator": generator_options}
     shop = prepare(recipe(method, precision)).setting.module_pool(device)
@@ -99,7 +99,11 @@ class Silent:
 
 
 def round_seconds(
-    generator: dict[str, Any], rounds: int, device: str, precision: str, clock: Callable[[], float]
+    generator: dict[str, Any],
+    rounds: int,
+    device: str,
+    precision: str = "fp32",
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, float, float]:
     """Medians of FedKF's and FedAvg's round in turns, and of their ratio."""
     sides = []
