@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +38,16 @@ class Summed(NamedTuple):
     singles: list[Mapping[str, Array]]
 
 
+def cut(calls: Iterable[StepCall], sizes: Sequence[int]) -> list[list[StepCall]]:
+    """Calls in groups of these sizes, in order."""
+    rest = iter(calls)
+    return [list(islice(rest, size)) for size in sizes]
+
+
 def summed_steps(host: Host, groups: Sequence[Sequence[StepCall]]) -> Summed:
-    """Run steps whose replies are added together. No more than one group's parts are in memory at a time.
+    """Run steps whose replies are added together.
+
+    No more than one group's parts are in memory at a time, but for those that go into slots.
 
     Args:
         host: runs the steps.

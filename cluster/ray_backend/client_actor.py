@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import ray
@@ -27,7 +26,7 @@ from cluster.engine.calls import (
 )
 from cluster.engine.device import LOGICAL_GPUS, gpu, is_logical
 from cluster.engine.host import Host
-from cluster.engine.summing import summed_steps
+from cluster.engine.summing import cut, summed_steps
 from cluster.ray_backend.handles import machine_name
 from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
 from cluster.ray_backend.placement import Plan
@@ -134,9 +133,7 @@ class ClientActor:
             packed: the calls.
             sizes: of the groups of calls that train together, in order.
         """
-        calls = iter(packed.calls())
-        groups = [list(islice(calls, size)) for size in sizes]
-        done = summed_steps(self._host, groups)
+        done = summed_steps(self._host, cut(packed.calls(), sizes))
         # Each state and reply is a return value of its own, as in `several`.
         return [pack_facts(done.facts), done.sums, *_packed(done.states), *done.singles]
 

@@ -14,8 +14,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-import ray
-
 from cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
@@ -33,13 +31,12 @@ from cluster.ray_backend.dispatch.job_queue import JobQueue
 from cluster.ray_backend.dispatch.jobs import Job, samples_of
 from cluster.ray_backend.dispatch.pace import Pace
 from cluster.ray_backend.dispatch.patience import Patience
-from cluster.ray_backend.handles import Ahead, RayHandle, published
+from cluster.ray_backend.handles import Ahead, published, stored
 from cluster.ray_backend.mailbox import Mailbox
 from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
-from rayfed_kd.protocol.summed import GroupSum
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
 from rayfed_kd.setting.setting import Setting
 
@@ -180,12 +177,7 @@ class RayEngine:
 
     def durable(self, result: StepResult) -> StepResult:
         """Copy a result's parts and state into the object store of the server's machine."""
-        parts, state = result.parts, result.state
-        parts = parts.copied(self.publish) if isinstance(parts, GroupSum) else self.publish(parts.resolve())
-        if result.facts.keeps_state:
-            state = RayHandle(ray.put({**state.resolve()}))
-        single = None if result.single is None else self.publish(result.single.resolve())
-        return StepResult(result.facts, parts, state, single)
+        return stored(result)
 
     def cancel(self) -> None:
         """End all steps: the futures of open and of later ones raise StoppedError.

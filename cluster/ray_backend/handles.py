@@ -18,9 +18,11 @@ from uuid import uuid4
 import numpy as np
 import ray
 
+from cluster.engine.calls import StepResult
 from cluster.ray_backend.packing import unstacked
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array
+from rayfed_kd.protocol.summed import GroupSum
 
 # Most bytes of a message that travels inside every call instead of in the object store. Measured with Ray
 # 2.60: a call with an argument of 10 to 80 kB takes two thirds of the time of one with a reference to it.
@@ -82,6 +84,15 @@ def published(arrays: Mapping[str, Array]) -> RayHandle | Enclosed:
         # Copies: Ray serializes a call when the event loop sends it, and the server goes on meanwhile.
         return Enclosed(uuid4().hex, {name: array.copy() for name, array in arrays.items()})
     return RayHandle(ray.put(dict(arrays)))
+
+
+def stored(result: StepResult) -> StepResult:
+    """A result whose parts and state are in the object store of this machine, or with the calls if small."""
+    parts, state, single = result.parts, result.state, result.single
+    parts = parts.copied(published) if isinstance(parts, GroupSum) else published(parts.resolve())
+    if result.facts.keeps_state:
+        state = RayHandle(ray.put({**state.resolve()}))
+    return StepResult(result.facts, parts, state, single and published(single.resolve()))
 
 
 class Rows:

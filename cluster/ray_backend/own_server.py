@@ -71,7 +71,6 @@ def run_own_server(
     Returns: the summary, and the last evaluated models as arrays.
     Raises: RunError or what a method raised; KeyboardInterrupt after the run was ended cleanly.
     """
-
     recipe, threads = setting.recipe, torch.get_num_threads()
     plan = replace(plan_hosts(recipe, setting.schedule.concurrency, ray_nodes()), home=_trains_here(setting))
     mailbox = Mailbox()
@@ -117,9 +116,9 @@ def _trains_here(setting: Setting) -> bool:
 
     A shell script lets what it starts in the background ignore Ctrl-C; a step that hangs could not be left.
     """
-    here = threading.current_thread() is threading.main_thread()
-    here = here and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-    return here and trains_in_server(setting.recipe) and not setting.clock.measured
+    reached = threading.current_thread() is threading.main_thread()
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return reached and not ignored and trains_in_server(setting.recipe) and not setting.clock.measured
 
 
 def _home(setting: Setting, plan: Plan, mailbox: Mailbox) -> HomeHost:

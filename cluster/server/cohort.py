@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
 from cluster.server.event_queue import Arrival, Dispatch
@@ -173,8 +172,8 @@ class EngineCohort(ObservedClients):
             if client not in self._clients and not self._schedule.asynchronous:
                 raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
             run.counters.dispatches += 1
-            call = self._call(client, step, message, number=run.counters.dispatches)
-            call = replace(call, replaces=replaced_slots(self._slots, client)) if self._slots else call
+            slots = replaced_slots(self._slots, client) if self._slots else None
+            call = self._call(client, step, message, number=run.counters.dispatches, replaces=slots)
             record = self._records[client]
             # At dispatch, not at the reply: an observation of a client at work draws from streams of its own.
             self._records.put(client, record.sent())

@@ -14,11 +14,11 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 from cluster.engine.calls import StepCall, StepResult
 from cluster.engine.interface import Engine
+from cluster.engine.summing import cut
 from cluster.server.ledger import travelling
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Clock, Declaration
@@ -146,8 +146,8 @@ class EventQueue:
         # Counted as waiting, because the local engine runs the steps inside `submit`.
         started = time.perf_counter()
         if summed:
-            calls = iter([dispatch.call for dispatch in dispatches])
-            futures = self._engine.submit_summed([list(islice(calls, size)) for size in summed])
+            calls = (dispatch.call for dispatch in dispatches)
+            futures = self._engine.submit_summed(cut(calls, summed))
         else:
             futures = self._engine.submit([dispatch.call for dispatch in dispatches])
         self.waited_s += time.perf_counter() - started

@@ -13,7 +13,17 @@ from cluster.server.replies import ReceivedReply
 from cluster.server.run_state import RunState
 from cluster.server.traffic import Traffic
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import DispatchFacts, Handle, Message, Number, Replies, Reply, Step, to_array
+from rayfed_kd.protocol import (
+    DispatchFacts,
+    Handle,
+    Message,
+    Number,
+    PartRef,
+    Replies,
+    Reply,
+    Step,
+    to_array,
+)
 from rayfed_kd.protocol.wire import PartSize, Sending
 
 
@@ -105,7 +115,14 @@ class ObservedClients:
         return call, future
 
     def _call(
-        self, client: int, step: Step, message: Published, *, number: int = 0, observing: bool = False
+        self,
+        client: int,
+        step: Step,
+        message: Published,
+        *,
+        number: int = 0,
+        observing: bool = False,
+        replaces: Mapping[str, tuple[PartRef, float]] | None = None,
     ) -> StepCall:
         """A client's step, from the state that its record has now."""
         record = self._run.records[client]
@@ -119,4 +136,5 @@ class ObservedClients:
             number=number,
             observing=observing,
             clip=None if self._run.privacy is None else self._run.privacy.clip,
+            replaces=replaces,
         )

@@ -134,8 +134,7 @@ def sum_of_groups(replies: Sequence[Answer], name: str, counts: Sequence[float])
             f"{replies[0].origin}: sums of clients {summed} came for the replies of "
             f"{[reply.client for reply in replies]}; expected the same clients, or local.sum_replies=off"
         )
-    sums = _Sums(list(groups.values()), name)
-    return weighted_sum(sums, [1.0] * len(sums))
+    return _added(groups, name)
 
 
 def sum_of_slots(replies: Sequence[Answer], name: str, weights: Mapping[int, float]) -> Tensor | None:
@@ -159,8 +158,12 @@ def sum_of_slots(replies: Sequence[Answer], name: str, weights: Mapping[int, flo
             )
         if used is not None:
             groups.setdefault(id(reply.summed.group), reply.summed.group)
-    sums = _Sums(list(groups.values()), of_slots(name))
-    return weighted_sum(sums, [1.0] * len(sums)) if groups else None
+    return _added(groups, of_slots(name)) if groups else None
+
+
+def _added(groups: Mapping[int, GroupSum], name: str) -> Tensor:
+    sums = _Sums(list(groups.values()), name)
+    return weighted_sum(sums, [1.0] * len(sums))
 
 
 class _Sums(Sequence[Tensor]):

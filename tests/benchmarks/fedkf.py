@@ -4,7 +4,8 @@
 
 LeNet-5 on made-up 1x28x28 images, batches of 64, one torch thread. Parts are timed one by one on the same
 batch; rounds of both methods take turns in one process (local engine), same clients and batches. Beside other
-load, seconds of the processor say more than those of the clock: `--processor`. FedAvg computes in fp32.
+load, seconds of the processor say more than those of the clock: `--processor`. `--precision` is of FedKF's
+rounds; the parts and FedAvg compute in fp32.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def recipe(method: dict[str, Any], precision: str = "fp32") -> dict[str, Any]:
     }
 
 
-def parts(generator_options: dict[str, Any], device: str, precision: str = "fp32") -> dict[str, float]:
-    """Milliseconds of each part of a FedKF step, medians."""
+def parts(generator_options: dict[str, Any], device: str) -> dict[str, float]:
+    """Milliseconds of each part of a FedKF step in fp32, medians."""
     method = {"name": "fedkf", "generator": generator_options}
-    shop = prepare(recipe(method, precision)).setting.module_pool(device)
+    shop = prepare(recipe(method)).setting.module_pool(device)
     teacher = shop.lend("model", shop.initial_vector("model")).freeze()
     student = shop.lend("model", shop.initial_vector("model")).train()
     generator = shop.lend("generator", shop.initial_vector("generator")).train()
@@ -138,7 +139,7 @@ def main() -> None:
     torch.set_num_threads(1)
     clock = time.process_time if asked.processor else time.perf_counter
     generator = {"name": "dafl_image", "width": asked.width, "upsampling": asked.upsampling}
-    found = parts(generator, asked.device, asked.precision)
+    found = parts(generator, asked.device)
     total = sum(found.values())
     for name, milliseconds in found.items():
         sys.stdout.write(f"{name:<26}{milliseconds:8.2f} ms {100 * milliseconds / total:5.1f} %\n")

@@ -9,32 +9,20 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Any
 
-import ray
 import torch
 
-from cluster.engine.calls import (
-    NO_STATE,
-    EvaluationCall,
-    Held,
-    LiveState,
-    PersonalCall,
-    StepError,
-    StepFacts,
-    StepResult,
-)
+from cluster.engine.calls import EvaluationCall, PersonalCall, StepError
 from cluster.engine.host import Host
-from cluster.engine.summing import summed_results, summed_steps
+from cluster.engine.local import LocalEngine
+from cluster.engine.summing import cut
 from cluster.ray_backend.dispatch.jobs import Job
-from cluster.ray_backend.handles import SMALL, Ahead, RayHandle
+from cluster.ray_backend.handles import Ahead, stored
 from cluster.ray_backend.mailbox import Mailbox
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Array, Handle
-from rayfed_kd.protocol.summed import GroupSum
 
 
 class HomeHost:
@@ -53,7 +41,7 @@ class HomeHost:
     replaceable = False
 
     def __init__(self, host: Host, mailbox: Mailbox) -> None:
-        self._host, self._mailbox = host, mailbox
+        self._engine, self._mailbox = LocalEngine(host), mailbox
         self.overdue = ""
 
     def build(self) -> asyncio.Future[Any]:
@@ -99,46 +87,20 @@ class HomeHost:
         return [self._results(jobs[0])] if len(jobs) == 1 else [self._one_of_several(job) for job in jobs]
 
     def _results(self, job: Job) -> list[Any]:
-        call = job.calls[0]
+        call, engine = job.calls[0], self._engine
         if isinstance(call, EvaluationCall):
-            return [self._host.evaluate(call)]
+            return [engine.evaluate(call).result()]
         if isinstance(call, PersonalCall):
-            return [self._host.evaluate_personal(call)]
-        if job.summed:
-            return self._summed(job)
-        if len(job.calls) == 1:
-            return [_result(*self._host.step(call))]
-        return [_result(*one) for one in zip(*self._host.steps(job.calls), strict=True)]
-
-    def _summed(self, job: Job) -> list[Any]:
-        rest = iter(job.calls)
-        groups = [list(islice(rest, size)) for size in job.summed]
-        done = summed_steps(self._host, groups)
-        group = GroupSum(_handle(done.sums), [call.facts.client for call in job.calls])
-        states = [_state(state) for state in done.states]
-        return summed_results(done.facts, group, states, map(_handle, done.singles))
+            return [engine.evaluate_personal(call).result()]
+        done = engine.submit_summed(cut(job.calls, job.summed)) if job.summed else engine.submit(job.calls)
+        # Into the store, which spills to the disk if it is full, and from which another host may fetch.
+        return [stored(future.result()) for future in done]
 
     def _one_of_several(self, job: Job) -> Any:
         try:
             return self._results(job)
         except StepError as error:  # the other steps are independent of it
             return error
-
-
-def _result(facts: StepFacts, parts: Mapping[str, Array], state: LiveState) -> StepResult:
-    return StepResult(facts, _handle(parts), _state(state))
-
-
-def _handle(arrays: Mapping[str, Array]) -> Handle:
-    """A handle on a reply's arrays; large ones go into the store, which spills to the disk if it is full."""
-    if sum(array.nbytes for array in arrays.values()) <= SMALL:
-        return Held(arrays)
-    return RayHandle(ray.put(dict(arrays)))
-
-
-def _state(state: LiveState) -> Handle:
-    """A handle on a client's packed state, which another host may fetch."""
-    return Held(NO_STATE) if state.state is None else RayHandle(ray.put({**state.resolve()}))
 
 
 def _settle(answer: asyncio.Future[Any], outcomes: Any, error: Exception | None) -> None:

@@ -33,15 +33,13 @@ class Turn:
         jobs: what was sent.
         task: waits for the answer.
         since: second of the event loop's clock at which it was sent, or the call before it ended; None: its
-            host has not begun.
-        waits: whether its host begins it later than it could.
+            host says when it begins, and has not yet.
         limit: the limit that it has exceeded, in words; empty if it has not.
     """
 
     jobs: Sequence[Job]
     task: asyncio.Task[None] | None
     since: float | None
-    waits: bool = False
     limit: str = ""
 
 
@@ -77,7 +75,7 @@ class Patience:
         Returns: the call's turn, for `end`; its `limit` is set before the task is cancelled.
         """
         now = self._loop.time()
-        turn = Turn(jobs, asyncio.current_task(self._loop), None if waits else now, waits)
+        turn = Turn(jobs, asyncio.current_task(self._loop), None if waits else now)
         self._turns[host].append(turn)
         if not self._looking and self._limit is not None:
             self._looking, self._looked = True, now
@@ -100,7 +98,7 @@ class Patience:
         first = turns[0] is turn
         turns.remove(turn)
         # Only the first call of a host is at work, so the next one's time begins here.
-        if first and turns and not turns[0].waits:
+        if first and turns and turns[0].since is not None:
             turns[0].since = now
         # Several short steps in one call are as long as the longest of them at least.
         if answered and first and len(turn.jobs) == 1 and turn.since is not None:

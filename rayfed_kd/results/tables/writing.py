@@ -52,12 +52,12 @@ class TableWriter:
 
     def row_counts(self, until_round: int) -> dict[str, int]:
         """Table -> how many rows it has of rounds up to this one."""
-        recent = {index: tables for index, tables in self._recent.rounds.items() if index <= until_round}
-        return {
-            name: sum(map(len, (tables.get(name, ()) for tables in recent.values())))
-            + sum(count for index, count in by_round.items() if index <= until_round and index not in recent)
-            for name, by_round in self._rows.items()
-        }
+        counts = {}
+        for name, in_parts in self._rows.items():
+            recent = {index: len(tables.get(name, ())) for index, tables in self._recent.rounds.items()}
+            by_round = in_parts | recent
+            counts[name] = sum(count for index, count in by_round.items() if index <= until_round)
+        return counts
 
     def write(self, round_index: int, tables: Tables) -> None:
         """Write a round's rows, so that `read_table` finds them. Those of the same round are replaced.

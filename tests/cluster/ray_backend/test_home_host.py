@@ -22,7 +22,7 @@ from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 
-FACTS = StepFacts({}, {}, (), {}, 0, 0, "here", 0.0, 0.0)
+FACTS = StepFacts({}, {}, (), {}, 0, 0, "here", 0.0, 0.0, keeps_state=False)
 
 
 def step(client):
