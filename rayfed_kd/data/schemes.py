@@ -77,7 +77,7 @@ def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator
 
 @partition_scheme
 def iid(pool: Pool, clients: int, stream: np.random.Generator) -> ClientParts:
-    """Shuffle all samples and deal equal shares: sizes differ by one at most."""
+    """Shuffle all samples and deal equal shares: the first clients have one more if they do not divide."""
     least, more = divmod(len(pool.labels), clients)
     sizes = np.repeat([least + 1, least], [more, clients - more])  # the first ones have one more
     return ClientParts.sized(stream.permutation(len(pool.labels)), sizes)
@@ -118,15 +118,17 @@ def dirichlet(
 def dirichlet_client(pool: Pool, clients: int, stream: np.random.Generator, *, alpha: Alpha) -> list[Array]:
     """Equal sizes n // K; each client's label vector ~ Dir(alpha), drawn without replacement (FedD2S).
 
-    A class that is used up is left out and the rest scaled up; n - K (n // K) samples stay unused.
+    A class that is used up is left out and the rest scaled up; n - K (n // K) samples stay unused. Who takes
+    samples late gets what others left, so the order in which clients take theirs is drawn, too. The paper
+    gives the vectors alone.
     """
     left = [stream.permutation(np.flatnonzero(pool.labels == label)) for label in range(pool.classes)]
     remaining = np.array([len(members) for members in left])
     size = len(pool.labels) // clients
     wishes = proportions(alpha, (clients, pool.classes), stream)
-    parts = []
-    for wish in wishes:
-        taken = np.zeros(pool.classes, dtype=np.int64)
+    parts = [np.empty(0, dtype=np.int64)] * clients
+    for client in stream.permutation(clients):
+        wish, taken = wishes[client], np.zeros(pool.classes, dtype=np.int64)
         while (missing := size - taken.sum()) > 0:
             room = remaining - taken
             share = np.where(room > 0, wish, 0.0)
@@ -135,7 +137,7 @@ def dirichlet_client(pool: Pool, clients: int, stream: np.random.Generator, *, a
             taken += np.minimum(apportioned(share, int(missing)), room)
         chosen = [left[c][remaining[c] - taken[c] : remaining[c]] for c in range(pool.classes)]
         remaining -= taken
-        parts.append(np.sort(np.concatenate(chosen)))
+        parts[client] = np.sort(np.concatenate(chosen))
     return parts
 
 
@@ -145,13 +147,17 @@ def dirichlet_fedkf(
 ) -> list[Array]:
     """The scheme of FedKF's released code: in each group of at most C clients everyone leads in some class.
 
-    Clients fill groups of C; the last may be smaller. A class is split between groups by their sizes; within
-    a group the proportions ~ Dir(alpha) are redrawn until the largest goes to a client that has not led
-    since the cycle began; after 100 draws the largest share changes places with such a client's. Samples
-    left over by rounding follow the cumulative shares; the released code gives them to a random client.
+    Clients fill groups of C; the last may be smaller, and then who is in it is drawn. A class is split
+    between groups by their sizes; within a group the proportions ~ Dir(alpha) are redrawn until the largest
+    goes to a client that has not led since the cycle began; after 100 draws the largest share changes places
+    with such a client's. Samples left over by rounding follow the cumulative shares; the released code gives
+    them to a random client.
     """
     owner = np.empty(len(pool.labels), dtype=np.int64)
-    groups = np.split(np.arange(clients), range(pool.classes, clients, pool.classes))
+    # In a smaller group clients' mixes are another; that must not be the lot of the last clients.
+    uneven = clients > pool.classes and clients % pool.classes
+    order = stream.permutation(clients) if uneven else np.arange(clients)
+    groups = np.split(order, range(pool.classes, clients, pool.classes))
     sizes = np.array([len(group) for group in groups], dtype=np.float64)
     led: list[set[int]] = [set() for _ in groups]
     for label in range(pool.classes):
@@ -174,7 +180,7 @@ def classes(
     """Pathological: every client sees c classes; a class is shared equally by those that see it.
 
     Clients in turn take the c classes that the fewest have so far, ties at random: the classes' numbers of
-    clients differ by one at most.
+    clients differ by one at most. Where they differ, the turns' order is drawn.
 
     Raises: RecipeError if a class would be nobody's, or a client cannot get a sample of each of its classes.
     """
@@ -193,6 +199,9 @@ def classes(
         # lexsort's last key counts first: how many hold the class, then the drawn ties.
         seen[client, np.lexsort((ties, holding))[:classes_per_client]] = True
         holding += seen[client]
+    if clients * classes_per_client % pool.classes:
+        # The last to choose take the classes that more clients share, and have fewer samples.
+        seen = seen[stream.permutation(clients)]
     owner = np.empty(len(pool.labels), dtype=np.int64)
     for label in range(pool.classes):
         members = stream.permutation(np.flatnonzero(pool.labels == label))

@@ -142,10 +142,16 @@ def test_very_small_alpha_gives_each_class_to_one_client(name):
 
 
 def test_fedkf_groups_fill_up_before_the_next():
-    """C = 3, K = 4: groups of 3 and 1, so the fourth client alone gets a quarter of each class."""
+    """C = 3, K = 4: groups of 3 and 1, so one client alone gets a quarter of each class, any of the four."""
     labels = np.repeat(np.arange(3), 40)
-    parts = drawn("dirichlet_fedkf", Pool(labels, 3), 4, alpha=0.1)
-    assert np.bincount(labels[parts[3]]).tolist() == [10, 10, 10]
+    pool = Pool(labels, 3)
+    alone = set()
+    for seed in range(40):
+        parts = drawn("dirichlet_fedkf", pool, 4, seed, alpha=0.01)
+        counts = [np.bincount(labels[part], minlength=3).tolist() for part in parts]
+        assert counts.count([10, 10, 10]) == 1
+        alone.add(counts.index([10, 10, 10]))
+    assert alone == {0, 1, 2, 3}
 
 
 def test_fedkf_leaders_start_anew_when_all_have_led():
@@ -202,34 +208,72 @@ def test_equal_clients_draw_their_own_label_mix():
 
 @pytest.fixture
 def wished(monkeypatch):
-    """Counts by client and class that clients of these wishes get of so many samples of each class."""
+    """All counts by client and class that clients of these wishes get of so many samples of each class.
 
-    def parts_of(samples, wishes):
+    More than one, where it matters who takes samples first: of 30 seeds both orders of two clients come.
+    """
+
+    def counts_of(samples, wishes):
         monkeypatch.setattr("rayfed_kd.data.schemes.proportions", lambda *given: np.array(wishes))
         labels = np.repeat(np.arange(len(samples)), samples)
-        parts = drawn("dirichlet_client", Pool(labels, len(samples)), len(wishes), alpha=1.0)
-        return [np.bincount(labels[part], minlength=len(samples)).tolist() for part in parts]
+        pool = Pool(labels, len(samples))
+        drawings = [drawn("dirichlet_client", pool, len(wishes), seed, alpha=1.0) for seed in range(30)]
+        return {
+            tuple(tuple(np.bincount(labels[part], minlength=len(samples)).tolist()) for part in parts)
+            for parts in drawings
+        }
 
-    return parts_of
+    return counts_of
 
 
 def test_clients_of_one_size_get_the_mix_that_they_wish(wished):
-    assert wished([8, 8], [[0.75, 0.25], [0.25, 0.75]]) == [[6, 2], [2, 6]]
+    assert wished([8, 8], [[0.75, 0.25], [0.25, 0.75]]) == {((6, 2), (2, 6))}
 
 
-# Two clients of six. The first wants class 0 alone: its four, then one each of the others, also of the one
-# that has but one left. What the second wants is scaled up:
+# Two clients of six; client 0 wants class 0 alone. If it comes first, it gets the class's four, then one each
+# of the others, also of the one that has but one left. What client 1 wants is scaled up:
 # - .5, .3, .2: class 0 is gone, .6 and .4 of six round to four and two, of which class 1 has three left;
 # - .4, .1, .5: class 1 has nothing left either.
+# If client 1 comes first, it gets three, two and one, or two, one and three (.4 of six rounds to two), and
+# client 0 all that is left.
 @pytest.mark.parametrize(
-    ("samples", "second", "counts"),
+    ("samples", "other", "counts"),
     [
-        ([4, 4, 4], [0.5, 0.3, 0.2], [[4, 1, 1], [0, 3, 3]]),
-        ([4, 1, 7], [0.4, 0.1, 0.5], [[4, 1, 1], [0, 0, 6]]),
+        ([4, 4, 4], [0.5, 0.3, 0.2], {((4, 1, 1), (0, 3, 3)), ((1, 2, 3), (3, 2, 1))}),
+        ([4, 1, 7], [0.4, 0.1, 0.5], {((4, 1, 1), (0, 0, 6)), ((2, 0, 4), (2, 1, 3))}),
     ],
 )
-def test_classes_that_are_used_up_are_left_out_and_the_rest_scaled_up(samples, second, counts, wished):
-    assert wished(samples, [[1.0, 0.0, 0.0], second]) == counts
+def test_classes_that_are_used_up_are_left_out_and_the_rest_scaled_up(samples, other, counts, wished):
+    assert wished(samples, [[1.0, 0.0, 0.0], other]) == counts
+
+
+UNEVEN = [  # scheme, clients, options: where the data do not divide, and somebody has the leftovers
+    ("dirichlet", 7, {"alpha": 0.05, "min_size": 10}),
+    ("dirichlet", 7, {"alpha": 0.1, "min_size": 5, "balance": True}),
+    ("dirichlet_client", 7, {"alpha": 0.01}),
+    ("dirichlet_client", 5, {"alpha": 1.0}),
+    ("dirichlet_fedkf", 7, {"alpha": 0.1}),
+    ("classes", 7, {"classes_per_client": 2}),
+    ("classes", 3, {"classes_per_client": 3}),
+    ("quantity", 7, {"alpha": 0.1, "min_size": 3}),
+]
+
+
+@pytest.mark.parametrize(("name", "clients", "options"), UNEVEN)
+def test_no_client_is_special_in_the_long_run(name, clients, options):
+    """Over many seeds sizes, numbers of classes and largest classes have the same mean for every client.
+
+    Each of the at most 21 means lies within 4.5 standard errors of the mean of all clients, as it does for
+    exchangeable clients but once in 7,000 tries; whoever always came last was off by 30 to 300.
+    """
+    labels, seeds = np.tile(np.arange(5), 40), 200
+    facts = np.empty((seeds, clients, 3))
+    for seed in range(seeds):
+        parts = drawn(name, Pool(labels, 5), clients, seed, **options)
+        counts = np.stack([np.bincount(labels[part], minlength=5) for part in parts])
+        facts[seed] = np.stack([counts.sum(axis=1), (counts > 0).sum(axis=1), counts.max(axis=1)], axis=1)
+    facts -= facts.mean(axis=1, keepdims=True)
+    assert (np.abs(facts.mean(axis=0)) <= 4.5 * facts.std(axis=0) / np.sqrt(seeds)).all()
 
 
 def test_every_client_leads_in_one_class_of_its_group():
