@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rayfed_kd.models.vector_layout import Layout
 from rayfed_kd.protocol.message_codec import Codec, CodecError, Coded, TravellingPart
 from rayfed_kd.protocol.messages import Array
 
@@ -78,10 +79,11 @@ class Chain:
         """
         wire, memory, logged = dict[str, Array](), dict[str, Array](), dict[str, float]()
         steps: list[tuple[TravellingPart, Array, Coded]] = []
+        layout = part.layout
         for place, stage in enumerate(self.stages):
             if not array.size:  # an earlier codec needs no numbers; there is nothing more to encode
                 break
-            facts = self._facts(part, place, array.shape)
+            facts = self._facts(part, place, array.shape, layout)
             residual = part.memory.get(f"{place}/residual") if stage.feedback else None
             # A residual belongs to one shape: another model's starts from nothing.
             if residual is not None and residual.shape == array.shape:
@@ -91,6 +93,7 @@ class Chain:
             except CodecError as error:
                 raise CodecError(f"{stage.name}: {error}") from None
             steps.append((facts, array, coded))
+            layout = stage.codec.layout_behind(coded.side, facts)
             wire |= {f"{place}.{name}": np.asarray(side) for name, side in coded.side.items()}
             memory |= {f"{place}.{name}": value for name, value in coded.memory.items()}
             logged |= coded.logged
@@ -98,40 +101,74 @@ class Chain:
                 wire[f"{place}.shape"] = np.array(array.shape, np.int32)
             array = coded.array
         wire["array"] = np.asarray(array)
-        return EncodedArray(wire, memory | self._residuals(steps), logged)
+        residuals, dampings = self._residuals(steps)
+        if dampings:
+            logged["damped"] = sum(int(np.count_nonzero(one < 1)) for one in dampings.values())
+        return EncodedArray(wire | dampings, memory | residuals, logged)
 
-    def _residuals(self, steps: list[tuple[TravellingPart, Array, Coded]]) -> dict[str, Array]:
-        """What receivers do not get: what went into a codec less what comes out of it when all is decoded."""
-        residuals = dict[str, Array]()
+    def _residuals(
+        self, steps: list[tuple[TravellingPart, Array, Coded]]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """What receivers do not get, for memory, and dampings, for the wire.
+
+        A residual is what went into a codec less what comes out of it when all is decoded.
+        """
+        residuals, dampings = dict[str, Array](), dict[str, Array]()
         first = next((place for place, stage in enumerate(self.stages) if stage.feedback), len(steps))
         array = steps[-1][2].array
         for place in range(len(steps) - 1, first - 1, -1):
             facts, before, coded = steps[place]
             array = self.stages[place].codec.decode(Coded(array, coded.side), facts)
             if self.stages[place].feedback:
+                damping = _damping(before, array, facts.layout)
+                if (damping < 1).any():
+                    dampings[f"{place}.damping"] = damping
+                    array = _damped(array, damping, facts.layout)
                 residuals[f"{place}/residual"] = before - array
-        return residuals
+        return residuals, dampings
 
     def decode(self, wire: Arrays, part: TravellingPart) -> Array:
         """The array again."""
-        array = wire["array"]
-        for place in range(len(self.stages) - 1, -1, -1):
+        array, layout = wire["array"], part.layout
+        steps = list[tuple[Codec, TravellingPart, Arrays, Array | None]]()
+        for place, stage in enumerate(self.stages[: self._used(wire)]):
             prefix = f"{place}."
             side = {key.removeprefix(prefix): one for key, one in wire.items() if key.startswith(prefix)}
-            if not array.size and "shape" not in side:  # it was empty before this codec, which was left out
-                continue
-            facts = self._facts(part, place, _shape(side.pop("shape", None), array))
-            array = self.stages[place].codec.decode(Coded(array, side), facts)
+            side.pop("shape", None)
+            damping = side.pop("damping", None)
+            facts = self._facts(part, place, self.shape(wire, place), layout)
+            layout = stage.codec.layout_behind(side, facts)
+            steps.append((stage.codec, facts, side, damping))
+        for codec, facts, side, damping in reversed(steps):
+            array = codec.decode(Coded(array, side), facts)
+            array = array if damping is None else _damped(array, damping, facts.layout)
         return array
 
-    def shape(self, wire: Arrays) -> tuple[int, ...]:
-        """Of the array that `encode` got."""
-        sent = (wire[f"{place}.shape"] for place in range(len(self.stages)) if f"{place}.shape" in wire)
-        return _shape(next(sent, None), wire["array"])
+    def _used(self, wire: Arrays) -> int:
+        """How many codecs encoded anything: none is asked behind one that has left no numbers."""
+        if wire["array"].size:
+            return len(self.stages)
+        # Where the numbers went, the shape changed, and was sent.
+        return max((place + 1 for place in range(len(self.stages)) if f"{place}.shape" in wire), default=0)
 
-    def _facts(self, part: TravellingPart, place: int, shape: tuple[int, ...]) -> TravellingPart:
-        """What the codec at `place` is told."""
-        layout = part.layout if part.layout is not None and shape == (part.layout.size,) else None
+    def shape(self, wire: Arrays, place: int = 0) -> tuple[int, ...]:
+        """Of the array that the codec at `place` got; it was not sent where the array still has it."""
+        sent = (
+            wire[f"{later}.shape"] for later in range(place, len(self.stages)) if f"{later}.shape" in wire
+        )
+        shape = next(sent, None)
+        return wire["array"].shape if shape is None else tuple(int(length) for length in shape)
+
+    def _facts(
+        self, part: TravellingPart, place: int, shape: tuple[int, ...], layout: Layout | None
+    ) -> TravellingPart:
+        """What the codec at `place` is told.
+
+        Args:
+            layout: of what the codec before it gave.
+        """
+        if layout is not None and shape != (layout.size,):
+            layout = None
         received = part.received if part.received is not None and part.received.shape == shape else None
         prefix = f"{place}."
         memory = {key.removeprefix(prefix): one for key, one in part.memory.items() if key.startswith(prefix)}
@@ -141,6 +178,33 @@ class Chain:
         )
 
 
-def _shape(sent: Array | None, array: Array) -> tuple[int, ...]:
-    """A shape from the wire; it was not sent where the array still has it."""
-    return array.shape if sent is None else tuple(int(length) for length in sent)
+def _sizes(array: Array, layout: Layout | None) -> Array:
+    """How many numbers each tensor has; without a layout the array is one tensor."""
+    return np.array([array.size] if layout is None else [stop - start for _, start, stop in layout.placed()])
+
+
+def _damping(before: Array, after: Array, layout: Layout | None) -> Array:
+    """By what each tensor must be multiplied so that its residual is no larger than what was to be sent.
+
+    Coarse rounding behind a codec with feedback may be off by more than the tensor itself. The next residual
+    is then larger than this one, and grows from round to round without an end. Multiplied by <before, after>
+    / |after|^2, the tensor is the nearest to `before` of all its multiples, 0 among them.
+
+    Args:
+        before: what the codec with feedback got.
+        after: what is decoded of it, as long.
+    Returns: [tensors] float32; 1 where the residual is no larger without.
+    """
+    sizes = _sizes(before, layout)
+    starts = np.cumsum(sizes) - sizes
+    exact, sent = before.ravel().astype(np.float64), after.ravel().astype(np.float64)
+    shared = np.add.reduceat(exact * sent, starts)
+    square = np.add.reduceat(np.square(sent), starts)
+    # |before - after|^2 > |before|^2, multiplied out.
+    larger = 2 * shared < square
+    damping = np.divide(shared.clip(0), square, out=np.ones_like(square), where=larger)
+    return damping.astype(np.float32)
+
+
+def _damped(array: Array, damping: Array, layout: Layout | None) -> Array:
+    return (array.ravel() * np.repeat(damping, _sizes(array, layout))).reshape(array.shape)

@@ -134,6 +134,17 @@ class Codec:
         """
         return coded.array
 
+    def layout_behind(self, side: Mapping[str, Array], part: TravellingPart) -> Layout | None:
+        """The tensors of `Coded.array`, which the codecs behind this one may treat each by itself.
+
+        Used only where that array is a vector of their length. Receivers ask, too.
+
+        Args:
+            side: as `encode` gave it.
+            part: as `encode` got it, without memory and without random stream.
+        """
+        return part.layout
+
     def refuses(self, kind: Kind) -> str | None:
         """Why this codec is not for parts of that kind; None: it is. Asked before the first round."""
         if self.lossless or kind in INEXACT:

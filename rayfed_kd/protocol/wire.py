@@ -5,6 +5,7 @@ What is on the wire for a coded part `w`, as named arrays, all of which the ledg
     w/array        what the chain's last codec made
     w/0.scale      a side array of the first codec, `scale`
     w/0.shape      [dimensions] int32, the shape that the first codec got, if its array has another
+    w/0.damping    [tensors] float32, by what tensors are multiplied that the first codec decodes; see Chain
     w/exact        numbers of `w` that no codec changes, as BatchNorm's statistics
 
 A part without a codec, an empty one, and one with a NaN travel as they are, under the part's own name.

@@ -1,12 +1,13 @@
 """Matrices as products of thin ones. A weight is the matrix [outputs, rest]; vectors in it go as they are.
 
-What goes on to the next codec is one vector: for each tensor its left matrix [outputs, rank] and its right
-one [rest, rank], or all of its numbers where those are not fewer.
+What goes on to the next codec is one vector: for each tensor its left factor [rank, outputs] and its right
+one [rank, rest], or all of its numbers where those are not fewer. The next codec is told where each lies. It
+needs that: a left factor's columns have length 1, a right one's have the length of the change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_kd.models.vector_layout import Layout, PlacedTensor
 from rayfed_kd.protocol import Array, Codec, CodecError, Coded, Kind, TravellingPart, to_array, to_tensor
 from rayfed_kd.protocol.message_codec import VECTORS, floats
 from rayfed_kd.toolbox.low_rank import needed_rank
@@ -35,29 +37,38 @@ class _LowRank(Codec):
             rows = shape[0] if len(shape) > 1 else stop - start
             yield slice(start, stop), rows, (stop - start) // rows
 
-    def _joined(self, pieces: Sequence[Array]) -> Array:
-        return np.concatenate([piece.ravel() for piece in pieces])
+    def _ranks(self, side: Mapping[str, Array], part: TravellingPart) -> list[int]:
+        """Of each tensor; -1: all of its numbers are sent."""
+        raise NotImplementedError
 
-    def _expanded(self, numbers: Array, part: TravellingPart, ranks: Sequence[int]) -> Array:
-        """The array of which `numbers` are the pieces.
+    def layout_behind(self, side: Mapping[str, Array], part: TravellingPart) -> Layout:
+        tensors = list[PlacedTensor]()
+        for (_, rows, columns), rank in zip(self._matrices(part), self._ranks(side, part), strict=True):
+            whole = (rows, columns) if columns > 1 else (rows,)
+            shapes = [whole] if rank < 0 else [(rank, rows), (rank, columns)]
+            tensors += [PlacedTensor(part.name, shape, "parameter") for shape in shapes]
+        return Layout(tuple(tensors))
 
-        Args:
-            ranks: of each tensor; -1: all of its numbers were sent.
-        """
+    def decode(self, coded: Coded, part: TravellingPart) -> Array:
         array, start = np.empty(part.size, np.float32), 0
+        ranks = self._ranks(coded.side, part)
         for (place, rows, columns), rank in zip(self._matrices(part), ranks, strict=True):
             stop = start + (rows * columns if rank < 0 else rank * (rows + columns))
-            piece, start = numbers[start:stop], stop
+            piece, start = coded.array[start:stop], stop
             array[place] = piece if rank < 0 else _product(piece, rows, columns, rank).ravel()
         return array.reshape(part.shape)
 
 
+def _joined(pieces: Sequence[Array]) -> Array:
+    return np.concatenate([piece.ravel() for piece in pieces])
+
+
 def _product(piece: Array, rows: int, columns: int, rank: int) -> Array:
-    """Left times right', summed in a fixed order: server and client must get the same bits."""
-    left, right = piece[: rows * rank].reshape(rows, rank), piece[rows * rank :].reshape(columns, rank)
+    """The sum of the columns' outer products, in a fixed order: server and client must get the same bits."""
+    left, right = piece[: rank * rows].reshape(rank, rows), piece[rank * rows :].reshape(rank, columns)
     matrix = np.zeros((rows, columns), np.float32)
-    for place in range(rank):
-        matrix += np.outer(left[:, place], right[:, place])
+    for one, other in zip(left, right, strict=True):
+        matrix += np.outer(one, other)
     return matrix
 
 
@@ -82,7 +93,7 @@ class PowerSgd(_LowRank):
 
     def encode(self, array: Array, part: TravellingPart) -> Coded:
         numbers, pieces, rights = floats(array).ravel(), list[Array](), list[Array]()
-        ranks = self._ranks(part)
+        ranks = self._ranks({}, part)
         start, stream = self._start(part, ranks), part.random()
         for (place, rows, columns), rank in zip(self._matrices(part), ranks, strict=True):
             if rank < 0:
@@ -95,14 +106,11 @@ class PowerSgd(_LowRank):
             matrix = _matrix(numbers[place], rows, columns)
             left, _ = torch.linalg.qr(matrix @ to_tensor(guess))
             rights.append(to_array(matrix.T @ left))
-            pieces += [to_array(left), rights[-1]]
-        warm = self._joined(rights) if rights else np.empty(0, np.float32)
-        return Coded(self._joined(pieces), memory={"right": warm})
+            pieces += [to_array(left).T, rights[-1].T]
+        warm = _joined(rights) if rights else np.empty(0, np.float32)
+        return Coded(_joined(pieces), memory={"right": warm})
 
-    def decode(self, coded: Coded, part: TravellingPart) -> Array:
-        return self._expanded(coded.array, part, self._ranks(part))
-
-    def _ranks(self, part: TravellingPart) -> list[int]:
+    def _ranks(self, side: Mapping[str, Array], part: TravellingPart) -> list[int]:
         sizes = [(rows, columns) for _, rows, columns in self._matrices(part)]
         return [self.rank if self.rank * (rows + columns) < rows * columns else -1 for rows, columns in sizes]
 
@@ -138,7 +146,7 @@ class Svd(_LowRank):
             rank, factors = self._factors(numbers[place], rows, columns)
             ranks.append(rank)
             pieces += factors
-        return Coded(self._joined(pieces), {"ranks": np.array(ranks, np.int32)})
+        return Coded(_joined(pieces), {"ranks": np.array(ranks, np.int32)})
 
     def _factors(self, numbers: Array, rows: int, columns: int) -> tuple[int, list[Array]]:
         """A matrix's rank and what is sent of it; -1 and all of it if that is not more."""
@@ -149,9 +157,10 @@ class Svd(_LowRank):
             rank = needed_rank(values, self.energy)
             if rank * (rows + columns) < rows * columns:
                 # The singular values are in the right matrix, so that they take no bytes of their own.
-                factors = left[:, :rank], right[:rank].T * values[:rank]
+                factors = left[:, :rank].T, right[:rank] * values[:rank, None]
                 return rank, [to_array(factor.to(torch.float32)) for factor in factors]
         return -1, [numbers]
 
-    def decode(self, coded: Coded, part: TravellingPart) -> Array:
-        return self._expanded(coded.array, part, coded.side["ranks"].tolist())
+    def _ranks(self, side: Mapping[str, Array], part: TravellingPart) -> list[int]:
+        ranks: list[int] = side["ranks"].tolist()
+        return ranks

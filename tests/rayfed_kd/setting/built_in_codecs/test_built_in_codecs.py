@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rayfed_kd.models.vector_layout import Layout, PlacedTensor
-from rayfed_kd.protocol import CodecError, Coded, TravellingPart
+from rayfed_kd.protocol import Codec, CodecError, Coded, TravellingPart
 from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.setting.built_in_codecs.bits import BLOCK, pack_bits, unpack_bits
 from rayfed_kd.setting.built_in_codecs.cast import Cast
@@ -438,6 +438,111 @@ def test_what_is_sent_and_the_last_residual_are_all_changes(codecs):
     _, total, residual = telescoped(stages, changes, layout=LAYOUT)
     np.testing.assert_allclose(total + residual, np.sum(changes, axis=0), atol=1e-4)
     assert residual.any()
+
+
+def test_each_factor_of_a_low_rank_matrix_has_a_scale_of_its_own():
+    """4 bits behind rank 2 of a matrix of norm 1e4, by hand: 15 steps from least to largest in each factor.
+
+    Left columns have length 1. With the right factor's scale their levels would be some 200 apart.
+    """
+    rng = np.random.default_rng(2)
+    matrix = (1e4 * np.outer(rng.standard_normal(12), rng.standard_normal(15)) / 14).astype(np.float32)
+    chain = Chain((Stage("powersgd", PowerSgd(rank=2)), Stage("uniform", Uniform(bits=4))))
+    part = part_of(matrix)
+    factors = Chain(chain.stages[:1]).encode(matrix, part).wire["array"]
+    exact = [factors[:24].astype(np.float64), factors[24:].astype(np.float64)]  # [2, 12] and [2, 15]
+    wire = chain.encode(matrix, part).wire
+    np.testing.assert_array_equal(wire["1.low"], [one.min().astype(np.float32) for one in exact])
+    np.testing.assert_array_equal(wire["1.high"], [one.max().astype(np.float32) for one in exact])
+    levels = unpack_bits(wire["array"], 54, 4).astype(np.float64)
+    steps = [(one.max() - one.min()) / 15 for one in exact]
+    found = [
+        one.min() + level * step
+        for one, level, step in zip(exact, np.split(levels, [24]), steps, strict=True)
+    ]
+    for one, other, step in zip(found, exact, steps, strict=True):
+        assert np.abs(one - other).max() <= step * (1 + 1e-9)
+    product = found[0].reshape(2, 12).T @ found[1].reshape(2, 15)
+    np.testing.assert_allclose(chain.decode(wire, part), product, atol=1e-6 * np.abs(product).max())
+
+
+def test_factors_columns_can_have_scales_of_their_own():
+    """`by: channel` of rank 2: two columns in each factor of conv and of head, and conv's bias."""
+    array = example()
+    chain = Chain((Stage("powersgd", PowerSgd(rank=2)), Stage("uniform", Uniform(bits=4, by="channel"))))
+    wire = chain.encode(array, part_of(array, layout=LAYOUT)).wire
+    assert wire["1.low"].size == 2 + 2 + 1 + 2 + 2
+    found = chain.decode(wire, part_of(array, layout=LAYOUT))
+    assert squares(found - array) < squares(array)
+
+
+def test_four_bits_behind_low_rank_keep_about_the_residual_of_low_rank_alone():
+    """Large changes, 80 rounds. One scale for both factors grew past all numbers."""
+    rng = np.random.default_rng(4)
+    changes = [(1e3 * rng.standard_normal((60, 40))).astype(np.float32) for _ in range(80)]
+    alone, coarse = (
+        telescoped([Stage("powersgd", PowerSgd(rank=4), feedback=True), *behind], changes)[2]
+        for behind in ([], [Stage("uniform", Uniform(bits=4))])
+    )
+    assert squares(coarse) < 1.2 * squares(alone)
+
+
+COARSE = {
+    "one bit behind low rank": [PowerSgd(rank=2), Uniform(bits=1)],
+    "two bits behind low rank": [Svd(energy=0.9), Uniform(bits=2)],
+    "one level behind low rank": [PowerSgd(rank=2), Qsgd(levels=1)],
+    "few of the factors' numbers": [PowerSgd(rank=2), RandomK(share=0.1)],
+    "one bit of the largest": [TopK(share=0.3), Uniform(bits=1)],
+    "one level of the largest": [TopK(share=0.3), Qsgd(levels=1)],
+    "few of the largest": [TopK(share=0.3), RandomK(share=0.1)],
+}
+
+
+@pytest.mark.parametrize("name", COARSE)
+def test_no_rounding_behind_feedback_lets_a_residual_grow_beyond_what_was_to_be_sent(name):
+    """A round's residual is at most the change and the residual before it, and nothing is lost.
+
+    Without damping each of these chains grew past 1e9 times the change within 150 rounds.
+    """
+    stages = [Stage("codec", codec, feedback=not place) for place, codec in enumerate(COARSE[name])]
+    chain, memory = Chain(tuple(stages)), {}
+    rng, before, total, damped = np.random.default_rng(5), np.zeros((40, 30)), np.zeros((40, 30)), 0
+    for seed in range(150):
+        change = (1e3 * rng.standard_normal((40, 30))).astype(np.float32)
+        part = part_of(change, seed=seed, memory=memory)
+        result = chain.encode(change, part)
+        memory = result.memory
+        after, due = memory["0/residual"].astype(np.float64), change + before
+        assert squares(after) <= squares(due) * (1 + 1e-5)
+        np.testing.assert_allclose(
+            chain.decode(result.wire, part) + after, due, atol=1e-5 * np.abs(due).max()
+        )
+        total += change
+        damped += result.logged.get("damped", 0)
+        before = after
+    assert damped
+    assert squares(before) < 30**2 * squares(change)
+
+
+def test_damping_is_for_each_tensor_and_counted():
+    class Thrice(Codec):
+        """Decodes the second of the three tensors, x, as 3x: that leaves 2x, more than x."""
+
+        def encode(self, array, part):
+            return Coded(array)
+
+        def decode(self, coded, part):
+            return coded.array * np.repeat(np.float32([1, 3, 1]), [108, 6, 200])
+
+    array = example()
+    chain = Chain((Stage("thrice", Thrice(), feedback=True),))
+    part = part_of(array, layout=LAYOUT)
+    result = chain.encode(array, part)
+    # <x, 3x> / |3x|^2 = 1/3, and a third of 3x is x: nothing is left of any.
+    np.testing.assert_allclose(result.wire["0.damping"], [1, 1 / 3, 1], rtol=1e-6)
+    assert result.logged == {"damped": 1}
+    np.testing.assert_allclose(chain.decode(result.wire, part), array, rtol=1e-6)
+    np.testing.assert_allclose(result.memory["0/residual"], 0, atol=1e-6)
 
 
 def test_residual_of_another_model_is_dropped():
