@@ -1,8 +1,9 @@
-"""Run a search's trials on Ray Tune, each in a placement group of its own; the scheduler may stop some early.
+"""Run a search's trials on Ray Tune, each in a placement group of its own; a scheduler may stop some early.
 
-Nothing that Ray Tune writes is read back. Its restore would unpickle, and it brings back neither the rungs of
-ASHA nor what was reported after its last snapshot (Ray 2.60). A resumed search is the same search again, in
-which trials that are over report again what stands in their tables.
+Nothing that Ray Tune writes is read back: `Tuner.restore` would unpickle, needs a snapshot that a search
+killed early has not, takes no more trials, and knows neither ASHA's rungs nor what was reported after the
+snapshot (Ray 2.60). A resumed search is the same search again, in which trials that are over report again
+what stands in their tables.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cluster.ray_backend.placement import Plan, bundles  # before Ray: the room sets where Ray listens
@@ -21,136 +23,94 @@ from cluster.ray_backend.placement import Plan, bundles  # before Ray: the room 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch
 
+from rayfed_kd.experiment.result import Tell
 from rayfed_kd.results.study_console import Work
-from rayfed_kd.tuning.proposers import Proposer
-from rayfed_kd.tuning.search_folder import SchedulerName, SearchFolder, Status, TrialRecord
-from rayfed_kd.tuning.space import coefficient_text
-from rayfed_kd.tuning.trial_run import TrialRun
+from rayfed_kd.seeds import derive
+from rayfed_kd.tuning.search_folder import Status, TrialRecord
+from rayfed_kd.tuning.search_setup import Search
+from rayfed_kd.tuning.space import Coefficients, Distribution, Space, coefficient_text
+from rayfed_kd.tuning.trial import TrialRun
 
 VALUE, ROUND = "value", "round"  # what a trial reports to Ray Tune
 TUNE_FOLDER = "tune"  # the folder of what Ray Tune writes, removed afterwards
 # ASHA (Li et al. 2020): a third goes on from each rung; rungs at rounds / 9 and rounds / 3, evaluated ones.
 REDUCTION, RUNGS = 3, 2
-
-Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class TrialLimits:
-    """How many trials run, how long, and how often one is tried.
-
-    Attributes:
-        trials: how many trials there are.
-        at_a_time: how many run at a time.
-        rounds: rounds of each trial's recipe.
-        evaluated_every: rounds between two evaluations.
-        scheduler: asha stops trials that are behind, fifo lets every trial end.
-        retries: how often a trial whose process was lost goes on from its checkpoint.
-    """
-
-    trials: int
-    at_a_time: int
-    rounds: int
-    evaluated_every: int
-    scheduler: SchedulerName
-    retries: int
+QUIET = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends a search as it ends a run
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial may fail before it has a value
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the newer output prints a last table even with `verbose=0`
+}
 
 
-def run_trials(
-    limits: TrialLimits,
-    folder: SearchFolder,
-    proposer: Proposer,
-    trial_run: TrialRun,
-    tell: Tell,
-    work: Work | None = None,
-) -> None:
+def run_trials(trial_run: TrialRun, at_a_time: int, tell: Tell, work: Work | None = None) -> None:
     """Run all trials on the Ray that this process is connected to; their records say what came of them.
 
     Args:
-        limits: how many trials, and how long.
-        folder: the search's folder, claimed by this process.
-        proposer: says which coefficients each trial has.
-        trial_run: runs one trial, in the process that Ray Tune gives it.
+        trial_run: runs one trial, in the process that Ray Tune gives it; its search's folder is claimed by
+            this process.
+        at_a_time: how many trials run at a time.
         tell: called with a line when a trial starts and ends.
         work: is kept up with how far each trial is.
     """
+    search = trial_run.search
     # A killed search leaves this folder, and Ray Tune would add to what is in it.
-    tune_folder = folder.path / TUNE_FOLDER
+    tune_folder = search.folder.path / TUNE_FOLDER
     shutil.rmtree(tune_folder, ignore_errors=True)
-    searcher = _ProposerSearcher(proposer, folder, tell)
-    recorder = _TrialRecorder(limits, folder, tell, work or Work())
-    with _quiet_ray_tune():
-        _tuner(limits, folder, searcher, trial_run, recorder).fit()
-    shutil.rmtree(tune_folder, ignore_errors=True)
-
-
-def _tuner(
-    limits: TrialLimits,
-    folder: SearchFolder,
-    searcher: Searcher,
-    trial_run: TrialRun,
-    recorder: tune.Callback,
-) -> Any:
-    return tune.Tuner(
-        _trainable(trial_run),
+    tuner = tune.Tuner(
+        tune.with_resources(partial(_trial, trial_run), partial(_placement, trial_run)),
         tune_config=tune.TuneConfig(
             metric=VALUE,
             mode="max",
-            num_samples=limits.trials,
-            max_concurrent_trials=limits.at_a_time,
-            search_alg=searcher,
-            scheduler=_scheduler(limits),
+            num_samples=search.trials,
+            max_concurrent_trials=at_a_time,
+            search_alg=Proposals(search, tell),
+            scheduler=_scheduler(search),
             trial_name_creator=_trial_name,
             trial_dirname_creator=_trial_name,
         ),
         run_config=tune.RunConfig(
             name=TUNE_FOLDER,
-            storage_path=str(folder.path),
+            storage_path=str(search.folder.path),
             verbose=0,
-            failure_config=tune.FailureConfig(max_failures=limits.retries),
-            callbacks=[recorder],
+            failure_config=tune.FailureConfig(max_failures=search.recipe.faults.max_retries),
+            callbacks=[Recorder(search, tell, work or Work())],
         ),
     )
+    with _quiet_ray_tune():
+        tuner.fit()
+    shutil.rmtree(tune_folder, ignore_errors=True)
 
 
 @contextmanager
 def _quiet_ray_tune() -> Iterator[None]:
-    """Keep Ray Tune from tables, log files and a signal handler: Ctrl-C ends a search as it ends a run."""
-    variables = {
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        "TUNE_DISABLE_SIGINT_HANDLER": "1",
-        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial may fail before it has a value
-        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-        # Ray Tune's newer output prints a last table even with `verbose=0`.
-        "RAY_AIR_NEW_OUTPUT": "0",
-    }
-    logger, before = logging.getLogger("ray.tune"), dict(os.environ)
+    """Keep Ray Tune from tables, log files and a signal handler; `Recorder` tells of an error."""
+    logger, before = logging.getLogger("ray.tune"), {name: os.environ.get(name) for name in QUIET}
     level = logger.level
-    os.environ |= variables
-    # `_TrialRecorder` tells of an error, with its trial.
+    os.environ |= QUIET
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
         logger.setLevel(level)
-        for name in variables:
+        for name, value in before.items():
             os.environ.pop(name)
-            if name in before:
-                os.environ[name] = before[name]
+            if value is not None:
+                os.environ[name] = value
 
 
-def _trainable(trial_run: TrialRun) -> Any:
-    def trial(config: Mapping[str, Any]) -> None:
-        def report(round_index: int, value: float) -> None:
-            tune.report({ROUND: round_index, VALUE: value})
+def _trial(trial_run: TrialRun, config: Mapping[str, Any]) -> None:
+    def report(round_index: int, value: float) -> None:
+        tune.report({ROUND: round_index, VALUE: value})
 
-        trial_run.run(config["number"], config["coefficients"], report)
+    trial_run.run(config["number"], config["coefficients"], report)
 
-    def resources(config: Mapping[str, Any]) -> Any:
-        return trial_placement(trial_run.plan(config["number"], config["coefficients"]))
 
-    return tune.with_resources(trial, resources)
+def _placement(trial_run: TrialRun, config: Mapping[str, Any]) -> Any:
+    return trial_placement(trial_run.plan(config["number"], config["coefficients"]))
 
 
 def trial_placement(plan: Plan | None) -> Any:
@@ -172,66 +132,133 @@ def trial_placement(plan: Plan | None) -> Any:
     )
 
 
-def _scheduler(limits: TrialLimits) -> Any:
-    if limits.scheduler == "fifo":
+def _scheduler(search: Search) -> Any:
+    if search.scheduler == "fifo":
         return FIFOScheduler()  # type: ignore[no-untyped-call]
+    rounds = search.recipe.rounds
     # The first rung must be an evaluated round: a trial has no value before.
-    grace = max(limits.evaluated_every, -(-limits.rounds // REDUCTION**RUNGS))
+    grace = max(search.recipe.evaluation.every, -(-rounds // REDUCTION**RUNGS))
     # max_t lies above every reported round: the run ends by itself, and has written its summary by then.
-    return ASHAScheduler(
-        time_attr=ROUND, max_t=limits.rounds + 1, grace_period=grace, reduction_factor=REDUCTION
-    )
+    return ASHAScheduler(time_attr=ROUND, max_t=rounds + 1, grace_period=grace, reduction_factor=REDUCTION)
 
 
 def _trial_name(trial: Any) -> str:
     return f"{trial.config['number']:05d}"
 
 
-def _without_listeners(thing: Any) -> dict[str, Any]:
-    """What Ray Tune may pickle of an object: a terminal has locks. It reads nothing back, see the module."""
-    return {name: value for name, value in vars(thing).items() if name not in ("tell", "_tell", "work")}
+def optuna_search(space: Space, seed: int, earlier: Sequence[Coefficients] = ()) -> OptunaSearch:
+    """Optuna's TPE (Bergstra et al. 2011): after ten random trials, near to what did well.
+
+    Its randomness depends on (seed, number of the trial) alone. A search that was cut off goes on as it would
+    have: it proposes the trials that began before, and draws what it would have drawn. A choice is proposed
+    by its place, as Optuna takes plain values only.
+
+    Args:
+        space: what is searched.
+        seed: the search's seed.
+        earlier: the coefficients of the trials that began before, from number 0 on.
+    """
+    import optuna
+
+    class ByNumber(optuna.samplers.BaseSampler):  # type: ignore[misc]
+        """A TPE sampler of its own for every trial: one for all would begin its stream anew when resumed."""
+
+        def before_trial(self, study: Any, trial: Any) -> None:
+            # Modulo 2^32: Optuna seeds a numpy RandomState, which takes 32 bits.
+            self._tpe = optuna.samplers.TPESampler(seed=derive(seed, "tune", "optuna", trial.number) % 2**32)
+
+        def infer_relative_search_space(self, study: Any, trial: Any) -> Any:
+            return self._tpe.infer_relative_search_space(study, trial)
+
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> Any:
+            return self._tpe.sample_relative(study, trial, search_space)
+
+        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+            return self._tpe.sample_independent(study, trial, param_name, param_distribution)
+
+    def place(key: str, value: Any) -> Any:
+        values = space.distributions[key]
+        return values.values.index(value) if values.kind == "choice" else value
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return OptunaSearch(
+        {key: _to_optuna(optuna.distributions, values) for key, values in space.distributions.items()},
+        metric=VALUE,
+        mode="max",
+        sampler=ByNumber(),
+        points_to_evaluate=[{key: place(key, value) for key, value in trial.items()} for trial in earlier],
+    )
 
 
-class _ProposerSearcher(Searcher):
-    """A proposer as Ray Tune knows it; it writes a trial's record when the trial begins."""
+def _to_optuna(kinds: Any, values: Distribution) -> Any:
+    """The same distribution in Optuna's terms."""
+    if values.kind == "choice":
+        return kinds.CategoricalDistribution(range(len(values.values)))
+    if values.kind == "randint":
+        return kinds.IntDistribution(*values.values)
+    return kinds.FloatDistribution(*values.values, log=values.kind == "loguniform")
 
-    def __init__(self, proposer: Proposer, folder: SearchFolder, tell: Tell) -> None:
-        super().__init__(metric=VALUE, mode="max")
-        self._proposer, self._folder, self._tell = proposer, folder, tell
-        self._numbers: dict[str, int] = {}
-        self._best: dict[int, float] = {}
+
+class _DriverSide:
+    """What Ray Tune may pickle in this process, without its listeners: a terminal has locks."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return _without_listeners(self)
+        return {name: value for name, value in vars(self).items() if name not in ("tell", "work")}
+
+
+class Proposals(_DriverSide, Searcher):
+    """Which coefficients the next trial has; it writes a trial's record when the trial begins.
+
+    Args:
+        search: its list of coefficients, or what Optuna searches.
+        tell: called with a line when a trial starts.
+    """
+
+    def __init__(self, search: Search, tell: Tell) -> None:
+        super().__init__(metric=VALUE, mode="max")
+        self.search, self.tell = search, tell
+        self._numbers: dict[str, int] = {}
+        self._best: dict[str, float] = {}
+        self._optuna: OptunaSearch | None = None
+        if search.search == "optuna":
+            begun = [record.coefficients for record in search.folder.records()]
+            self._optuna = optuna_search(search.space, search.recipe.seed, begun)
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         number = self._numbers[trial_id] = len(self._numbers)
-        coefficients = dict(self._proposer.propose(number))
-        record = self._folder.record(number)
+        coefficients = self._proposed(trial_id)
+        folder = self.search.folder
+        record = folder.record(number)
         if record is None:
-            self._folder.write_record(TrialRecord(number, coefficients))
+            folder.write_record(TrialRecord(number, coefficients))
         if record is None or not record.over:
             texts = [f"{key} {coefficient_text(value)}" for key, value in coefficients.items()]
-            self._tell(f"trial {number}: {'starts' if record is None else 'goes on'}  {'  '.join(texts)}")
+            self.tell(f"trial {number}: {'starts' if record is None else 'goes on'}  {'  '.join(texts)}")
         return {"number": number, "coefficients": coefficients}
 
+    def _proposed(self, trial_id: str) -> dict[str, Any]:
+        if self._optuna is None:
+            return dict(self.search.listed[self._numbers[trial_id]])
+        params = self._optuna.suggest(trial_id)
+        return {
+            key: values.values[params[key]] if values.kind == "choice" else params[key]
+            for key, values in self.search.space.distributions.items()
+        }
+
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
-        self._note_best(trial_id, result)
+        if VALUE in result:
+            # The largest so far and not the last: trials are ranked by it when the search is over.
+            self._best[trial_id] = max(result[VALUE], self._best.get(trial_id, result[VALUE]))
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
-        number = self._numbers[trial_id]
-        self._note_best(trial_id, result or {})  # Ray Tune may give the last result here alone
-        record = self._folder.record(number)
-        failed = error or (record is not None and record.status == "failed")
-        self._proposer.learn(number, None if failed else self._best.get(number))
-
-    def _note_best(self, trial_id: str, result: Mapping[str, Any]) -> None:
-        number = self._numbers[trial_id]
-        if VALUE in result:
-            # The largest so far and not the last: trials are ranked by it when the search is over.
-            self._best[number] = max(result[VALUE], self._best.get(number, result[VALUE]))
+        self.on_trial_result(trial_id, result or {})  # Ray Tune may give the last result here alone
+        if self._optuna is None:
+            return
+        record, best = self.search.folder.record(self._numbers[trial_id]), self._best.get(trial_id)
+        failed = error or best is None or (record is not None and record.status == "failed")
+        self._optuna.on_trial_complete(trial_id, None if failed else {VALUE: best}, error=failed)
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: a resumed search is the same search again, see the module."""
@@ -240,24 +267,22 @@ class _ProposerSearcher(Searcher):
         """Does nothing, as nothing was saved."""
 
 
-@dataclass
-class _TrialRecorder(tune.Callback):
-    """Writes a trial's record when the trial is over. A trial that failed by itself has written its own."""
+class Recorder(_DriverSide, tune.Callback):
+    """Writes a trial's record when the trial is over. A trial that failed by itself has written its own.
 
-    limits: TrialLimits
-    folder: SearchFolder
-    tell: Tell
-    work: Work = field(default_factory=Work)
+    Args:
+        search: whose trials run.
+        tell: called with a line when a trial ends.
+        work: is kept up with how far each trial is.
+    """
 
-    def __post_init__(self) -> None:
-        for number in range(self.limits.trials):
-            self.work.expect(f"trial {number}", self.limits.rounds)
-        self.work.phase = "starting the trials"
+    def __init__(self, search: Search, tell: Tell, work: Work) -> None:
+        self.search, self.tell, self.work = search, tell, work
+        for number in range(search.trials):
+            work.expect(f"trial {number}", search.recipe.rounds)
+        work.phase = "starting the trials"
         # Noted before the search begins: trials that end in it have records that are over, too, and are told.
-        self._over_before = {record.number for record in self.folder.records() if record.over}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return _without_listeners(self)
+        self._over_before = {record.number for record in search.folder.records() if record.over}
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         self.work.start(f"trial {trial.config['number']}")
@@ -266,27 +291,25 @@ class _TrialRecorder(tune.Callback):
         self.work.round(f"trial {trial.config['number']}", result[ROUND])
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        round_index = (trial.last_result or {}).get(ROUND, 0)
-        self._note_end(
-            trial, "finished" if round_index >= self.limits.rounds else "stopped", round_index, None
-        )
+        self._note_end(trial)
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        round_index = (trial.last_result or {}).get(ROUND, 0)
-        self._note_end(trial, "failed", round_index, f"its process was lost: {trial.get_error()}")
+        self._note_end(trial, f"its process was lost: {trial.get_error()}")
 
-    def _note_end(self, trial: Any, status: Status, round_index: int, error: str | None) -> None:
-        number = trial.config["number"]
+    def _note_end(self, trial: Any, error: str | None = None) -> None:
+        number, last = trial.config["number"], trial.last_result or {}
         self.work.end(f"trial {number}")
-        if number in self._over_before:  # it has only reported again, for the scheduler and the proposer
+        if number in self._over_before:  # it has only reported again, for the scheduler and the searcher
             return
-        record = self.folder.record(number)
+        record = self.search.folder.record(number)
         assert record is not None
         # A trial that failed by itself has returned without an error, so Ray Tune takes it for complete.
         if not record.over:
-            record = replace(record, status=status, round=round_index, error=error)
-            self.folder.write_record(record)
-        value = (trial.last_result or {}).get(VALUE)
-        reached = "" if value is None else f", {100 * value:.2f} %"
+            ended: Status = "finished" if last.get(ROUND, 0) >= self.search.recipe.rounds else "stopped"
+            record = replace(
+                record, status="failed" if error else ended, round=last.get(ROUND, 0), error=error
+            )
+            self.search.folder.write_record(record)
+        reached = f", {100 * last[VALUE]:.2f} %" if VALUE in last else ""
         why = f": {record.error}" if record.error else ""
         self.tell(f"trial {number}: {record.status} after round {record.round}{reached}{why}")

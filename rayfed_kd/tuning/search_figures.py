@@ -16,12 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from rayfed_kd.results.figures import COLOURS
-from rayfed_kd.tuning.distributions import Choice, RandInt
 from rayfed_kd.tuning.space import Space, coefficient_text
 
 if TYPE_CHECKING:
     from rayfed_kd.tuning.metric import SearchMetric
-    from rayfed_kd.tuning.trial_results import TrialResult
+    from rayfed_kd.tuning.search_result import TrialResult
 
 PER_ROW = 4  # panels side by side
 
@@ -34,7 +33,7 @@ class CoefficientAxis:
         key: the recipe key.
         ticks: (place, text); the ends, or every value of a choice.
         low, high: the axis' ends, in the coefficient's own units; of a choice a bit beyond its numbers.
-        choice: the choice, whose values lie at 0, 1, ...; None for numbers.
+        choice: the values of a choice, which lie at 0, 1, ...; None for numbers.
         logarithmic: whether the axis is.
         whole: whether all values are whole numbers.
     """
@@ -43,7 +42,7 @@ class CoefficientAxis:
     ticks: Sequence[tuple[float, str]]
     low: float
     high: float
-    choice: Choice | None
+    choice: Sequence[Any] | None
     logarithmic: bool
     whole: bool
 
@@ -51,18 +50,18 @@ class CoefficientAxis:
     def of(cls, key: str, space: Space) -> CoefficientAxis:
         """The axis of one of a space's keys."""
         values = space.distributions[key]
-        if isinstance(values, Choice):
+        if values.kind == "choice":
             ticks = [(float(place), coefficient_text(value)) for place, value in enumerate(values.values)]
-            return cls(key, ticks, -0.3, len(ticks) - 0.7, values, False, False)
-        low, high = (float(value) for value in values.extremes())
-        ends = [(end, coefficient_text(end)) for end in values.extremes()]
-        return cls(key, ends, low, high, None, values.logarithmic, isinstance(values, RandInt))
+            return cls(key, ticks, -0.3, len(ticks) - 0.7, values.values, False, False)
+        low, high = (float(value) for value in values.values)
+        ends = [(float(end), coefficient_text(end)) for end in values.values]
+        return cls(key, ends, low, high, None, values.kind == "loguniform", values.kind == "randint")
 
     def place(self, value: Any) -> float:
         """Where a value lies, in the coefficient's own units; of a choice the value's number."""
         if self.choice is None:
             return float(value)
-        return float([_json_text(one) for one in self.choice.values].index(_json_text(value)))
+        return float([_json_text(one) for one in self.choice].index(_json_text(value)))
 
     def share(self, value: float) -> float:
         """A place as a share of the axis, 0 at its low end and 1 at its high end."""

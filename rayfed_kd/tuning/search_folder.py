@@ -66,20 +66,23 @@ class SearchSettings:
         """Search and scheduler, as `random search, asha`."""
         return f"{self.search} search, {self.scheduler}"
 
-    def difference(self, other: Mapping[str, Any]) -> str | None:
+    def difference(self, other: Mapping[str, Any]) -> str:
         """What differs from another search's settings, but for where and how safely trials run.
 
         Args:
             other: settings as search.yaml has them.
 
-        Returns: `KEY was OLD, is NEW` for every difference; None if there is none.
+        Returns: `KEY was OLD, is NEW` for every difference; empty if there is none.
         """
         # Through YAML and back, as the other's were: tuples become lists, for example.
-        new = _settings_by_key(load_yaml(yaml_text(asdict(self))))
-        old = _settings_by_key(other)
-        ignored = {f"recipe.{key}" for key in EXECUTION}
-        changed = [key for key in new if key not in ignored and new[key] != old.get(key)]
-        return "; ".join(f"{key} was {old.get(key)}, is {new[key]}" for key in changed) or None
+        new = load_yaml(yaml_text(asdict(self)))
+        changed = [
+            f"{name}{key} was {old.get(key)}, is {value}"
+            for name, old, now in (("", other, new), ("recipe.", other["recipe"], new.pop("recipe")))
+            for key, value in now.items()
+            if value != old.get(key) and not (name and key in EXECUTION)
+        ]
+        return "; ".join(changed)
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
@@ -92,12 +95,6 @@ def _read_settings(file: Path) -> dict[str, Any]:
         if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
             raise RecipeError("damaged: expected the keys recipe, space, metric, search and scheduler")
     return content
-
-
-def _settings_by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with the recipe's sections as keys of their own: a difference names its section."""
-    others = {key: value for key, value in settings.items() if key != "recipe"}
-    return others | {f"recipe.{key}": value for key, value in settings.get("recipe", {}).items()}
 
 
 @dataclass(frozen=True)

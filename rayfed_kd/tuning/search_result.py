@@ -20,12 +20,49 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.search_figures import coefficients_figure, parallel_figure
-from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
-from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text, parse_space
-from rayfed_kd.tuning.trial_results import TrialResult, read_trial_results
+from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder, Status
+from rayfed_kd.tuning.space import Coefficients, Space, coefficient_overrides, coefficient_text, parse_space
 
 if TYPE_CHECKING:
     from rayfed_kd.tuning.search_setup import Search
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What one trial reached.
+
+    Attributes:
+        trial: the trial's number.
+        coefficients: recipe key -> value.
+        values: (round, value) of every evaluation that counts; values in [0, 1].
+        rounds: the last round that counts.
+        seconds: real seconds in rounds, until then.
+        status: finished, stopped, failed, or running if the search has not ended.
+        error: why it failed.
+    """
+
+    trial: int
+    coefficients: Coefficients
+    values: Sequence[tuple[int, float]]
+    rounds: int
+    seconds: float
+    status: Status
+    error: str | None = None
+
+    @property
+    def best(self) -> float | None:
+        """The largest value; None without an evaluation."""
+        return max((value for _, value in self.values), default=None)
+
+    @property
+    def best_round(self) -> int | None:
+        """The first round that reached the largest value; None without an evaluation."""
+        return max(self.values, key=lambda point: point[1], default=(None, None))[0]
+
+    @property
+    def last(self) -> float | None:
+        """The last value; None without an evaluation."""
+        return self.values[-1][1] if self.values else None
 
 
 @dataclass(frozen=True)
@@ -131,7 +168,7 @@ def result_of_search(search: Search) -> SearchResult:
     Raises:
         RunError: no trial has a value; the message has the trials' errors.
     """
-    rows = read_trial_results(search.folder, search.trials, search.metric)
+    rows = _trial_results(search.folder, search.metric)[: search.trials]
     summary = search.settings.summary
     result = SearchResult(search.folder.path, rows, search.space, search.metric, search.recipe, summary)
     if result.best is None:
@@ -151,9 +188,25 @@ def read_search_result(path: Path) -> SearchResult:
     folder = SearchFolder(path)
     settings = folder.settings()
     metric = SearchMetric.parse(settings.metric)
-    rows = read_trial_results(folder, len(folder.records()), metric)
     space = parse_space({"space": settings.space}, str(path / SEARCH_FILE))
+    rows = _trial_results(folder, metric)
     return SearchResult(path, rows, space, metric, load_recipe(settings.recipe), settings.summary)
+
+
+def _trial_results(folder: SearchFolder, metric: SearchMetric) -> list[TrialResult]:
+    return [
+        TrialResult(
+            trial=record.number,
+            coefficients=record.coefficients,
+            # A stopped trial may have evaluated once more before it ended.
+            values=[point for point in folder.values(record.number, metric) if point[0] <= record.round],
+            rounds=record.round,
+            seconds=folder.seconds(record),
+            status=record.status,
+            error=record.error,
+        )
+        for record in folder.records()
+    ]
 
 
 def write_search_result(result: SearchResult) -> list[Path]:

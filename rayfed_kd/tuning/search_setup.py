@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayfed_kd.errors import RecipeError, naming
-from rayfed_kd.files import file_name, path_fault
+from rayfed_kd.files import path_fault
 from rayfed_kd.protocol import Completing, Evaluable, Personal, ServerContext
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.schemas import score_name
 from rayfed_kd.setting.metrics import make_metrics
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.tuning.metric import SearchMetric, choose_metric
-from rayfed_kd.tuning.proposers import ListedProposer, OptunaProposer, Proposer
 from rayfed_kd.tuning.search_folder import SchedulerName, SearchFolder, SearchName, SearchSettings
 from rayfed_kd.tuning.space import MOST_TRIALS, Coefficients, Space, read_space
 
@@ -73,17 +72,6 @@ class Search:
         recipe = self.recipe.model_dump()
         return SearchSettings(recipe, self.space.entries, str(self.metric), self.search, self.scheduler)
 
-    def proposer(self) -> Proposer:
-        """The proposer of the trials; it knows those that began before the search was cut off.
-
-        Raises:
-            RecipeError: Optuna is asked for and not installed.
-        """
-        if self.search != "optuna":
-            return ListedProposer(self.listed)
-        earlier = [record.coefficients for record in self.folder.records()]
-        return OptunaProposer(self.space, self.recipe.seed, earlier)
-
 
 def prepare_search(
     setting: Setting, request: SearchRequest, accept: Callable[[Coefficients], None]
@@ -96,8 +84,11 @@ def prepare_search(
         accept: raises RecipeError if the recipe cannot be run with the coefficients.
 
     Raises:
-        RecipeError: the space, the metric, the number of trials or a trial's coefficients are bad.
+        RecipeError: the space, the metric, the number of trials or a trial's coefficients are bad; or Optuna
+            is asked for and not installed.
     """
+    if request.search == "optuna":
+        _check_optuna()
     space, recipe = read_space(request.space), setting.recipe
     # The message names the space's file only if the metric stands there.
     with naming(space.source if request.metric is None else None):
@@ -116,6 +107,16 @@ def prepare_search(
         raise RecipeError(f"--folder: {fault}")
     folder = SearchFolder(Path(request.folder).expanduser().resolve())
     return Search(recipe, space, metric, request.search, request.scheduler, trials, listed, folder)
+
+
+def _check_optuna() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise RecipeError(
+            f"--search optuna: Optuna cannot be imported ({error}); pip install -e '.[tune]' in the clone "
+            "installs it"
+        ) from None
 
 
 def _listed_coefficients(space: Space, request: SearchRequest, seed: int) -> list[Coefficients]:
@@ -166,12 +167,3 @@ def _scores(setting: Setting, model: Evaluable) -> list[str]:
         tests = [setting.recipe.partition.test]
     metrics = [metric for metric in make_metrics(setting.recipe) if metric.better == "larger"]
     return [score_name({"test": test, "metric": metric.title}) for metric in metrics for test in tests]
-
-
-def default_folder(recipe_name: str) -> str:
-    """A search's folder where none is named: runs/tune- and the recipe's name.
-
-    Args:
-        recipe_name: the recipe's file name without its suffix; of a mapping its method's name.
-    """
-    return f"runs/tune-{file_name(recipe_name)}"

@@ -14,26 +14,62 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from rayfed_kd.errors import RecipeError, naming, shown
+from rayfed_kd.errors import RecipeError, naming, nearest, shortened, shown
 from rayfed_kd.recipe.loading import MOST_STEPS
 from rayfed_kd.recipe.schema import EXECUTION
 from rayfed_kd.recipe.validation import validate
-from rayfed_kd.recipe.yaml_documents import read_yaml
+from rayfed_kd.recipe.yaml_documents import WHOLE_NUMBERS, read_yaml
 from rayfed_kd.seeds import numpy_stream
-from rayfed_kd.tuning.distributions import Distribution, parse_distribution
 
+KINDS = ("uniform", "loguniform", "randint", "choice")
+MOST_WIDE = 10**18  # numbers of a randint: random streams and Python's ranges take no more than 63 bits
 MOST_TRIALS = 100_000  # of a search: each is a run
 Coefficients = Mapping[str, Any]  # recipe key -> value
 
 # Where and how safely a run runs does not change its result; trials of other lengths cannot be compared.
 NOT_SEARCHED = ("rounds", "evaluation", *EXECUTION)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The values that one key may take.
+
+    Attributes:
+        kind: one of `KINDS`.
+        values: of a choice all of them, else both ends. They are what is checked before a search: if they are
+            valid, all are.
+    """
+
+    kind: str
+    values: tuple[Any, ...]
+
+    def draw(self, stream: np.random.Generator) -> Any:
+        """Draw a value; it depends on the stream alone."""
+        if self.kind == "choice":
+            return self.values[int(stream.integers(len(self.values)))]
+        low, high = self.values
+        if self.kind == "randint":
+            return int(stream.integers(low, high, endpoint=True))
+        if self.kind == "uniform":
+            return float(stream.uniform(low, high))
+        value = math.exp(stream.uniform(math.log(low), math.log(high)))
+        # exp(log(x)) may be a bit off x, and outside of the range.
+        return min(max(value, low), high)
+
+    def all_values(self) -> Sequence[Any] | None:
+        """All values, in order; None if there are too many to list."""
+        if self.kind == "randint":
+            return range(self.values[0], self.values[1] + 1)
+        return self.values if self.kind == "choice" else None
 
 
 class _SpaceFile(BaseModel):
@@ -85,9 +121,9 @@ class Space:
         for key, distribution in self.distributions.items():
             values = distribution.all_values()
             if values is None:
-                kind = next(iter(self.entries[key]))
                 raise RecipeError(
-                    f"{key}: {kind} has no list of values; expected choice or randint with --search grid",
+                    f"{key}: {distribution.kind} has no list of values; expected choice or randint with "
+                    "--search grid",
                     source=self.source,
                 )
             values_by_key.append(values)
@@ -110,7 +146,7 @@ class Space:
             RecipeError: what `accept` raised, with the space's file.
         """
         for key, distribution in self.distributions.items():
-            for value in distribution.extremes():
+            for value in distribution.values:
                 with naming(self.source):
                     accept({key: value})
 
@@ -157,7 +193,7 @@ def parse_space(content: Any, source: str) -> Space:
         raise RecipeError("space: it is empty; expected recipe keys, as method.gamma: {uniform: [0, 2]}")
     for key in file.space:
         _check_key(key, list(file.space))
-    distributions = {key: parse_distribution(key, entry) for key, entry in file.space.items()}
+    distributions = {key: _parse_distribution(key, entry) for key, entry in file.space.items()}
     return Space(distributions, file.space, file.metric, file.samples, source)
 
 
@@ -172,3 +208,54 @@ def _check_key(key: str, keys: Sequence[str]) -> None:
     parent = next((other for other in keys if key.startswith(other + ".")), None)
     if parent is not None:
         raise RecipeError(f"{key}: lies below {parent}, which is searched, too; expected one of the two")
+
+
+def _parse_distribution(key: str, entry: Any) -> Distribution:
+    if not isinstance(entry, Mapping) or len(entry) != 1:
+        raise RecipeError(
+            f"{key} = {shown(entry)}: expected one of {', '.join(KINDS)} with its values, "
+            "as {uniform: [0, 2]}"
+        )
+    kind, values = next(iter(entry.items()))
+    if kind not in KINDS:
+        raise RecipeError(
+            f"{key}: {shown(kind)} is no distribution; there are {', '.join(KINDS)}.",
+            hint=nearest(str(kind), KINDS),
+        )
+    expected = _fault_of_choice(values) if kind == "choice" else _fault_of_range(kind, values)
+    if expected is not None:
+        raise RecipeError(f"{key}.{kind} = {shown(values)}: expected {expected}")
+    numbers = kind in ("uniform", "loguniform")
+    return Distribution(kind, tuple(float(value) for value in values) if numbers else tuple(values))
+
+
+def _fault_of_choice(values: Any) -> str | None:
+    """What a choice's values should have been; None if they are right."""
+    if not isinstance(values, list) or not values:
+        return "a list of at least one value"
+    try:
+        texts = [json.dumps(value, sort_keys=True, allow_nan=False) for value in values]
+    except (TypeError, ValueError):
+        return "finite numbers, text, true, false, null, lists or keys"
+    repeated = next((text for text in texts if texts.count(text) > 1), None)
+    return None if repeated is None else f"every value once; {shortened(repeated)} is listed twice"
+
+
+def _fault_of_range(kind: str, values: Any) -> str | None:
+    """What both ends should have been; None if they are right."""
+    numbers = isinstance(values, list) and all(type(value) in (int, float) for value in values)
+    if not numbers or len(values) != 2 or not values[0] < values[1]:
+        return "two numbers, low before high"
+    low, high = values
+    if kind == "randint":
+        if not all(isinstance(value, int) for value in values):
+            return "two whole numbers"
+        valid = low in WHOLE_NUMBERS and high in WHOLE_NUMBERS and high - low < MOST_WIDE
+        return None if valid else "whole numbers of at most 18 digits"
+    try:
+        finite = math.isfinite(float(high) - float(low))  # both ends, and what random streams draw from
+    except OverflowError:
+        finite = False
+    if not finite:
+        return "two finite numbers, and a finite distance"
+    return "a low end above 0, which has a logarithm" if kind == "loguniform" and low <= 0 else None

@@ -13,6 +13,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location, prepare
 from rayfed_kd.experiment.result import Tell
+from rayfed_kd.files import file_name
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.sections.placement import PLACED_BEFORE
@@ -64,10 +65,12 @@ def tune(
             f"override {folder_override!r}: a search gives each trial its folder; expected --folder"
         )
     prepared = prepare(recipe, lines)
-    from rayfed_kd.tuning.search_setup import SearchRequest, default_folder, prepare_search
+    from rayfed_kd.tuning.search_setup import SearchRequest, prepare_search
 
     name = prepared.recipe.method.name if isinstance(recipe, Mapping) else Path(recipe).stem
-    request = SearchRequest(space, samples, search, scheduler, metric, folder or default_folder(name))
+    request = SearchRequest(
+        space, samples, search, scheduler, metric, folder or f"runs/tune-{file_name(name)}"
+    )
     prepared_search = prepare_search(prepared.setting, request, partial(accept_coefficients, prepared))
     try:
         # Before the folder is claimed: without Ray Tune there is to be no search in it.
@@ -125,10 +128,10 @@ def _search_on_ray(
     from cluster.ray_backend.session import RaySession
     from cluster.ray_backend.simultaneous_runs import runs_at_a_time
     from rayfed_kd.setting.timing import read_timing
-    from rayfed_kd.tuning.ray_tune import TrialLimits, run_trials
-    from rayfed_kd.tuning.trial_run import TrialRun
+    from rayfed_kd.tuning.ray_tune import run_trials
+    from rayfed_kd.tuning.trial import TrialRun
 
-    recipe, proposer = search.recipe, search.proposer()
+    recipe = search.recipe
     if recipe.placement.gpu_share == "measured":
         raise RecipeError(PLACED_BEFORE)
     if work is not None:
@@ -140,16 +143,5 @@ def _search_on_ray(
         nodes_per_trial = divided(nodes, at_a_time)
         # Raises if not even one trial has room.
         plan_hosts(recipe, read_timing(recipe).schedule.concurrency, nodes_per_trial)
-        limits = TrialLimits(
-            search.trials,
-            at_a_time,
-            recipe.rounds,
-            recipe.evaluation.every,
-            search.scheduler,
-            recipe.faults.max_retries,
-        )
-        working_folder, command = str(Path.cwd()), tuple(sys.argv)
-        trial_run = TrialRun(
-            recipe.model_dump(), search.folder, search.metric, nodes_per_trial, working_folder, command
-        )
-        run_trials(limits, search.folder, proposer, trial_run, tell, work)
+        trial_run = TrialRun(search, nodes_per_trial, str(Path.cwd()), tuple(sys.argv))
+        run_trials(trial_run, at_a_time, tell, work)

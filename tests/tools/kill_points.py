@@ -401,24 +401,22 @@ def search_in_process(search: Any, concurrent: int | None, address: str | None, 
     from cluster.ray_backend import placement
     from rayfed_kd.experiment.engines import InProcess
     from rayfed_kd.experiment.running import run_prepared
-    from rayfed_kd.tuning import trial_run
-    from rayfed_kd.tuning.ray_tune import VALUE, TrialLimits, _ProposerSearcher, _TrialRecorder
+    from rayfed_kd.results.study_console import Work
+    from rayfed_kd.tuning import trial as trials
+    from rayfed_kd.tuning.ray_tune import ROUND, VALUE, Proposals, Recorder
 
     def run_here(prepared: Any, on_event: Any, *, plan: Any, resume: bool, restart: bool) -> Any:
         return run_prepared(prepared, InProcess(), on_event, resume=resume, restart=restart)
 
     placement.plan_hosts = lambda *arguments: None  # type: ignore[assignment, return-value]
-    trial_run.run_prepared_on_ray = run_here  # type: ignore[assignment]
-    recipe, folder = search.recipe, search.folder
-    limits = TrialLimits(search.trials, 1, recipe.rounds, recipe.evaluation.every, search.scheduler, 0)
-    searcher = _ProposerSearcher(search.proposer(), folder, tell)
-    recorder = _TrialRecorder(limits, folder, tell)
-    one = trial_run.TrialRun(recipe.model_dump(), folder, search.metric, (), str(Path.cwd()), ())
+    trials.run_prepared_on_ray = run_here  # type: ignore[assignment]
+    searcher, recorder = Proposals(search, tell), Recorder(search, tell, work or Work())
+    one = trials.TrialRun(search, (), str(Path.cwd()), ())
     for number in range(search.trials):
         config, results = searcher.suggest(str(number)), [{}]
 
         def report(round_index: int, value: float, results: list[Any] = results) -> None:
-            results.append({"round": round_index, VALUE: value})
+            results.append({ROUND: round_index, VALUE: value})
 
         one.run(number, config["coefficients"], report)
         trial = SimpleNamespace(config=config, last_result=results[-1])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,16 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.tables import TableWriter
 from rayfed_kd.tuning.metric import SearchMetric, choose_metric
-from rayfed_kd.tuning.proposers import OptunaProposer
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
-from rayfed_kd.tuning.search_result import SearchResult, result_of_search, write_search_result
+from rayfed_kd.tuning.search_result import (
+    SearchResult,
+    TrialResult,
+    result_of_search,
+    write_search_result,
+)
 from rayfed_kd.tuning.search_setup import SearchRequest, evaluated_metrics, prepare_search
 from rayfed_kd.tuning.space import read_space
-from rayfed_kd.tuning.trial_results import TrialResult
-from rayfed_kd.tuning.trial_run import TrialRun
+from rayfed_kd.tuning.trial import TrialRun
 from rayfed_kd.tuning.tune import accept_coefficients
 
 RECIPE = {**THREE_CLIENTS, "method": {"name": "fedavg", "track_oca": True}}
@@ -119,7 +123,8 @@ def test_metric_that_is_not_there_is_refused_with_those_that_are(asked, message)
 )
 def test_trial_reports_a_recipes_metric_where_it_is_finite(tmp_path, monkeypatch, values, status, reported):
     """The last finite value is reported at the end, also if it was reported before."""
-    folder, told = SearchFolder(tmp_path / "search"), []
+    search, told = ready(tmp_path, "rounds=2", *NAMED, metric="local_f1/oca"), []
+    folder = search.folder
     folder.write_record(TrialRecord(0, {}))
     (folder.trial(0) / "config.yaml").write_text("")
     writer = TableWriter(folder.trial(0) / "tables")
@@ -128,7 +133,7 @@ def test_trial_reports_a_recipes_metric_where_it_is_finite(tmp_path, monkeypatch
         one = {"round": index, "model": "oca"}
         writer.write(index, {"metrics": [one], "scores": [one | score]})
     monkeypatch.setattr(TrialRun, "_simulate", lambda *_: None)
-    trial = TrialRun({"rounds": 2}, folder, SearchMetric("local_f1", "oca"), (), str(tmp_path), ())
+    trial = TrialRun(search, (), str(tmp_path), ())
     trial.run(0, {}, lambda *point: told.append(point))
     assert told == reported
     record = folder.record(0)
@@ -186,7 +191,7 @@ def test_search_gives_each_trial_its_folder(tmp_path):
 def test_missing_optuna_is_told(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(RecipeError, match=r"optuna: Optuna cannot be imported .*pip install -e '\.\[tune\]'"):
-        ready(tmp_path, search="optuna").proposer()
+        ready(tmp_path, search="optuna")
 
 
 def test_missing_ray_tune_is_told(tmp_path, monkeypatch):
@@ -374,22 +379,27 @@ def test_search_whose_trials_all_failed_ends_with_their_errors(tmp_path):
         result_of_search(search)
 
 
-def learned(space, begun=(), trials=16):
+def learned(search, begun=(), trials=16):
     """Proposals, each told a value that is best at lr 0.03 and one epoch; trial 3 failed."""
-    proposer, proposed = OptunaProposer(space, 1, begun), []
-    for number in range(trials):
-        proposed.append(dict(proposer.propose(number)))
+    from rayfed_kd.tuning.ray_tune import VALUE, Proposals
+
+    for number, coefficients in enumerate(begun):
+        search.folder.write_record(TrialRecord(number, coefficients))
+    searcher, proposed = Proposals(search, lambda line: None), []
+    for number in map(str, range(trials)):
+        proposed.append(searcher.suggest(number)["coefficients"])
         value = -abs(proposed[-1]["local.optimizer.lr"] - 0.03) - proposed[-1]["local.epochs"]
-        proposer.learn(number, None if number == 3 else value)
+        searcher.on_trial_complete(number, {} if number == "3" else {VALUE: value})
+    shutil.rmtree(search.folder.path)
     return proposed
 
 
 def test_optuna_proposes_the_same_again_and_after_a_restart(tmp_path):
     """Also past its ten random trials, where what it was told decides."""
-    space = read_space(space_file(tmp_path))
-    whole = learned(space)
-    assert learned(space) == whole
-    assert learned(space, begun=whole[:12]) == whole
+    search = ready(tmp_path, search="optuna")
+    whole = learned(search)
+    assert learned(search) == whole
+    assert learned(search, begun=whole[:12]) == whole
     assert len({trial["local.optimizer.lr"] for trial in whole}) == 16
     for trial in whole:
         assert 0.001 <= trial["local.optimizer.lr"] <= 1
@@ -399,14 +409,14 @@ def test_optuna_proposes_the_same_again_and_after_a_restart(tmp_path):
 
 def test_optuna_learns_what_does_well(tmp_path):
     """One epoch is best by a wide margin: after ten random trials it is proposed more than by chance."""
-    later = learned(read_space(space_file(tmp_path)), trials=40)[10:]
+    later = learned(ready(tmp_path, search="optuna"), trials=40)[10:]
     assert sum(trial["local.epochs"] == 1 for trial in later) > 15
 
 
 def test_importing_what_a_search_is_made_of_loads_neither_torch_nor_ray():
     import subprocess
 
-    code = "import rayfed_kd.tuning.space, rayfed_kd.tuning.search_folder, rayfed_kd.tuning.proposers, sys"
+    code = "import rayfed_kd.tuning.space, rayfed_kd.tuning.search_folder, sys"
     code += "\nprint([m for m in ('torch', 'ray', 'optuna') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -116,7 +116,7 @@ BAD_FILES = [
     ),
     ({"space": {"method.gamma": {"randint": [0, 1.5]}}}, "expected two whole numbers"),
     ({"space": {"method.gamma": {"choice": []}}}, "expected a list of at least one value"),
-    ({"space": {"method.gamma": {"choice": [1, 2, 1]}}}, "method.gamma.choice: 1 is listed twice"),
+    ({"space": {"method.gamma": {"choice": [1, 2, 1]}}}, "expected every value once; 1 is listed twice"),
     ({"space": {"rounds": {"randint": [1, 5]}}}, "rounds: rounds is the same in every trial"),
     ({"space": {"placement.threads": {"randint": [1, 2]}}}, "placement is the same in every trial"),
     (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.experiment.preparation import make_ready
@@ -15,8 +15,8 @@ from rayfed_kd.experiment.result import Event, read_summary
 from rayfed_kd.experiment.running import run_prepared_on_ray
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.tuning.metric import SearchMetric
-from rayfed_kd.tuning.search_folder import SearchFolder, TrialRecord
+from rayfed_kd.tuning.search_folder import TrialRecord
+from rayfed_kd.tuning.search_setup import Search
 from rayfed_kd.tuning.space import Coefficients, coefficient_overrides
 
 if TYPE_CHECKING:
@@ -31,17 +31,13 @@ class TrialRun:
     """Runs any trial of one search; it crosses to the trial's process.
 
     Attributes:
-        recipe: what every trial starts from.
-        folder: the search's folder.
-        metric: what is reported.
+        search: whose trials it runs.
         nodes: a trial's share of the cluster.
         working_folder: where the search was started; a recipe's relative paths are meant from there.
         command: the words with which the search was started, noted in each trial's environment.json.
     """
 
-    recipe: Mapping[str, Any]
-    folder: SearchFolder
-    metric: SearchMetric
+    search: Search
     nodes: tuple[Node, ...]
     working_folder: str
     command: tuple[str, ...]
@@ -58,7 +54,7 @@ class TrialRun:
         from cluster.ray_backend.placement import plan_hosts
         from rayfed_kd.setting.timing import read_timing
 
-        record = self.folder.record(number)
+        record = self.search.folder.record(number)
         if record is not None and record.over:
             return None
         try:
@@ -80,48 +76,42 @@ class TrialRun:
         """
         from cluster.ray_backend.remote_run import is_lost
 
-        record = self.folder.record(number)
+        folder, metric, rounds = self.search.folder, self.search.metric, self.search.recipe.rounds
+        record = folder.record(number)
         assert record is not None  # written when the trial was proposed, before this process began
-        if record.over:
-            self._report_again(record, report)
-            return
         # The last round's value is reported at the very end: Ray Tune may end this process when it comes,
         # and the run must have written its summary by then.
-        rounds = self.recipe["rounds"]
-        earlier = [point for point in self.folder.values(number, self.metric) if point[0] < rounds]
+        last_round = record.round if record.over else rounds - 1
+        earlier = [point for point in folder.values(number, metric) if point[0] <= last_round]
         for point in earlier:
             report(*point)
+        if record.over:
+            return
         last_reported = earlier[-1][0] if earlier else 0
 
         def on_event(event: Event) -> None:
-            value = self.metric.value(event["metrics"])
+            value = metric.value(event["metrics"])
             if value is not None and last_reported < event["round"] < rounds:
                 report(event["round"], value)
 
         try:
             self._simulate(number, coefficients, on_event)
+            values = folder.values(number, metric)
+            if not values:
+                raise RunError(f"no evaluation has a finite {metric}")
         except Exception as error:
             if is_lost(error):
                 raise
             self._note_failure(record, error)
             return
-        values = self.folder.values(number, self.metric)
-        if not values:
-            self._note_failure(record, RunError(f"no evaluation has a finite {self.metric}"))
-            return
         report(*values[-1])
 
-    def _report_again(self, record: TrialRecord, report: Report) -> None:
-        """Report what a trial that is over reached, for the scheduler and the proposer."""
-        for point in self.folder.values(record.number, self.metric):
-            if point[0] <= record.round:
-                report(*point)
-
     def _note_failure(self, record: TrialRecord, error: Exception) -> None:
-        values = self.folder.values(record.number, self.metric)
-        last_round = values[-1][0] if values else 0
+        folder = self.search.folder
+        values = folder.values(record.number, self.search.metric)
         message = str(error) if isinstance(error, RayfedError) else f"{type(error).__name__}: {error}"
-        self.folder.write_record(replace(record, status="failed", round=last_round, error=message))
+        last_round = values[-1][0] if values else 0
+        folder.write_record(replace(record, status="failed", round=last_round, error=message))
 
     def _simulate(self, number: int, coefficients: Coefficients, on_event: Callable[[Event], None]) -> None:
         from cluster.ray_backend.placement import plan_hosts
@@ -129,8 +119,8 @@ class TrialRun:
         # Ray Tune has changed it, and relative paths of the recipe are meant from there.
         os.chdir(self.working_folder)
         sys.argv[:] = self.command
-        folder = self.folder.trial(number)
-        self.folder.wait_for_trial(number)
+        folder = self.search.folder.trial(number)
+        self.search.folder.wait_for_trial(number)
         if read_summary(folder).get("status") == "finished":
             return  # the search was cut off before the record said so
         prepared = make_ready(self._trial_recipe(number, coefficients))
@@ -140,5 +130,7 @@ class TrialRun:
         run_prepared_on_ray(prepared, on_event, plan=plan, resume=resumed, restart=True)
 
     def _trial_recipe(self, number: int, coefficients: Coefficients) -> Recipe:
-        folder = json.dumps(str(self.folder.trial(number)))  # quoted: a path may look like another YAML value
-        return load_recipe(self.recipe, [*coefficient_overrides(coefficients), f"results.folder={folder}"])
+        # Quoted: a path may look like another YAML value.
+        folder = json.dumps(str(self.search.folder.trial(number)))
+        changes = [*coefficient_overrides(coefficients), f"results.folder={folder}"]
+        return load_recipe(self.search.recipe.model_dump(), changes)
