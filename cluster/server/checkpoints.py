@@ -5,8 +5,7 @@
 places in the log. `round-000010.json` is written last: lengths and hashes of both, and the tables' numbers
 of rows. The log is fsynced first; the others are written under a temporary name, fsynced and renamed. So a
 kill at any moment leaves the checkpoint before it intact. A damaged checkpoint, or one whose rows the tables
-lack, is recognised and reported, and the one before it is used. Checkpoints of format 4, whole ones, are read
-as well; those of other formats are refused.
+lack, is recognised and reported, and the one before it is used. Those of other formats are refused.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from cluster.server.replies import ReceivedParts, ReceivedReply, replaced_slots
 from cluster.server.run_state import RunState
 from cluster.server.schedules import check_sample
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Message, Progress, Replies, Reply, Step
+from rayfed_kd.protocol import Message, Progress, Replies, Step
 from rayfed_kd.protocol.message_codec import VECTORS, Direction
 from rayfed_kd.protocol.messages import is_finite
 from rayfed_kd.protocol.summed import KeptSlots
@@ -41,7 +41,6 @@ class EngineCohort(ObservedClients):
         self._slots = slots or {}
         self._method, self._faults = run.setting.method, run.setting.recipe.faults
         self._schedule, self._queue, self._records = run.schedule, run.queue, run.records
-        self._arrived: dict[int, Arrival] = {}
         self._received: list[ReceivedParts] = []
         self._clients = self._drawn(self._progress(starting=True))
 
@@ -74,39 +73,6 @@ class EngineCohort(ObservedClients):
             return Replies([], self._run.rule_in(self._round))
         self._dispatch(step, {client: self._publish(messages[client]) for client in sorted(messages)})
         return self._collected(sorted(messages), None)
-
-    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply | None]:
-        """Start one client's step.
-
-        Returns: a function that waits for the reply and returns it. For a bad one it raises BadReplyError,
-            or, under `faults.bad_replies: drop`, counts it as dropped and gives None.
-        Raises: RunError if the recipe has an attack, which needs all replies of an exchange together.
-        """
-        if self._run.poisoning is not None:
-            raise RunError(
-                "attack: a reply that comes alone cannot be poisoned; expected broadcast or scatter"
-            )
-        (number,) = self._dispatch(step, {client: self._publish(message)})
-
-        def wait() -> Reply | None:
-            while number not in self._arrived:
-                arrival = self._queue.next()
-                assert arrival is not None
-                # Replies arrive in the queue's order; this one may be another's, kept for its own `wait`.
-                self._arrived[arrival.dispatch.number] = arrival
-            try:
-                reply = self._accepted(self._arrived.pop(number))
-            except BadReplyError:
-                if self._faults.bad_replies == "stop":
-                    raise
-                self.traffic.dropped += 1
-                # As after a broadcast: it takes no part in the round's later exchanges.
-                self._clients = [other for other in self._clients if other != client]
-                return None
-            assert reply is not None  # only schedules without rounds have replies that are too old
-            return reply.sealed() if reply.summed or self._run.rule_in(self._round).sealed else reply
-
-        return wait
 
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
@@ -165,8 +131,8 @@ class EngineCohort(ObservedClients):
             self._records.put(client, record.begun())
         return drawn
 
-    def _dispatch(self, step: Step, messages: Mapping[int, Published]) -> list[int]:
-        """Dispatch clients, in ascending order, at the current second; gives the dispatches' numbers."""
+    def _dispatch(self, step: Step, messages: Mapping[int, Published]) -> None:
+        """Dispatch clients, in ascending order, at the current second."""
         run, local, dispatches = self._run, self._run.setting.recipe.local, []
         for client, message in messages.items():
             if client not in self._clients and not self._schedule.asynchronous:
@@ -189,7 +155,6 @@ class EngineCohort(ObservedClients):
             dispatches.append(dispatch)
         for places, summed in run.grouping.jobs([dispatch.call for dispatch in dispatches]):
             self._queue.start(*(dispatches[place] for place in places), summed=summed)
-        return [dispatch.number for dispatch in dispatches]
 
     def _collected(self, dispatched: Sequence[int], ask: Callable[[int], object] | None) -> Replies:
         """Take arriving replies until the schedule says that the update is complete.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from rayfed_kd.protocol import (
     Number,
     PartRef,
     Replies,
-    Reply,
     Step,
     to_array,
 )
@@ -72,11 +71,6 @@ class ObservedClients:
         ]
         result = self._run.engine.result
         return Replies([ReceivedReply(client, result(future)) for client, future in started])
-
-    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply | None]:
-        """Start one client's step; gives a function that waits for its reply."""
-        _, future = self._observe(client, step, self._publish(message))
-        return lambda: ReceivedReply(client, self._run.engine.result(future))
 
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None

@@ -28,15 +28,15 @@ def report_lines(address: str | None) -> Iterator[str]:
 def _torch_lines() -> Iterator[str]:
     import torch
 
-    from rayfed_kd.cli.gpus import gathered, gpu_lines
+    from rayfed_kd.cli.gpus import gpu_lines
     from rayfed_kd.models.compiling import compiler_fault
     from rayfed_kd.recipe.torchvision_import import torchvision_state
 
-    facts = gathered()  # first: from the next line on this process itself holds memory of each GPU
+    driver = list(gpu_lines())  # first: from the next line on this process itself holds memory of each GPU
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     kernels = torch.backends.cpu.get_cpu_capability()
     yield f"torch sees    {os.cpu_count()} cores ({kernels}), GPUs: {', '.join(gpus) or 'none'}"
-    yield from gpu_lines(facts)
+    yield from driver
     # What clients compute on: on a machine with GPUs the fault is theirs.
     fault = compiler_fault("cuda" if gpus else "cpu", torch.cuda.get_device_capability() if gpus else None)
     yield f"compiler      {'local.compile can be used' if fault is None else f'no local.compile: {fault}'}"

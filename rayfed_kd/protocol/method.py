@@ -86,13 +86,6 @@ class Cohort(Protocol):
         """Runs `step` on the clients named, each with its own message."""
         ...
 
-    def submit(self, client: int, step: Step, message: Message) -> Callable[[], Reply | None]:
-        """Starts `step` on one client; the returned function waits for the reply.
-
-        It gives None for a reply that `faults.bad_replies: drop` leaves out.
-        """
-        ...
-
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
     ) -> Questions:

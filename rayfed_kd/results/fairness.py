@@ -6,7 +6,6 @@ AMP, FM and WLP are Definitions 1 to 3 of Zhou et al. 2023 (FedKF), section III-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,34 +64,3 @@ def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = No
         wlp=float(accuracy.min()),
         ua=float(accuracy.mean()),
     )
-
-
-def rounds_to(values: Sequence[float | None], target: float) -> int | None:
-    """The first round whose value reaches a target.
-
-    Args:
-        values: a value per round from 1 on; None where nothing was evaluated.
-        target: the value to reach.
-
-    Returns: the round, from 1; None if no value is at least the target.
-    """
-    return next((i for i, v in enumerate(values, start=1) if v is not None and v >= target), None)
-
-
-def bytes_to(values: Sequence[float | None], round_bytes: Sequence[int], target: float) -> int | None:
-    """Bytes of all rounds up to the first one whose value reaches a target.
-
-    Args:
-        values: a value per round from 1 on; None where nothing was evaluated.
-        round_bytes: bytes of each round, equally many.
-        target: the value to reach.
-
-    Returns: the bytes; None if no value is at least the target.
-
-    Raises:
-        ValueError: there are not as many bytes as values.
-    """
-    if len(values) != len(round_bytes):
-        raise ValueError(f"{len(values)} values and {len(round_bytes)} rounds of bytes, expected as many")
-    rounds = rounds_to(values, target)
-    return None if rounds is None else sum(round_bytes[:rounds])

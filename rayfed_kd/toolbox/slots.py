@@ -92,10 +92,6 @@ class Slots:
         total = self.total.add(unseen.to(torch.float64), alpha=unseen_weight)
         return total.div_(self.weight + unseen_weight).to(torch.float32)
 
-    def recomputed(self) -> Slots:
-        """The same slots with the sum added afresh: what the running sum is held against."""
-        return self.reweighted(self.weights)
-
     def reweighted(self, weights: Mapping[int, float]) -> Slots:
         """The same slots with weights of their own, added afresh: every slot is fetched."""
         fresh = Slots.empty(self.total.numel())

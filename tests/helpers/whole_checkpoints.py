@@ -1,15 +1,11 @@
-"""Checkpoints as format 4 had them: a run's whole state in one file.
+"""A checkpoint's whole state, for comparisons: without places in a log, which differ after a resumption.
 
-tree, arrays = whole(path)       # of a checkpoint of today: for comparisons, as it has no places in a log
-rewrite_whole(path)              # the same state as an older version left it, for it to be resumed
+tree, arrays = whole(path)
 """
 
-import hashlib
-import json
 from dataclasses import fields
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from cluster.engine.calls import Held
 from cluster.server.stored.loading import load_snapshot
@@ -17,7 +13,7 @@ from rayfed_kd.protocol.state_packing import pack
 
 
 def whole(path):
-    """A checkpoint's structure and arrays, as format 4 stored them."""
+    """A checkpoint's structure and arrays."""
     snapshot, arrays = load_snapshot(path, Held, "cpu"), {}
 
     def stored(packed):
@@ -46,7 +42,6 @@ def whole(path):
         }
         listed.append({**plain, "elements": dict(dispatch.elements), "call": call})
     tree = {
-        "format": 4,
         "round": snapshot.round,
         "wall_s": snapshot.wall_s,
         "server": server,
@@ -61,18 +56,3 @@ def whole(path):
         },
     }
     return tree, arrays
-
-
-def rewrite_whole(path):
-    """Write a checkpoint in the form of format 4, with its note, in its place."""
-    tree, arrays = whole(path)
-    save_file(arrays or {"none": np.zeros(0)}, path, metadata={"tree": json.dumps(tree)})
-    note = path.with_suffix(".json")
-    content = path.read_bytes()
-    facts = {
-        "round": tree["round"],
-        "bytes": len(content),
-        "blake2b": hashlib.blake2b(content, digest_size=16).hexdigest(),
-        "rows": json.loads(note.read_text())["rows"],
-    }
-    note.write_text(json.dumps(facts))

@@ -18,7 +18,6 @@ from rayfed_kd.results.tables import count_rows
 # them, and today's names of the state classes, which moved into rooms; 4 has the tables' numbers of rows; 5
 # has client states, slots and messages in a log.
 FORMAT = 5
-READABLE = (4, FORMAT)
 
 
 def checkpoint_fault(note: Path, path: Path, tables: Path | None) -> str | None:
@@ -53,11 +52,11 @@ def checkpoint_fault(note: Path, path: Path, tables: Path | None) -> str | None:
 
 def _check_format(path: Path, version: int) -> None:
     """Refuse an intact checkpoint of another format. Treated as damaged, it would restart the run."""
-    if version not in READABLE:
+    if version != FORMAT:
         other = "an older" if version < FORMAT else "a newer"
         raise RecipeError(
             f"{path} was written by {other} version of rayfed-kd: its format is {version}, this version "
-            f"reads {READABLE[0]} to {FORMAT}. Formats hold other facts about clients and other names of "
+            f"reads {FORMAT}. Formats hold other facts about clients and other names of "
             "state classes, so the run would not go on as it began. Resume it with the version that wrote "
             "it, or run its config.yaml again"
         )

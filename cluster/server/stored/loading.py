@@ -1,4 +1,4 @@
-"""Checkpoints read back: today's, and whole ones of format 4."""
+"""Checkpoints read back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load_snapshot(path: Path, publish: Publish, device: torch.device | str) -> S
     with ExitStack() as opened:
         file = opened.enter_context(safe_open(path, framework="numpy"))
         tree = json.loads(file.metadata()["tree"])
-        log = tree.get("log")  # None: nothing was appended, or the format is 4
+        log = tree.get("log")  # None: nothing was appended
         appended = None if log is None else opened.enter_context((path.parent / log).open("rb"))
 
         def entry(place: Sequence[int]) -> Packed:
@@ -50,16 +50,11 @@ def load_snapshot(path: Path, publish: Publish, device: torch.device | str) -> S
         def slots(places: Array) -> list[Array]:
             return [entry(place).arrays[0] for place in places.tolist()]
 
-        whole = tree["format"] == 4
-        if whole:
-            records = _records_of_format_4(tree["records"], packed, publish)
-        else:
-            base = [] if tree["base"] is None else [entry(tree["base"]).arrays[0]]
-            records = _records([*base, file.get_tensor("records")], entry, publish)
+        base = [] if tree["base"] is None else [entry(tree["base"]).arrays[0]]
+        records = _records([*base, file.get_tensor("records")], entry, publish)
         # As they were sent, encoded: clients decode them, and so does the server to see what a late reply
         # changed.
-        message = packed if whole else entry
-        messages = [publish(unpack(message(one))) for one in tree["under_way"]["messages"]]
+        messages = [publish(unpack(entry(one))) for one in tree["under_way"]["messages"]]
         return Snapshot(
             round=tree["round"],
             server=unpack(packed(tree["server"]), device, keep_cpu=True, publish=publish, entries=slots),
@@ -84,16 +79,6 @@ def _records(tables: Sequence[Array], entry: Entry, publish: Publish) -> dict[in
             continue
         state = None if length == NO_STATE_YET else publish({"state": entry((offset, length))})
         records[client] = ClientRecord(participations, state, version, exchange)
-    return records
-
-
-def _records_of_format_4(
-    stored: Sequence[Any], packed: Callable[[Sequence[Any]], Packed], publish: Publish
-) -> dict[int, ClientRecord]:
-    records = {}
-    for client, participations, version, exchange, state in stored:
-        handle = None if state is None else publish({"state": packed(state)})
-        records[client] = ClientRecord(participations, handle, version, exchange)
     return records
 
 

@@ -1,6 +1,5 @@
 """Numbers beside a reply's parts: NaN and infinity are bad replies, a missing one is told by its call."""
 
-import numpy as np
 import pytest
 from runs import run_in_process
 from small_recipes import THREE_CLIENTS
@@ -22,22 +21,13 @@ class Given(FedAvg):
 """
 
 
-ALONE = f"""{OWN}
-    def run_round(self, server, cohort, ctx):
-        message = self.dispatch(server, ctx)
-        waits = [cohort.submit(client, self.client_update, message) for client in cohort.clients]
-        replies = [reply for wait in waits if (reply := wait()) is not None]
-        return self.absorb(server, Replies(replies), ctx)
-"""
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def run_with(numbers, *overrides, code=OWN):
-        name = f"own_metadata_{tmp_path.name}_{code == ALONE}"
-        (tmp_path / f"{name}.py").write_text(code.replace("NUMBERS", numbers))
+    def run_with(numbers, *overrides):
+        name = f"own_metadata_{tmp_path.name}"
+        (tmp_path / f"{name}.py").write_text(OWN.replace("NUMBERS", numbers))
         return run_in_process({**RECIPE, "method": {"name": f"{name}:Given"}}, *overrides)
 
     return run_with
@@ -57,18 +47,6 @@ def test_number_that_is_not_finite_stops_the_run(run, number):
 def test_number_that_is_not_finite_is_dropped_and_counted(run, number):
     outcome = run(f"samples={number}", "faults.bad_replies=drop")
     assert outcome.tables["rounds"]["dropped"].to_pylist() == [0, 1, 0]
-
-
-def test_bad_reply_to_one_client_alone_is_left_out_and_counted(run):
-    """As of a broadcast: the method aggregates the same replies."""
-    together, alone = (run("samples=float('nan')", "faults.bad_replies=drop", code=c) for c in (OWN, ALONE))
-    assert alone.tables["rounds"]["dropped"].to_pylist() == [0, 1, 0]
-    assert np.array_equal(alone.models["aca"], together.models["aca"])
-
-
-def test_bad_reply_to_one_client_alone_stops_the_run_unless_they_are_dropped(run):
-    with pytest.raises(RunError, match="round 2, client 1, client_update: reply number samples"):
-        run("samples=float('nan')", code=ALONE)
 
 
 def test_missing_number_is_told_with_round_client_and_step(run):

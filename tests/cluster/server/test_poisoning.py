@@ -15,7 +15,7 @@ from cluster.server.cohort import EngineCohort
 from cluster.server.observed_clients import ObservedClients
 from cluster.server.poisoning import Poisoning
 from cluster.server.simulation import Simulation
-from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message, Method, Reply
 from rayfed_kd.recipe.loading import load_recipe
@@ -238,14 +238,6 @@ def test_looks_for_people_see_honest_replies():
     honest = ObservedClients(clients, 1, dataclasses.replace(one.run_state, poisoning=None))
     again = honest.broadcast(method.client_update, message)
     assert all(torch.equal(a["student"], b["student"]) for a, b in zip(looked, again, strict=True))
-
-
-def test_a_single_reply_cannot_be_poisoned():
-    one = simulation(PAF)
-    method, ctx = one.setting.method, server_context(one.setting, 1)
-    with pytest.raises(RunError, match="a reply that comes alone cannot be poisoned"):
-        server = one.begin().server
-        EngineCohort(1, one.run_state).submit(0, method.client_update, method.dispatch(server, ctx))
 
 
 def test_ray_gives_the_local_engines_bits_under_attack(hosts):

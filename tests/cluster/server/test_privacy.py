@@ -173,8 +173,8 @@ from rayfed_kd.protocol import Message
 
 class Alone(FedMD):
     def run_round(self, server, cohort, ctx):
-        reply = cohort.submit(cohort.clients[0], self.predict, Message(seed=1))()
-        reply["logits"]
+        replies = cohort.broadcast(self.predict, Message(seed=1))
+        replies[0]["logits"]
 """
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rayfed_kd.results.fairness import bytes_to, client_metrics, rounds_to
+from rayfed_kd.results.fairness import client_metrics
 
 TABLE_TWO = [
     ((0.6, 0.7, 0.8), (0.7, 0.006667, 0.6)),
@@ -54,16 +54,3 @@ def test_arrays_of_other_clients_are_refused():
         client_metrics(np.array([1, 2]), np.array([2]))
     with pytest.raises(ValueError, match="differ"):
         client_metrics(np.array([1, 2]), np.array([2, 2]), np.array([1]))
-
-
-def test_missing_round_bytes_are_refused():
-    with pytest.raises(ValueError, match="3 values and 1 rounds of bytes"):
-        bytes_to([0.1, 0.2, 0.9], [5], 0.8)
-
-
-def test_rounds_and_bytes_to_a_target_count_from_one():
-    values, sizes = [0.1, None, 0.5, 0.6], [10, 10, 20, 40]
-    assert rounds_to(values, 0.5) == 3
-    assert bytes_to(values, sizes, 0.5) == 40
-    assert rounds_to(values, 0.7) is None
-    assert bytes_to(values, sizes, 0.7) is None
