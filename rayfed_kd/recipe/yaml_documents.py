@@ -1,7 +1,8 @@
-"""YAML as recipes, studies and spaces use it: plain values, of bounded size and depth.
+"""YAML as recipes, studies and spaces use it: plain values, of bounded size.
 
-A text that YAML's own loader would turn into something else (a date, a set, bytes, an object), or that would
-take hours or all memory (nested thousands of levels, an alias of an alias of an alias), is refused.
+A text that YAML's own loader would turn into something else (a date, a set, bytes, an object) is refused, and
+so is a key that stands twice. A recipe is code, as it names what is imported: a text that is made to take all
+memory is not kept out.
 """
 
 from __future__ import annotations
@@ -19,39 +20,11 @@ from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.shipped import Kind, find_file
 
 MOST_BYTES = 1 << 20  # a recipe that lists something for each of 100,000 clients has half of that
-MOST_LEVELS = 50  # of lists and mappings within one another; a recipe has about five
-MOST_VALUES = 500_000  # what the text stands for once every alias is written out
-MOST_CHARACTERS = 100  # of a number
 WHOLE_NUMBERS = range(-(2**63), 2**63)  # what tables and random streams can hold
 
 
 class _PlainLoader(yaml.SafeLoader):
     """Builds what JSON has, and reads YAML 1.2's floats: PyYAML reads 1e-4, which has no dot, as text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._levels = 0
-        self._values = 0
-        self._values_of: dict[int, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """As YAML's own; counts levels, and the values that the text stands for."""
-        before, event = self._values, self.peek_event()  # type: ignore[no-untyped-call]
-        if self._levels == MOST_LEVELS:
-            raise _refused(f"more than {MOST_LEVELS} levels of lists and keys", event.start_mark)
-        self._levels += 1
-        node = super().compose_node(parent, index)
-        self._levels -= 1
-        if not isinstance(event, yaml.AliasEvent):
-            self._values += 1
-            self._values_of[id(node)] = self._values - before
-        elif id(node) in self._values_of:
-            self._values += self._values_of[id(node)]
-        else:  # its node is not composed to the end
-            raise _refused("an alias that lies within what it stands for", event.start_mark)
-        if self._values > MOST_VALUES:
-            raise _refused(f"more than {MOST_VALUES} values", event.start_mark)
-        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """As YAML's own; a key that stands twice is refused: of two values one would be lost silently."""
@@ -63,13 +36,6 @@ class _PlainLoader(yaml.SafeLoader):
                 raise _refused(f"the key {shortened(key.value)} stands twice", key.start_mark)
             seen.add(name)
         return node
-
-    def construct_scalar(self, node: Any) -> Any:
-        """As YAML's own; a number has a bounded length: Python takes minutes for a million digits."""
-        number = node.tag.endswith((":int", ":float"))
-        if number and len(getattr(node, "value", "")) > MOST_CHARACTERS:
-            raise _refused(f"a number of more than {MOST_CHARACTERS} characters", node.start_mark)
-        return super().construct_scalar(node)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """As YAML's own; refuses what cannot be read as its tag says, and numbers that nothing can hold."""
@@ -122,6 +88,8 @@ def load_yaml(text: str) -> Any:
         return deepcopy(_parsed(text))
     except yaml.YAMLError as error:
         raise RecipeError(f"not YAML: {_told(error)}") from None
+    except RecursionError:
+        raise RecipeError("too many levels of lists and keys; expected about five") from None
 
 
 @lru_cache(maxsize=64)

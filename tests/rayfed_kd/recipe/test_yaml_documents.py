@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.recipe.yaml_documents import MOST_BYTES, MOST_LEVELS, MOST_VALUES, load_yaml, yaml_text
+from rayfed_kd.recipe.yaml_documents import MOST_BYTES, load_yaml, yaml_text
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,10 @@ from rayfed_kd.recipe.yaml_documents import MOST_BYTES, MOST_LEVELS, MOST_VALUES
         ("a: &x {c: 1}\nb: {<<: *x, d: 2}", {"a": {"c": 1}, "b": {"c": 1, "d": 2}}),
         ("a: &x {c: 1}\nb: {<<: *x, c: 2}", {"a": {"c": 1}, "b": {"c": 2}}),
         ("{1: a, '1': b}", {1: "a", "1": "b"}),
-        ("[" * (MOST_LEVELS - 1) + "]" * (MOST_LEVELS - 1), None),
     ],
 )
 def test_value_is_read(text, value):
-    assert load_yaml(text) == value or value is None
+    assert load_yaml(text) == value
 
 
 @pytest.mark.parametrize(
@@ -38,13 +37,12 @@ def test_value_is_read(text, value):
         (".nan", "not YAML: NaN is no number (line 1, column 1)"),
         ("1e400", "not YAML: 1e400 is too large (line 1, column 1)"),
         ("a:\n  9223372036854775808", "9223372036854775808 needs more than 64 bits (line 2, column 3)"),
-        ("7" * 101, "a number of more than 100 characters"),
+        ("7" * 5000, "is no int (line 1, column 1)"),
         ("!!int abc", "'abc' is no int (line 1, column 1)"),
         ("!!float ''", "'' is no float"),
         ("!!set {a}", "could not determine a constructor for the tag 'tag:yaml.org,2002:set'"),
         ("!!python/name:os.system x", "could not determine a constructor"),
-        ("[" * (MOST_LEVELS + 1), f"more than {MOST_LEVELS} levels"),
-        ("&a [*a]", "an alias that lies within what it stands for"),
+        ("[" * 5000, "too many levels of lists and keys"),
         ("x" * (MOST_BYTES + 1), "1,048,577 characters of YAML; expected at most 1,048,576"),
         ("a: 1\nb: {c: 2, c: 3}", "the key c stands twice (line 2, column 11)"),
         ("a: 1\n'a': 2", "the key a stands twice (line 2, column 1)"),
@@ -56,15 +54,6 @@ def test_text_is_refused_with_what_and_where(text, message):
         load_yaml(text)
     assert message in str(told.value)
     assert "\n" not in str(told.value)
-
-
-def test_aliases_are_counted_as_what_they_stand_for():
-    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 5)]
-    assert len(load_yaml("\n".join(lines))["a4"]) == 10
-    lines.append(f"a5: [{', '.join(['*a4'] * 10)}]")
-    with pytest.raises(RecipeError, match=f"more than {MOST_VALUES} values"):
-        load_yaml("\n".join(lines))
 
 
 def test_yaml_of_others_is_as_it_was():
