@@ -34,7 +34,7 @@ class Ensemble:
         vectors: K vectors, [P] each, on any device.
         function: (module, inputs [batch, ...]) -> [batch, ...]; the module's logits if not given.
         batched: one program over stacked tensors, or a loop. Dense layers are faster batched; on a CPU
-            a grouped convolution is slower than K plain ones (`tests/benchmarks/server.py`).
+            a grouped convolution is slower than K plain ones.
     """
 
     def __init__(

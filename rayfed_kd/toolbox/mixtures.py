@@ -21,7 +21,7 @@ from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, Distillatio
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import generate
 
-CHUNK = 32  # samples; more leave the CPU's cache and take twice as long (tests/benchmarks/server.py)
+CHUNK = 32  # samples; more leave the CPU's cache and take twice as long
 
 
 class MixtureOptions(MethodOptions):

@@ -20,7 +20,7 @@ from rayfed_kd.tuning.space import Space, coefficient_text
 
 if TYPE_CHECKING:
     from rayfed_kd.tuning.metric import SearchMetric
-    from rayfed_kd.tuning.search_result import TrialResult
+    from rayfed_kd.tuning.trial_result import TrialResult
 
 PER_ROW = 4  # panels side by side
 

@@ -21,15 +21,11 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.tables import TableWriter
 from rayfed_kd.tuning.metric import SearchMetric, choose_metric
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
-from rayfed_kd.tuning.search_result import (
-    SearchResult,
-    TrialResult,
-    result_of_search,
-    write_search_result,
-)
+from rayfed_kd.tuning.search_result import SearchResult, result_of_search, write_search_result
 from rayfed_kd.tuning.search_setup import SearchRequest, evaluated_metrics, prepare_search
 from rayfed_kd.tuning.space import read_space
 from rayfed_kd.tuning.trial import TrialRun
+from rayfed_kd.tuning.trial_result import TrialResult
 from rayfed_kd.tuning.tune import accept_coefficients
 
 RECIPE = {**THREE_CLIENTS, "method": {"name": "fedavg", "track_oca": True}}
