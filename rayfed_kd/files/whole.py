@@ -1,12 +1,11 @@
 """Files and folders that are whole or not there: after a kill or a power cut the old content is, or the new.
 
 Every file that the project writes goes through `atomic_write`, or through `written_aside` where a library
-wants a path to write to. Five kinds of files are exceptions. Two grow, log.txt and TensorBoard's event files,
+wants a path to write to. Four kinds of files grow in place. Two are log.txt and TensorBoard's event files,
 which are read line by line or record by record, and in which nothing that a run needs stands alone. One are
 checkpoints' logs of client states: a checkpoint's note says how many of their bytes count, and the hash. One
-are the rows of tables that are not in parts yet, of which a line that is not whole is no round's. The last
-are the newest parts of tables, which reach the disk a second later, or before a checkpoint that counts on
-them.
+are the tables of a run that goes on, whose batches have checksums. They reach the disk within a second, or
+before a checkpoint that counts on them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def written_aside(path: Path, *, flush: bool = True) -> Iterator[Path]:
+def written_aside(path: Path) -> Iterator[Path]:
     """Let the block write another file in the same folder, and rename it to `path` when the block ends.
 
     For libraries that write to a path themselves, as Arrow, matplotlib and safetensors do. If the block
@@ -50,7 +49,6 @@ def written_aside(path: Path, *, flush: bool = True) -> Iterator[Path]:
 
     Args:
         path: the file to write; its folder exists.
-        flush: False: the file is whole after a kill; after a power cut only if `flush_to_disk` came before.
 
     Yields: an empty file's path, with the same suffix as `path`, so that a library picks the same format.
 
@@ -63,35 +61,13 @@ def written_aside(path: Path, *, flush: bool = True) -> Iterator[Path]:
     try:
         yield aside
         # The order matters: content, then name, then the folder that holds the name.
-        if flush:
-            _flush_to_disk(aside)
+        _flush_to_disk(aside)
         aside.replace(path)
     except BaseException:
         # BaseException, because Ctrl-C, too, must leave no unfinished file.
         aside.unlink(missing_ok=True)
         raise
-    if flush:
-        _flush_to_disk(path.parent)
-
-
-def flush_to_disk(paths: Iterable[Path]) -> None:
-    """Bring files that were written without it to disk, and then the folders that hold their names.
-
-    Args:
-        paths: of the files; those that are gone are left out.
-
-    Raises:
-        OSError: the disk does not take one.
-    """
-    folders = dict[Path, None]()
-    for path in paths:
-        try:
-            _flush_to_disk(path)
-        except FileNotFoundError:
-            continue
-        folders[path.parent] = None
-    for folder in folders:
-        _flush_to_disk(folder)
+    _flush_to_disk(path.parent)
 
 
 @contextmanager

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
 
 SHOWN_SAMPLES = 64  # of those that a method generated
-SYNC_S = 1.0  # so often the tables' parts are flushed to disk
-GATHER_S = 0.25  # rounds within so many seconds share their parts
+SYNC_S = 1.0  # so often the tables are flushed to disk
 REAL_PER_CLASS = 200  # images that a real class mean is of
 
 _ROUND_PICTURE = re.compile(r"(.+)-(\d{6,})\.png")  # as `_draw_shown` and `_draw_samples` name it
@@ -63,7 +62,7 @@ class RunRecorder:
     ) -> None:
         self._folder, self._setting, self._on_event = folder, setting, on_event
         self.events: list[dict[str, Any]] = []
-        self._tables = TableWriter(folder / "tables", after_round, GATHER_S)
+        self._tables = TableWriter(folder / "tables", after_round)
         self._synced = time.monotonic()
         self._log = _file_logger(folder / "log.txt")
         self._last_wall_s, self._after_round = 0.0, after_round
@@ -98,7 +97,6 @@ class RunRecorder:
             self._in_background(self._draw_shown, record.round, name, shown)
         if time.monotonic() - self._synced >= SYNC_S:
             self._synced = time.monotonic()
-            self._tables.write_recent()
             self._in_background(self._tables.sync)
 
     def flush(self, until_round: int) -> dict[str, int]:
@@ -112,7 +110,7 @@ class RunRecorder:
         Returns: table -> how many rows it has of rounds up to that one.
         """
         wait(self._pending)
-        self._tables.flush()
+        self._tables.sync()
         if self._writer is not None:
             self._writer.flush()
         return self._tables.row_counts(until_round)

@@ -7,7 +7,7 @@
     python tests/tools/kill_points.py --list               # the points, without a kill
     python tests/tools/kill_points.py run --point "replace run/config.yaml #1"
 
-A kill point is an operation on a file of one name, and how often it came: `unlink run/tables/part-... #1`.
+A kill point is an operation on a file of one name, and how often it came: `unlink run/summary.json #1`.
 Names, unlike a running number, do not depend on which thread comes first. The operations are open for
 writing, replace, unlink, mkdir and rmdir; the process sends itself SIGKILL right before the operation.
 `torn` stands for a kill in mid-write: at the fsync of a file its second half is cut off. A kill at an fsync
@@ -35,7 +35,6 @@ import gc
 import importlib
 import io
 import json
-import math
 import os
 import re
 import shlex
@@ -98,6 +97,8 @@ class Watch:
             self._pass("open", arguments[0])
         elif event == "os.rename":
             self._pass("replace", arguments[1])
+            # A stream grows on under its new name.
+            self._durable[str(arguments[1])] = self._durable.pop(str(arguments[0]), 0)
         elif event == "os.remove":
             self._pass("unlink", arguments[0])
         elif event in ("os.mkdir", "os.rmdir"):
@@ -359,13 +360,11 @@ def differences(found: Any, expected: Any, where: str = "") -> list[str]:
 
 
 def replace_slow_parts() -> None:
-    """One torch thread, no fsync, pictures of a white dot, merges after two rounds, searches without Ray."""
+    """One torch thread, no fsync, pictures of a white dot, searches without Ray."""
     import pyarrow
     import torch
     from matplotlib.figure import Figure
 
-    import rayfed_kd.results.recorder
-    import rayfed_kd.results.tables.writing
     import rayfed_kd.tuning.tune
     from rayfed_kd.comparison.writers import pictures
     from rayfed_kd.results import figures, folder, partition_figures
@@ -374,8 +373,6 @@ def replace_slow_parts() -> None:
     torch.set_num_threads(1)
     pyarrow.set_cpu_count(1)
     pyarrow.set_io_thread_count(1)
-    rayfed_kd.results.tables.writing.MERGE_AT = 2
-    rayfed_kd.results.recorder.GATHER_S = math.inf  # by the clock a round would be gathered now and then
     folder.package_version = cache(folder.package_version)  # reading packages' metadata takes long
     folder.environment("none")
     rayfed_kd.tuning.tune._search_on_ray = search_in_process

@@ -1,12 +1,12 @@
-"""A run's tables as Parquet parts: readable at any moment, also after a kill.
+"""A run's tables: readable at any moment, also after a kill.
 
-A part holds a range of rounds; it is written aside and renamed. Rounds that follow one another fast are
-gathered: their rows lie in one file until a part is written of all of them (`recent`). Sixty-four small
-parts are merged into one part that covers them. Until the small ones are gone, readers leave out a part that
-lies within another, so a kill in between doubles no row.
+While a run goes on each table grows as one Arrow IPC stream, to which a round appends a batch of its rows. At
+the run's end the stream becomes one Parquet file. Where both are there, the stream is the table: a kill came
+between writing one and removing the other.
 
-To flush the parts of each round to disk would slow short rounds. So `TableWriter.sync` does it for many
-rounds: a power cut may damage the parts since the last one, which a resumed run drops unread.
+A kill leaves at most one batch that is not whole, at a stream's end, which readers leave out. To flush each
+round to disk would slow short rounds. So `TableWriter.sync` does it for many rounds: a power cut may damage
+the rows since then, which a resumed run drops unread.
 """
 
 from rayfed_kd.results.tables.reading import RowsByRound, count_rows, last_round, read_table

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
 from rayfed_kd.results.schemas import CONFIG, SCHEMAS, TABLES, check_table_name
-from rayfed_kd.results.tables.parts import covering
-from rayfed_kd.results.tables.recent import read_recent
-from rayfed_kd.results.tables.rows import arrow_rows
+from rayfed_kd.results.tables.streams import STREAM, stream_batches
 
-READ_ATTEMPTS = 5  # a merge during each of them is not to be expected: merges are 64 rounds apart
+PARQUET = "rows.parquet"
+READ_ATTEMPTS = 3  # a run begins or ends once while somebody reads
 
 
 def read_table(folder: str | Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -31,10 +33,10 @@ def read_table(folder: str | Path, name: str, columns: Sequence[str] | None = No
 
     Raises:
         RecipeError: there is no such table.
-        DataError: the folder is no run's, or a part is damaged.
+        DataError: the folder is no run's, or the table is damaged.
     """
     check_table_name(name)
-    return _read_rows(_folder_of_tables(Path(folder).expanduser(), name), name, columns)
+    return table_rows(_folder_of_tables(Path(folder).expanduser(), name) / name, name, columns)
 
 
 def _folder_of_tables(folder: Path, name: str) -> Path:
@@ -53,16 +55,52 @@ def _folder_of_tables(folder: Path, name: str) -> Path:
     )
 
 
-def _read_rows(
+def table_rows(
     folder: Path, name: str, columns: Sequence[str] | None = None, until_round: int | None = None
 ) -> pa.Table:
-    """A table's rows, from the folder of tables; none if it has no such folder."""
-    for _ in range(READ_ATTEMPTS - 1):
-        try:
-            return _read_parts_and_recent(folder, name, columns, until_round)
-        except FileNotFoundError:  # the part was merged since the folder was listed
-            continue
-    return _read_parts_and_recent(folder, name, columns, until_round)
+    """A table's rows, of the stream if there is one, else of the Parquet file; none if there is neither.
+
+    Args:
+        folder: the table's own.
+        name: the table.
+        columns: those that are wanted; None: all.
+        until_round: rows of later rounds are left out; damage to them in a stream is not told.
+
+    Raises: DataError if the rows are damaged, or of a version that wrote other files.
+    """
+    table = _stream_or_parquet(folder, SCHEMAS[name], until_round)
+    if until_round is not None:
+        table = table.filter(pa.compute.less_equal(table["round"], until_round))
+    return table if columns is None else table.select(columns)
+
+
+def _stream_or_parquet(folder: Path, schema: pa.Schema, until_round: int | None) -> pa.Table:
+    for _ in range(READ_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            return pa.Table.from_batches(stream_batches(folder / STREAM, until_round), schema)
+        # A file that is gone, or a stream that is there now: the run has begun or ended meanwhile.
+        with suppress(FileNotFoundError):
+            table = _parquet_rows(folder, schema)
+            if table.num_rows or not (folder / STREAM).exists():
+                return table
+    raise DataError(f"{folder}: its files came and went during {READ_ATTEMPTS} looks; expected one run")
+
+
+def _parquet_rows(folder: Path, schema: pa.Schema) -> pa.Table:
+    paths = list(folder.glob("[!.]*.parquet"))  # not unfinished ones
+    if len(paths) > 1:
+        raise DataError(
+            f"{folder} has {len(paths)} files, as version 0.1 left those of a run that did not end; expected "
+            "one. pyarrow.parquet.read_table reads them"
+        )
+    if not paths:
+        return schema.empty_table()
+    table = read_parquet(paths[0])
+    for field in table.schema:
+        if field.name not in schema.names or field.type != schema.field(field.name).type:
+            raise DataError(f"{paths[0]} is damaged: it has a column {field.name} of {field.type}")
+    # A table of an earlier version may lack a column that later ones have.
+    return pa.concat_tables([schema.empty_table(), table], promote_options="default")
 
 
 def count_rows(folder: Path, until_round: int) -> dict[str, int]:
@@ -74,21 +112,17 @@ def count_rows(folder: Path, until_round: int) -> dict[str, int]:
 
     Returns: table -> rows.
     """
-    counts = {}
-    for name in SCHEMAS:
-        by_round = rows_by_round(folder, name, until_round)
-        counts[name] = sum(rows for round_index, rows in by_round.items() if round_index <= until_round)
-    return counts
+    return {name: table_rows(folder / name, name, ["round"], until_round).num_rows for name in SCHEMAS}
 
 
 def last_round(folder: Path) -> int:
-    """The last round that is recorded, by the names of files, which may be damaged; 0: none is.
+    """The last round that is recorded and can be read; 0: none is.
 
     Args:
         folder: the run's folder of tables.
     """
-    recent = [index for index, tables in read_recent(folder).items() if tables.get("rounds")]
-    return max([0, *recent, *(part.last for part in covering(folder / "rounds"))])
+    rounds = table_rows(folder / "rounds", "rounds", ["round"], until_round=sys.maxsize)["round"]
+    return rounds[-1].as_py() if len(rounds) else 0
 
 
 class RowsByRound:
@@ -106,38 +140,3 @@ class RowsByRound:
         first, end = np.searchsorted(self._rounds, [round_index, round_index + 1])
         rows: list[dict[str, Any]] = self._table.slice(first, end - first).to_pylist()
         return rows
-
-
-def rows_by_round(folder: Path, name: str, until_round: int | None = None) -> dict[int, int]:
-    """Round -> its rows. Parts that begin after `until_round` are not read: they may be damaged."""
-    counts = _read_rows(folder, name, ["round"], until_round)["round"].value_counts().to_pylist()
-    return {count["values"]: count["counts"] for count in counts}
-
-
-def _read_parts_and_recent(
-    folder: Path, name: str, columns: Sequence[str] | None, until_round: int | None = None
-) -> pa.Table:
-    schema = SCHEMAS[name]
-    # First: rows that become a part meanwhile are then found twice, and never not at all.
-    recent = read_recent(folder)
-    parts = covering(folder / name)
-    wanted = (part for part in parts if until_round is None or part.first <= until_round)
-    found = [_read_part(part.path, schema, columns) for part in wanted]
-    for round_index, tables in sorted(recent.items()):
-        rows = tables.get(name)
-        if rows and not any(part.covers(round_index) for part in parts):
-            table = arrow_rows(name, {round_index: rows})
-            found.append(table if columns is None else table.select(columns))
-    if not found:
-        return schema.empty_table() if columns is None else schema.empty_table().select(columns)
-    # Parts of an earlier version may lack a column that later ones have.
-    return pa.concat_tables(found, promote_options="default")
-
-
-def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Table:
-    """A part's rows; of an earlier version's part columns may be missing, which is for the reader to say."""
-    table = read_parquet(path, columns)
-    for field in table.schema:
-        if field.name not in schema.names or field.type != schema.field(field.name).type:
-            raise DataError(f"{path} is damaged: it has a column {field.name} of {field.type}")
-    return table

@@ -1,4 +1,4 @@
-"""Checkpoints and tables under any order of saving, damage, kills, merges and resumes.
+"""Checkpoints and tables under any order of saving, damage, kills, ends and resumes.
 
 A resumed run goes back to the newest intact checkpoint, and the tables to its round: every round's rows are
 there once, with the values that the round gave.
@@ -26,7 +26,8 @@ from rayfed_kd.errors import DataError
 from rayfed_kd.files import UNFINISHED_PREFIX
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.results.schemas import SCHEMAS
-from rayfed_kd.results.tables import TableWriter, read_table
+from rayfed_kd.results.tables import TableWriter, last_round, read_table
+from rayfed_kd.results.tables.streams import STREAM
 
 KEEP = 2
 
@@ -51,8 +52,8 @@ class Storage(RuleBasedStateMachine):
         self.intact = set()
         self._open()
 
-    def _open(self):
-        self.tables = TableWriter(self.folder / "tables")
+    def _open(self, after_round=None):
+        self.tables = TableWriter(self.folder / "tables", after_round)
         self.keeper = Checkpointer(self.folder, CheckpointRecipe(keep=KEEP), self.tables.row_counts)
 
     def teardown(self):
@@ -93,25 +94,24 @@ class Storage(RuleBasedStateMachine):
         self.intact.discard(number)
 
     @rule()
-    def merge(self):
-        """What closing a run does: each table becomes one part; another process goes on."""
+    def end(self):
+        """What closing a run does: each table becomes one Parquet file; another process goes on."""
         self.tables.close()
         self._open()
 
     @rule(data=st.data())
-    def kill_within_a_merge(self, data):
-        """The merged part is written, the small ones are still there."""
-        before = {}
-        for part in (self.folder / "tables").glob("*/part-*.parquet"):
-            before[part] = part.read_bytes()
+    def kill_at_the_end(self, data):
+        """The Parquet files are written, streams are still there."""
+        before = {path: path.read_bytes() for path in (self.folder / "tables").glob(f"*/{STREAM}")}
         self.tables.close()
-        for part, content in before.items():
+        for path, content in before.items():
             if data.draw(st.booleans()):
-                part.write_bytes(content)
+                path.write_bytes(content)
+        self._open()
 
     @rule(table=st.sampled_from(["rounds", "clients"]), content=st.binary(max_size=20))
     def kill_within_a_write(self, table, content):
-        name = f"{UNFINISHED_PREFIX}0123-part-00000001-00000001.parquet"
+        name = f"{UNFINISHED_PREFIX}0123-rows.parquet"
         (self.folder / "tables" / table / name).write_bytes(content)
 
     @rule()
@@ -120,24 +120,23 @@ class Storage(RuleBasedStateMachine):
 
     @precondition(lambda self: self.expected)
     @rule()
-    def lose_the_newest_part_and_resume(self):
-        """The rounds of a lost part are made again: no checkpoint that has them is gone on from."""
-        self._open()  # removes parts that lie within others, which would be read in the lost one's place
-        part = max((self.folder / "tables" / "rounds").glob("part-*.parquet"))
-        first = int(part.name.split("-")[1])
-        part.unlink()
-        self._resume(max((number for number in self.intact if number < first), default=0))
+    def lose_the_newest_rows_and_resume(self):
+        """Rounds whose rows a power cut took are made again: no checkpoint that has them is gone on from."""
+        path = self.folder / "tables" / "rounds" / STREAM
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) * 2 // 3])
+        there = last_round(self.folder / "tables")
+        self._resume(max((number for number in self.intact if number <= there), default=0))
 
     def _resume(self, newest):
         """As an assembled run resumes; `newest` is the round of the checkpoint that it must find."""
-        self._open()
         told = []
         snapshot = self.keeper.latest(lambda arrays: arrays, "cpu", told.append, self.folder / "tables")
         assert (0 if snapshot is None else snapshot.round) == newest
         if snapshot is not None:
             assert snapshot.server.tolist() == [newest, self.saved[newest]]
         assert len(told) == len([number for number in self.saved if number > newest])
-        self.tables.truncate(newest)
+        self._open(newest)
         self.keeper.tidy(newest)
         self.saved = {number: life for number, life in self.saved.items() if number <= newest}
         self.intact &= set(self.saved)
@@ -145,18 +144,17 @@ class Storage(RuleBasedStateMachine):
         self.expected = {number: life for number, life in self.expected.items() if number <= newest}
 
     @precondition(lambda self: self.expected)
-    @rule(length=st.integers(0, 99), data=st.data())
-    def cut_a_part_off_and_put_it_back(self, length, data):
-        """A damaged part is an error with its name, never fewer rows."""
-        self._open()  # removes parts that lie within others, which nobody reads
-        part = data.draw(st.sampled_from(sorted((self.folder / "tables" / "rounds").glob("part-*.parquet"))))
-        content = part.read_bytes()
-        part.write_bytes(content[: len(content) * length // 100])
-        try:
-            with pytest.raises(DataError, match=part.name):
-                read_table(self.folder / "tables", "rounds")
-        finally:
-            part.write_bytes(content)
+    @rule(length=st.integers(0, 99))
+    def cut_a_finished_table_off_and_put_it_back(self, length):
+        """A damaged table is an error with its name, never fewer rows."""
+        self.tables.close()
+        path = self.folder / "tables/rounds/rows.parquet"
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) * length // 100])
+        with pytest.raises(DataError, match=path.name):
+            read_table(self.folder / "tables", "rounds")
+        path.write_bytes(content)
+        self._open()
 
     @invariant()
     def every_row_is_there_once(self):

@@ -1,11 +1,13 @@
-"""Tables: pinned columns, readable at any moment, merged and truncated without loss."""
+"""Tables: pinned columns, readable at any moment, resumed and ended without loss."""
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,7 @@ import pytest
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables import TableWriter, count_rows, last_round, read_table
-from rayfed_kd.results.tables.recent import FILE, read_recent
-from rayfed_kd.results.tables.writing import MERGE_AT
+from rayfed_kd.results.tables.streams import STREAM
 
 INT, FLOAT, TEXT = "int64", "double", "string"
 COLUMNS = {
@@ -95,13 +96,22 @@ def written(folder, rounds):
     return writer
 
 
-def merged_with_the_small_parts_left(folder):
-    """What a kill between merging and deleting leaves: rounds 1 to 5 in one part, and one by one."""
-    writer = written(folder, range(1, 6))
-    parts = {path: path.read_bytes() for path in (folder / "metrics").iterdir()}
-    writer.close()
-    for path, content in parts.items():
-        path.write_bytes(content)
+def files_of(folder, name="metrics"):
+    return sorted(path.name for path in (folder / name).iterdir())
+
+
+def with_both_files(folder, rounds, ended):
+    """What a kill leaves between writing a table's new file and removing the old one.
+
+    Args:
+        ended: the rounds that the Parquet file has.
+    """
+    written(folder, ended).close()
+    parquet = (folder / "metrics" / "rows.parquet").read_bytes()
+    (folder / "metrics" / "rows.parquet").unlink()
+    writer = written(folder, rounds)
+    (folder / "metrics" / "rows.parquet").write_bytes(parquet)
+    return writer
 
 
 def test_every_table_is_listed_here():
@@ -136,76 +146,101 @@ def test_table_without_rows_is_empty_with_its_columns(tmp_path):
     assert read_table(tmp_path, "hosts").schema == SCHEMAS["hosts"]
 
 
-def test_many_rounds_merge_into_few_parts(tmp_path):
-    writer = TableWriter(tmp_path)
-    for round_index in range(1, MERGE_AT + 10):
-        writer.write(round_index, {"metrics": [metric(round_index)]})
-    assert len(list((tmp_path / "metrics").glob("*.parquet"))) == 10
-    assert rounds_in(tmp_path) == list(range(1, MERGE_AT + 10))
+def test_a_runs_end_makes_one_parquet_file_of_a_table(tmp_path):
+    writer = written(tmp_path, range(1, 101))
+    assert files_of(tmp_path) == [STREAM]
+    assert rounds_in(tmp_path) == list(range(1, 101))
     writer.close()
-    assert len(list((tmp_path / "metrics").iterdir())) == 1
-    assert rounds_in(tmp_path) == list(range(1, MERGE_AT + 10))
+    assert files_of(tmp_path) == ["rows.parquet"]
+    assert files_of(tmp_path, "hosts") == []
+    assert rounds_in(tmp_path) == list(range(1, 101))
 
 
-def test_kill_between_merging_and_deleting_doubles_nothing(tmp_path):
-    merged_with_the_small_parts_left(tmp_path)
+def test_kill_between_the_parquet_file_and_the_stream_doubles_nothing(tmp_path):
+    with_both_files(tmp_path, range(1, 6), ended=range(1, 6))
     assert rounds_in(tmp_path) == [1, 2, 3, 4, 5]
-
-
-def test_next_writer_removes_what_a_kill_left(tmp_path):
-    merged_with_the_small_parts_left(tmp_path)
-    (tmp_path / "metrics" / ".part-00000006-00000006.parquet").write_bytes(b"half written")
     TableWriter(tmp_path)
-    assert [path.name for path in (tmp_path / "metrics").iterdir()] == ["part-00000001-00000005.parquet"]
-
-
-@pytest.mark.parametrize("after_round", [0, 1, 3, 5])
-def test_truncating_after_a_kill_brings_nothing_back(tmp_path, after_round):
-    writer = written(tmp_path, [])
-    merged_with_the_small_parts_left(tmp_path)
-    writer.truncate(after_round)
-    assert rounds_in(tmp_path) == list(range(1, after_round + 1))
-
-
-def test_truncating_goes_on_after_a_kill_in_it(tmp_path):
-    writer = written(tmp_path, range(1, 6))
-    writer.close()
-    whole = tmp_path / "metrics" / "part-00000001-00000005.parquet"
-    content = whole.read_bytes()
-    writer.truncate(3)
-    whole.write_bytes(content)  # killed after the shorter part was written
+    assert files_of(tmp_path) == [STREAM]
     assert rounds_in(tmp_path) == [1, 2, 3, 4, 5]
-    TableWriter(tmp_path).truncate(3)
+
+
+def test_kill_while_a_resumed_run_drops_rounds_brings_none_back(tmp_path):
+    with_both_files(tmp_path, range(1, 4), ended=range(1, 6))
+    assert rounds_in(tmp_path) == [1, 2, 3]
+    TableWriter(tmp_path, after_round=3)
     assert rounds_in(tmp_path) == [1, 2, 3]
 
 
-def test_rounds_go_on_after_truncating(tmp_path):
+def test_next_writer_removes_what_a_kill_left_unfinished(tmp_path):
+    written(tmp_path, [1]).close()
+    (tmp_path / "metrics" / ".part-0123456789abcdef-rows.parquet").write_bytes(b"half written")
+    TableWriter(tmp_path)
+    assert files_of(tmp_path) == [STREAM]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("after_round", [0, 1, 3, 5, None])
+def test_a_resumed_run_keeps_the_rounds_up_to_its_checkpoint(tmp_path, after_round, ended):
     writer = written(tmp_path, range(1, 6))
-    writer.close()
-    writer.truncate(3)
-    writer.write(4, {"metrics": [metric(4, "oca")]})
-    writer.close()
-    assert read_table(tmp_path, "metrics")["model"].to_pylist() == ["aca", "aca", "aca", "oca"]
-
-
-def test_merged_round_is_not_lost_by_writing_it_again(tmp_path):
-    writer = written(tmp_path, range(1, 6))
-    writer.close()
-    with pytest.raises(ValueError, match=r"round 3 is in part-00000001-00000005.parquet already"):
-        writer.write(3, {"metrics": [metric(3)]})
-
-
-def test_reader_looks_again_when_parts_merge(tmp_path, monkeypatch):
-    writer = written(tmp_path, [1, 2, 3])
-    read = pq.read_table
-
-    def merging_first(path, **options):
-        monkeypatch.setattr(pq, "read_table", read)
+    if ended:
         writer.close()
-        return read(path, **options)
+    kept = list(range(1, 6 if after_round is None else after_round + 1))
+    resumed = TableWriter(tmp_path, after_round)
+    assert rounds_in(tmp_path) == kept
+    assert resumed.row_counts(9)["metrics"] == len(kept)
+    resumed.write(6, {"metrics": [metric(6, "oca")]})
+    assert rounds_in(tmp_path) == [*kept, 6]
+    resumed.close()
+    assert read_table(tmp_path, "metrics")["model"].to_pylist() == ["aca"] * len(kept) + ["oca"]
 
-    monkeypatch.setattr(pq, "read_table", merging_first)
+
+def test_rows_of_a_round_that_is_there_are_refused(tmp_path):
+    writer = written(tmp_path, range(1, 6))
+    with pytest.raises(ValueError, match="table metrics has round 5 already; expected a later one"):
+        writer.write(3, {"hosts": [{"round": 3, "host": 0}], "metrics": [metric(3)]})
+    assert read_table(tmp_path, "hosts").num_rows == 0
+
+
+def test_reader_looks_again_when_the_run_ends_meanwhile(tmp_path, monkeypatch):
+    writer, read = written(tmp_path, [1, 2, 3]), Path.open
+
+    def ending_first(path, *arguments):
+        monkeypatch.setattr(Path, "open", read)
+        writer.close()
+        return read(path, *arguments)
+
+    monkeypatch.setattr(Path, "open", ending_first)
     assert rounds_in(tmp_path) == [1, 2, 3]
+
+
+def test_reader_looks_again_when_a_run_is_resumed_meanwhile(tmp_path, monkeypatch):
+    written(tmp_path, [1, 2, 3]).close()
+    listed = Path.glob
+
+    def resumed_first(path, pattern):
+        monkeypatch.setattr(Path, "glob", listed)
+        TableWriter(tmp_path)
+        return listed(path, pattern)
+
+    monkeypatch.setattr(Path, "glob", resumed_first)
+    assert rounds_in(tmp_path) == [1, 2, 3]
+
+
+def test_readers_find_whole_rounds_while_a_writer_writes(tmp_path):
+    writer, seen = TableWriter(tmp_path), []
+
+    def read():
+        while not seen or seen[-1] < 50 * 300:
+            rounds = rounds_in(tmp_path)
+            assert rounds == [r for r in range(1, len(rounds) // 50 + 1) for _ in range(50)]
+            seen.append(len(rounds))
+
+    with ThreadPoolExecutor(1) as reader:
+        reading = reader.submit(read)
+        for round_index in range(1, 301):
+            writer.write(round_index, {"metrics": [metric(round_index)] * 50})
+        reading.result(60)
+    assert len(seen) > 1
 
 
 def test_rows_of_a_round_come_in_order(tmp_path):
@@ -226,21 +261,20 @@ def test_metrics_keep_the_order_in_which_the_method_names_its_models(tmp_path):
     assert read_table(tmp_path, "metrics")["model"].to_pylist() == ["server", "personal", "aca"]
 
 
-def test_truncating_drops_later_rounds_only(tmp_path):
-    writer = TableWriter(tmp_path)
-    for round_index in range(1, 6):
-        writer.write(round_index, {"metrics": [metric(round_index)]})
-    writer.close()
-    writer.write(6, {"metrics": [metric(6)]})
-    writer.truncate(3)
-    assert rounds_in(tmp_path) == [1, 2, 3]
+def test_arrow_reads_the_folder_of_a_finished_table_as_it_lies(tmp_path):
+    with_both_files(tmp_path, [1, 2], ended=[1, 2])
+    (tmp_path / "metrics" / ".part-0123456789abcdef-rows.parquet").write_bytes(b"half written")
+    assert pq.read_table(tmp_path / "metrics").num_rows == 2
 
 
-def test_arrow_reads_the_folder_as_it_lies(tmp_path):
-    writer = TableWriter(tmp_path)
-    writer.write(1, {"metrics": [metric(1)]})
-    (tmp_path / "metrics" / ".part-00000002-00000002.parquet").write_bytes(b"half written")
-    assert pq.read_table(tmp_path / "metrics").num_rows == 1
+def test_a_finished_table_of_several_files_is_of_an_earlier_version(tmp_path):
+    written(tmp_path, [1, 2]).close()
+    content = (tmp_path / "metrics/rows.parquet").read_bytes()
+    (tmp_path / "metrics/part-00000001-00000001.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=r"has 2 files, as version 0\.1 left"):
+        read_table(tmp_path, "metrics")
+    (tmp_path / "metrics/rows.parquet").unlink()
+    assert rounds_in(tmp_path) == [1, 2]  # version 0.1 merged all parts at a run's end
 
 
 def test_unknown_column_is_refused(tmp_path):
@@ -277,8 +311,8 @@ def test_unknown_table_is_refused_by_name(tmp_path):
         read_table(tmp_path, "metric")
 
 
-@pytest.mark.parametrize("parts", [1, 20, MERGE_AT - 1])
-def test_killed_writer_leaves_readable_tables(tmp_path, parts):
+@pytest.mark.parametrize("size", [3_000, 100_000])
+def test_killed_writer_leaves_readable_tables(tmp_path, size):
     code = (
         "import sys\nfrom pathlib import Path\nfrom rayfed_kd.results.tables import TableWriter\n"
         "writer = TableWriter(Path(sys.argv[1]))\n"
@@ -288,7 +322,8 @@ def test_killed_writer_leaves_readable_tables(tmp_path, parts):
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     try:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and len(list(tmp_path.glob("metrics/part-*.parquet"))) < parts:
+        stream = tmp_path / "metrics" / STREAM
+        while time.monotonic() < deadline and not (stream.exists() and stream.stat().st_size >= size):
             time.sleep(0.01)
     finally:
         os.kill(process.pid, signal.SIGKILL)
@@ -333,22 +368,41 @@ def flushed(monkeypatch):
     return names
 
 
-def test_parts_are_flushed_together_and_once(tmp_path, flushed):
+def test_tables_are_flushed_when_they_have_grown(tmp_path, flushed):
     writer = written(tmp_path, [1, 2])
-    assert flushed == []
+    flushed.clear()
     writer.sync()
-    assert flushed == ["part-00000001-00000001.parquet", "part-00000002-00000002.parquet", "metrics"]
+    assert flushed == [STREAM]
     writer.sync()
-    assert len(flushed) == 3
-    written(tmp_path, [3]).close()
-    # The merged part before its rename; the third part, whose rows are in it, is gone.
-    assert flushed[3].endswith("-part-00000001-00000003.parquet")
-    assert flushed[4:] == ["metrics"]
+    assert flushed == [STREAM]
+    writer.write(3, {"hosts": [{"round": 3, "host": 0}], "metrics": [metric(3)]})
+    flushed.clear()
+    writer.sync()
+    assert flushed == [STREAM, STREAM]
 
 
-def test_a_single_part_is_flushed_at_the_end(tmp_path, flushed):
-    written(tmp_path, [1]).close()
-    assert flushed == ["part-00000001-00000001.parquet", "metrics"]
+def test_names_are_on_disk_before_what_they_replace_goes(tmp_path, flushed, monkeypatch):
+    """A new file, then the folder that holds its name; only then the old file goes."""
+    done, unlink = flushed, Path.unlink
+
+    def noted(path, **options):
+        done.append(f"unlink {path.name}")
+        unlink(path, **options)
+
+    writer = written(tmp_path, [1])
+    monkeypatch.setattr(Path, "unlink", noted)
+    done.clear()
+    writer.close()
+    assert [re.sub(r"\.part-[0-9a-f]+-", "aside ", name) for name in done] == [
+        STREAM,
+        "aside rows.parquet",
+        "metrics",
+        f"unlink {STREAM}",
+    ]
+    done.clear()
+    TableWriter(tmp_path, after_round=1)
+    found = [re.sub(r"\.part-[0-9a-f]+-", "aside ", name) for name in done]
+    assert found.index(f"aside {STREAM}") < found.index("metrics") < found.index("unlink rows.parquet")
 
 
 def test_a_flush_that_failed_is_tried_again(tmp_path, monkeypatch):
@@ -364,184 +418,70 @@ def test_a_flush_that_failed_is_tried_again(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(os, "fsync", seen.append)
     writer.sync()
-    assert len(seen) == 2  # the part and its folder
+    assert len(seen) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1 and the half of it"])
-def test_what_a_power_cut_damaged_is_dropped_unread(tmp_path, content):
-    writer = written(tmp_path, [1, 2])
-    writer.sync()
-    written(tmp_path, [3])
-    (tmp_path / "metrics" / "part-00000003-00000003.parquet").write_bytes(content)
-    assert count_rows(tmp_path, 2)["metrics"] == 2
-    with pytest.raises(DataError, match=r"part-00000003-00000003\.parquet is damaged"):
+def test_what_a_kill_cut_off_anywhere_costs_its_round_alone(tmp_path):
+    written(tmp_path, [1, 2])
+    stream = tmp_path / "metrics" / STREAM
+    two = stream.stat().st_size
+    written(tmp_path / "other", [1, 2, 3])
+    content = (tmp_path / "other/metrics" / STREAM).read_bytes()
+    for size in range(two, len(content)):
+        stream.write_bytes(content[:size])
+        assert rounds_in(tmp_path) == [1, 2]
+        assert last_round(tmp_path) == 0  # the table of rounds has no row
+    TableWriter(tmp_path).write(3, {"metrics": [metric(3)]})
+    assert rounds_in(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("size", range(0, 400, 7))
+def test_a_stream_that_was_cut_off_in_its_beginning_has_no_rows(tmp_path, size):
+    written(tmp_path, [1])
+    stream = tmp_path / "metrics" / STREAM
+    stream.write_bytes(stream.read_bytes()[:size])
+    assert rounds_in(tmp_path) == []
+
+
+def damaged_in_round_3(folder, how):
+    """Rounds 1 to 4, of which a power cut has damaged the third."""
+    sizes = []
+    writer = TableWriter(folder)
+    for round_index in range(1, 5):
+        writer.write(round_index, {"metrics": [metric(round_index)]})
+        sizes.append((folder / "metrics" / STREAM).stat().st_size)
+    content = bytearray((folder / "metrics" / STREAM).read_bytes())
+    start, stop = sizes[1:3]
+    if how == "zeros":
+        content[start:stop] = bytes(stop - start)
+    elif how == "zeros in the numbers":
+        content[stop - 16 : stop] = bytes(16)
+        place = content.index(np.float64(0.3).tobytes(), start)
+        content[place : place + 8] = bytes(8)
+    else:
+        content[start:] = bytes(100)
+    (folder / "metrics" / STREAM).write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["zeros", "zeros in the numbers", "zeros to the end"])
+def test_what_a_power_cut_damaged_is_told_and_dropped_by_a_resumed_run(tmp_path, how):
+    damaged_in_round_3(tmp_path, how)
+    with pytest.raises(DataError, match=r"_rows\.arrows is damaged after round 2"):
         read_table(tmp_path, "metrics")
+    assert count_rows(tmp_path, 2)["metrics"] == 2
+    assert count_rows(tmp_path, 4)["metrics"] == 2
     assert TableWriter(tmp_path, after_round=2).row_counts(2)["metrics"] == 2
     assert rounds_in(tmp_path) == [1, 2]
 
 
-def gathering(folder, rounds, **options):
-    """A writer that gathers all rounds but its first, which came long after the last parts."""
-    writer = TableWriter(folder, gather_s=float("inf"), **options)
-    for round_index in rounds:
-        writer.write(round_index, {"metrics": [metric(round_index)], "hosts": [{"round": round_index}]})
-    return writer
-
-
-def part_names(folder, name="metrics"):
-    return sorted(path.name for path in (folder / name).iterdir())
-
-
-def test_rounds_that_follow_fast_are_read_at_once_and_share_a_part(tmp_path):
-    writer = gathering(tmp_path, range(1, 5))
-    assert rounds_in(tmp_path) == [1, 2, 3, 4]
-    assert part_names(tmp_path) == ["part-00000001-00000001.parquet"]
-    writer.write_recent()
-    assert part_names(tmp_path) == ["part-00000001-00000001.parquet", "part-00000002-00000004.parquet"]
-    assert rounds_in(tmp_path) == [1, 2, 3, 4]
-    assert read_recent(tmp_path) == {}
-
-
-def test_a_round_after_a_pause_takes_those_gathered_along(tmp_path, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("rayfed_kd.results.tables.writing.time.monotonic", lambda: now[0])
-    writer = TableWriter(tmp_path, gather_s=1.0)
-    for round_index, seconds in enumerate([0.0, 0.5, 0.4, 5.0, 0.1], start=1):
-        now[0] += seconds
-        writer.write(round_index, {"metrics": [metric(round_index)]})
-    assert part_names(tmp_path) == ["part-00000001-00000001.parquet", "part-00000002-00000004.parquet"]
-    assert list(read_recent(tmp_path)) == [5]
-    assert rounds_in(tmp_path) == [1, 2, 3, 4, 5]
-
-
-def test_gathered_rounds_are_no_more_than_64(tmp_path):
-    gathering(tmp_path, range(1, 70))
-    assert part_names(tmp_path)[1:] == ["part-00000002-00000065.parquet"]
-    assert rounds_in(tmp_path) == list(range(1, 70))
-
-
-def test_a_round_of_many_rows_is_not_gathered(tmp_path):
-    writer = gathering(tmp_path, [1])
-    writer.write(2, {"clients": [{"round": 2, "client": c, "model": "aca"} for c in range(2000)]})
-    assert part_names(tmp_path, "clients") == ["part-00000002-00000002.parquet"]
-    assert part_names(tmp_path) == ["part-00000001-00000001.parquet"]
-
-
-def test_what_a_killed_writer_has_gathered_stays(tmp_path):
-    gathering(tmp_path, [1, 2, 3])  # and never closed
-    writer = TableWriter(tmp_path)
-    assert read_recent(tmp_path) == {}
-    assert part_names(tmp_path)[1:] == ["part-00000002-00000003.parquet"]
-    assert writer.row_counts(2)["metrics"] == 2
-
-
-@pytest.mark.parametrize("after_round", [0, 1, 2, 3])
-def test_a_resumed_run_drops_later_rounds_of_those_gathered(tmp_path, after_round):
-    gathering(tmp_path, [1, 2, 3])
-    writer = TableWriter(tmp_path, after_round=after_round)
-    assert rounds_in(tmp_path) == list(range(1, after_round + 1))
-    assert writer.row_counts(9)["metrics"] == after_round
-
-
-def test_a_kill_between_the_parts_of_two_tables_doubles_and_loses_nothing(tmp_path):
-    writer = gathering(tmp_path, [1, 2, 3])
-    recent = (tmp_path / FILE).read_bytes()
-    writer.write_recent()
-    (tmp_path / "hosts" / "part-00000002-00000003.parquet").unlink()  # killed before it was written
-    (tmp_path / FILE).write_bytes(recent)
-    for _ in range(2):
-        assert rounds_in(tmp_path) == [1, 2, 3]
-        assert read_table(tmp_path, "hosts")["round"].to_pylist() == [1, 2, 3]
-        TableWriter(tmp_path)
-
-
-@pytest.fixture
-def on_disk(monkeypatch):
-    """What was done to files, in order: the names of those brought to disk, and "emptied"."""
-    done, flush, cut = [], os.fsync, os.ftruncate
-
-    def note(descriptor):
-        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        flush(descriptor)
-
-    def emptied(descriptor, size):
-        done.append("emptied")
-        cut(descriptor, size)
-
-    monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(os, "ftruncate", emptied)
-    return done
-
-
-def test_gathered_rounds_are_brought_to_disk_as_they_are(tmp_path, on_disk):
-    """For a checkpoint after each round; the file's name only once."""
-    writer = gathering(tmp_path, [1, 2])
-    on_disk.clear()
-    writer.flush()
-    assert FILE in on_disk
-    assert tmp_path.name in on_disk
-    assert list(read_recent(tmp_path)) == [2]
-    assert writer.row_counts(1)["metrics"] == 1
-    assert writer.row_counts(2)["metrics"] == 2 == count_rows(tmp_path, 2)["metrics"]
-    writer.write(3, {"metrics": [metric(3)]})
-    on_disk.clear()
-    writer.flush()
-    assert on_disk == [FILE]
-
-
-@pytest.mark.parametrize("flushed", [True, False])
-def test_gathered_rounds_that_a_checkpoint_counts_on_go_when_their_parts_are_on_disk(
-    tmp_path, on_disk, flushed
-):
-    writer = gathering(tmp_path, [1, 2, 3])
-    if flushed:
-        writer.flush()
-    on_disk.clear()
-    writer.write_recent()
-    assert on_disk[-1] == "emptied"
-    assert any("part-00000002-00000003.parquet" in name for name in on_disk) == flushed
-
-
-def test_a_resumed_run_brings_gathered_rounds_to_disk_before_it_removes_them(tmp_path, on_disk):
-    gathering(tmp_path, [1, 2, 3]).flush()
-    on_disk.clear()
-    TableWriter(tmp_path)
-    assert any("part-00000002-00000003.parquet" in name for name in on_disk)
-
-
-@pytest.mark.parametrize("tail", [b'[4, {"metrics": [{"round"', b"\x00\x00\x00\n[5, {}]\n"])
-def test_half_a_line_is_no_round(tmp_path, tail):
-    gathering(tmp_path, [1, 2, 3])
-    with (tmp_path / FILE).open("ab") as file:
-        file.write(tail)
-    assert rounds_in(tmp_path) == [1, 2, 3]
-    assert last_round(tmp_path) == 0  # the table of rounds has no row
-    TableWriter(tmp_path)
-    assert rounds_in(tmp_path) == [1, 2, 3]
-
-
-def test_what_is_read_of_gathered_rounds_is_what_parts_have(tmp_path):
+def test_what_is_read_while_a_run_goes_on_is_what_its_end_has(tmp_path):
     rows = [
         {"round": 2, "cohort": np.int64(3), "wall_s": 0.1 + 0.2, "losses": {"ce": 1.5}},
         {"round": 2, "cohort": None, "wall_s": math.nan, "staleness": math.inf, "losses": {}},
     ]
-    writer = gathering(tmp_path, [1])
+    writer = TableWriter(tmp_path)
     writer.write(2, {"rounds": rows})
-    assert not part_names(tmp_path, "rounds")
-    gathered = read_table(tmp_path, "rounds")
+    going_on = read_table(tmp_path, "rounds")
     writer.close()
-    assert not (tmp_path / FILE).exists()
-    assert str(gathered.to_pylist()) == str(read_table(tmp_path, "rounds").to_pylist())
-    assert gathered["wall_s"].to_pylist()[0] == 0.1 + 0.2
-
-
-def test_small_parts_before_a_large_one_are_not_merged_over_it(tmp_path):
-    writer = gathering(tmp_path, [1])
-    writer.write_recent()
-    for round_index in range(2, MERGE_AT + 2):  # one part of 64 rounds
-        writer.write(round_index, {"metrics": [metric(round_index)]})
-    for round_index in range(MERGE_AT + 2, 2 * MERGE_AT + 2):
-        writer.write(round_index, {"metrics": [metric(round_index)]})
-        writer.write_recent()
-    assert rounds_in(tmp_path) == list(range(1, 2 * MERGE_AT + 2))
-    assert len(part_names(tmp_path)) == 3
+    assert str(going_on.to_pylist()) == str(read_table(tmp_path, "rounds").to_pylist())
+    assert going_on["wall_s"].to_pylist()[0] == 0.1 + 0.2
