@@ -33,7 +33,9 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.loading import load_recipe
 
 DOCS = Path(__file__).parents[1]
-PAGES = tuple(DOCS / name for name in ("results.md", "leaderboard.md", "tables.md", "bytes.md", "privacy.md"))
+PAGES = tuple(
+    DOCS / name for name in ("results.md", "leaderboard.md", "tables.md", "guide/codecs.md", "privacy.md")
+)
 # A study's picture -> where a page has it.
 PICTURES = {
     "bytes_mnist/against-bytes-amp.png": "bytes_mnist.png",

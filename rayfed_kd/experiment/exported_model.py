@@ -7,12 +7,11 @@ logits = model(images)       # uint8 pixels, or floats in [0, 1]: [n, channels, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from rayfed_kd.data.augment import normalise
@@ -50,7 +49,7 @@ class ModelDescription(Closed):
         class_names: one per class of the data.
         pixels: whether inputs are images; else they are features, which are used as they are.
         mean, std: per channel, of pixels in [0, 1]; they normalise images.
-        sample: what text and rows with categories say beside their shape.
+        sample: what text and rows with categories say beside their shape; empty of images and numbers.
     """
 
     weights: str
@@ -63,13 +62,9 @@ class ModelDescription(Closed):
     std: tuple[float, ...]
     sample: dict[str, Any] = Field(default_factory=dict)
 
-    @model_serializer(mode="wrap")
-    def _without_empty_sample(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Files of images and numbers are as before there was text."""
-        plain: dict[str, Any] = serialise(self)
-        if not self.sample:
-            del plain["sample"]
-        return plain
+    def metadata(self) -> dict[str, str]:
+        """What a file says of the model."""
+        return {"format": "pt", DESCRIPTION: self.model_dump_json()}
 
     @property
     def shape(self) -> Shape:
@@ -176,40 +171,32 @@ class Unchecked(nn.Module):
         return logits
 
 
-@dataclass(frozen=True)
-class StoredModel:
-    """A model as files hold it.
+def described_model(
+    description: ModelDescription, state: Mapping[str, Tensor], module: nn.Module | None = None
+) -> ExportedModel:
+    """A model with its weights, in eval mode.
 
-    Attributes:
+    Args:
         description: what it is.
         state: the module's state_dict.
+        module: takes the weights; None: made as the description says.
+
+    Raises:
+        DataError: the weights are not the module's.
     """
-
-    description: ModelDescription
-    state: Mapping[str, Tensor]
-
-    def metadata(self) -> dict[str, str]:
-        """What a safetensors file says of itself."""
-        return {"format": "pt", DESCRIPTION: self.description.model_dump_json()}
-
-    def loaded(self, module: nn.Module | None = None) -> ExportedModel:
-        """The model in eval mode.
-
-        Args:
-            module: takes the weights; None: made as the description says.
-
-        Raises:
-            DataError: the weights are not the module's.
-        """
-        built = _built(self.description) if module is None else module
-        try:
-            built.load_state_dict(dict(self.state))
-        except RuntimeError as error:
-            raise DataError(
-                f"the weights do not fit {self.description.architecture.name}: "
-                f"{shortened(' '.join(str(error).split()), 300)}"
-            ) from None
-        return ExportedModel(built, self.description).eval()
+    named, path = description.architecture, "architecture"
+    if module is None:
+        make = load_function(named.name, REGISTRIES[named.kind], MODEL_BUILDER, f"{path}.name", nn.Module)
+        options = validate(options_model(make), named.options, path, named.name)
+        module = _made(
+            make, description, {name: getattr(options, name) for name in type(options).model_fields}
+        )
+    try:
+        module.load_state_dict(dict(state))
+    except RuntimeError as error:
+        message = shortened(" ".join(str(error).split()), 300)
+        raise DataError(f"the weights do not fit {named.name}: {message}") from None
+    return ExportedModel(module, description).eval()
 
 
 def load(
@@ -233,24 +220,21 @@ def load(
         DataError: there is no such file, or `export` did not write it.
         RecipeError: the architecture is a user's own, and neither `trust` nor `architecture` is given.
     """
-    stored = _read(Path(path).expanduser())
-    description = stored.description
+    description, state = _read(Path(path).expanduser())
     named = description.architecture
-    if isinstance(architecture, nn.Module):
-        return stored.loaded(architecture)
-    if architecture is not None:
-        return stored.loaded(_made(architecture, description, named.options))
-    if ":" in named.name:
+    if architecture is not None and not isinstance(architecture, nn.Module):
+        architecture = _made(architecture, description, named.options)
+    if architecture is None and ":" in named.name:
         if not trust:
             raise RecipeError(
                 f"{path}: the model was made by {shortened(named.name)}, which is code that this file does "
                 "not hold. `trust=True` imports it; or give the object yourself, as architecture=small_cnn"
             )
         find_own_modules()
-    return stored.loaded()
+    return described_model(description, state, architecture)
 
 
-def _read(path: Path) -> StoredModel:
+def _read(path: Path) -> tuple[ModelDescription, dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -266,17 +250,9 @@ def _read(path: Path) -> StoredModel:
             f"{path} does not say what its weights are of; `rayfed_kd.export` of this version writes it so"
         )
     try:
-        description = ModelDescription.model_validate_json(metadata[DESCRIPTION])
+        return ModelDescription.model_validate_json(metadata[DESCRIPTION]), state
     except ValidationError as error:
         raise DataError(f"{path} is damaged: {shortened(' '.join(str(error).split()), 300)}") from None
-    return StoredModel(description, state)
-
-
-def _built(description: ModelDescription) -> nn.Module:
-    named, path = description.architecture, "architecture"
-    make = load_function(named.name, REGISTRIES[named.kind], MODEL_BUILDER, f"{path}.name", nn.Module)
-    options = validate(options_model(make), named.options, path, named.name)
-    return _made(make, description, {name: getattr(options, name) for name in type(options).model_fields})
 
 
 def _made(

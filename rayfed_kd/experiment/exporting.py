@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,9 @@ from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 
 if TYPE_CHECKING:
-    from rayfed_kd.experiment.exported_model import ExportedModel, ModelDescription, StoredModel
+    from torch import Tensor
+
+    from rayfed_kd.experiment.exported_model import ExportedModel, ModelDescription
     from rayfed_kd.setting.setting import Setting
 
 NEEDED_BY_ONNX = ("onnx", "onnxscript")  # torch.onnx imports them, and torch does not install them
@@ -48,17 +51,13 @@ def export(
     import torch
     from safetensors.torch import save_file
 
+    from rayfed_kd.experiment.exported_model import DESCRIPTION, described_model
+
     if onnx:
         _check_onnx()
-    stored = read_model(folder, model, client)
-    described = stored.description.model_dump(mode="json")
-    named = described.pop("architecture")
-    told = {
-        "weights": described.pop("weights"),
-        "architecture": {"name": named["name"], **named["options"]},
-        **described,
-    }
-    header = "".join(f"# {line}\n" for line in yaml_text(told).splitlines())
+    description, state = read_model(folder, model, client)
+    metadata = description.metadata()
+    header = "".join(f"# {line}\n" for line in yaml_text(json.loads(metadata[DESCRIPTION])).splitlines())
     recipe = Path(folder, CONFIG).read_text(encoding="utf8")
     endings = (".safetensors", ".pt", ".yaml", *((".onnx",) if onnx else ()))
     paths = [Path(to).with_suffix(ending) for ending in endings]
@@ -67,21 +66,24 @@ def export(
         for path in paths:
             remove_unfinished(path.parent, path.name)
         with tensors_written_aside(paths[0]) as aside:
-            save_file(dict(stored.state), aside, metadata=stored.metadata())
+            save_file(state, aside, metadata=metadata)
         with written_aside(paths[1]) as aside:
-            torch.save(stored.state, aside)
+            torch.save(state, aside)
         atomic_write(paths[2], f"{header}# of the run with this recipe:\n{recipe}")
         if onnx:
             with written_aside(paths[3]) as aside:
-                _write_onnx(stored.loaded(), stored.metadata(), aside)
+                _write_onnx(described_model(description, state), aside)
     return paths
 
 
-def read_model(folder: str | Path, model: str, client: int | None = None) -> StoredModel:
+def read_model(
+    folder: str | Path, model: str, client: int | None = None
+) -> tuple[ModelDescription, dict[str, Tensor]]:
     """A run's model as its newest checkpoint has it.
 
     Args:
         folder, model, client: as `export` takes them.
+    Returns: what it is, and its module's state_dict.
     Raises: RecipeError if there is no checkpoint or no such model.
     """
     from cluster.engine.calls import PersonalCall
@@ -89,7 +91,6 @@ def read_model(folder: str | Path, model: str, client: int | None = None) -> Sto
     from cluster.engine.local import LocalEngine
     from cluster.server.checkpoints import Checkpointer
     from cluster.server.client_records import ClientRecord
-    from rayfed_kd.experiment.exported_model import StoredModel
     from rayfed_kd.protocol import Evaluated, Personal
 
     folder = Path(folder).resolve()
@@ -121,13 +122,12 @@ def read_model(folder: str | Path, model: str, client: int | None = None) -> Sto
         raise RecipeError(f"client {client}: {model} is one model for all; expected no client")
     evaluated = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
     module = setting.module_pool().lend(evaluated.architecture, evaluated.vector).module
+    whom = model if client is None else f"{model}, client {client}"
+    description = _description(setting, evaluated.architecture, f"{whom}, round {snapshot.round}")
     # safetensors takes neither tensors that share memory, as views of a flat vector do, nor other orders of
     # elements, as channels-last convolutions have.
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    whom = model if client is None else f"{model}, client {client}"
-    return StoredModel(
-        _description(setting, evaluated.architecture, f"{whom}, round {snapshot.round}"), state
-    )
+    return description, state
 
 
 def _description(setting: Setting, architecture: str, weights: str) -> ModelDescription:
@@ -169,7 +169,7 @@ def _check_onnx() -> None:
         )
 
 
-def _write_onnx(model: ExportedModel, metadata: dict[str, str], path: Path) -> None:
+def _write_onnx(model: ExportedModel, path: Path) -> None:
     import torch
 
     from rayfed_kd.experiment.exported_model import Unchecked
@@ -187,5 +187,5 @@ def _write_onnx(model: ExportedModel, metadata: dict[str, str], path: Path) -> N
         verbose=False,
     )
     assert program is not None  # of this exporter; the older one writes a file itself
-    program.model.metadata_props.update(metadata)
+    program.model.metadata_props.update(model.description.metadata())
     program.save(path)

@@ -103,9 +103,10 @@ class Result:
         Raises:
             RecipeError: there is no such model, or no checkpoint.
         """
+        from rayfed_kd.experiment.exported_model import described_model
         from rayfed_kd.experiment.exporting import read_model
 
-        return read_model(self.folder, model, client).loaded()
+        return described_model(*read_model(self.folder, model, client))
 
     def __str__(self) -> str:
         from rayfed_kd.results.plain_text import table_text

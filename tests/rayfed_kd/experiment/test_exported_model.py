@@ -88,6 +88,7 @@ def test_metadata_say_what_the_file_is(exported, setting):
         "pixels": True,
         "mean": list(setting.dataset.mean),
         "std": list(setting.dataset.std),
+        "sample": {},
     }
 
 
