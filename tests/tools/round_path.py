@@ -4,7 +4,7 @@ python tests/tools/round_path.py fedprox           # rounds 2 to 4 of the quicks
 python tests/tools/round_path.py fedkf --list      # and the functions, file by file
 
 Counts files and functions of `rayfed_kd`, `algorithms` and `cluster` that were called in this thread while
-those rounds ran, and the code lines (no blank, comment or docstring) of those functions and of their whole files.
+those rounds ran, and the code lines (no blank, comment or docstring) of those functions and of their files.
 """
 
 import ast
