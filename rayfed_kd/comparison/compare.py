@@ -62,8 +62,7 @@ class ComparisonResult:
         Raises:
             RecipeError: no row has the metric, or there is no such axis.
         """
-        from rayfed_kd.comparison.writers.against import against_picture
-        from rayfed_kd.comparison.writers.pictures import curves_picture
+        from rayfed_kd.comparison.writers.pictures import against_picture, curves_picture
 
         shown = metric or self.comparison.headline
         if against is None:

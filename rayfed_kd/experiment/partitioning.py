@@ -41,7 +41,8 @@ class DrawnPartition:
 
     def plot(self) -> Figure:
         """Clients by classes; a bubble's area is the number of samples."""
-        from rayfed_kd.results.partition_figures import bubble_figure, partition_title
+        from rayfed_kd.results.charts.partition import bubble_figure
+        from rayfed_kd.results.partition_table import partition_title
 
         return bubble_figure(self.counts, self.class_names, partition_title(self.partition))
 
@@ -56,7 +57,7 @@ class DrawnPartition:
         Raises:
             RecipeError: the folder cannot be written.
         """
-        from rayfed_kd.results.partition_figures import partition_pictures
+        from rayfed_kd.results.partition_table import partition_pictures
 
         folder = Path(folder)
         with writing(folder, "--out"):
@@ -70,7 +71,7 @@ class DrawnPartition:
 
     def screen_table(self) -> Table:
         """A row for each client, for a terminal."""
-        from rayfed_kd.results.partition_figures import partition_table
+        from rayfed_kd.results.partition_table import partition_table
 
         return partition_table(self.partition, self.labels, self.class_names)
 

@@ -85,7 +85,7 @@ class Result:
         Raises:
             RecipeError: the run evaluated no model.
         """
-        from rayfed_kd.results.figures import curves_figure
+        from rayfed_kd.results.charts.lines import curves_figure
 
         if not self.tables["metrics"].num_rows:
             raise RecipeError(f"{self.folder}: no round was evaluated, so there is no curve")

@@ -12,9 +12,10 @@ from rayfed_kd.comparison.costs import AXES, AxisName, Cost, costs_by_round
 from rayfed_kd.comparison.studies import check_names
 from rayfed_kd.comparison.table_text import metric_scale, metric_title
 from rayfed_kd.errors import RecipeError, in_words
-from rayfed_kd.reporting.pictures import Line, Picture, lines_picture
+from rayfed_kd.reporting.pictures import Picture, lines_picture
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, series_looks, series_name
+from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import with_scores
 from rayfed_kd.results.summary import HEADLINES
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_kd.reporting.pictures import Line, bars_picture, lines_picture, phases_picture
+from rayfed_kd.reporting.pictures import bars_picture, lines_picture, phases_picture
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
+from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import with_raw_bytes
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}

@@ -15,7 +15,7 @@ from rayfed_kd.reporting.against_section import against_section
 from rayfed_kd.reporting.cost_sections import bytes_section, faults_section, hosts_section, time_section
 from rayfed_kd.reporting.page_files import check_replaceable, page_path, stamp_of
 from rayfed_kd.reporting.paper_sections import comparison_section, published_section, study_title
-from rayfed_kd.reporting.pictures import DASHES, SERIES
+from rayfed_kd.reporting.pictures import SERIES
 from rayfed_kd.reporting.privacy_section import privacy_section
 from rayfed_kd.reporting.reading import Run, Sources, read_sources
 from rayfed_kd.reporting.result_sections import (
@@ -27,6 +27,7 @@ from rayfed_kd.reporting.result_sections import (
 from rayfed_kd.reporting.run_sections import recipes_section, runs_section
 from rayfed_kd.reporting.search_sections import search_section
 from rayfed_kd.reporting.sections import Section
+from rayfed_kd.results.charts.figure import DASHES
 
 
 class HasFolder(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -18,20 +18,17 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from rayfed_kd.comparison.writers.against import make_logarithmic, spans_a_decade
-from rayfed_kd.results.figures import COLOURS
-from rayfed_kd.results.partition_figures import bubble_figure
+from rayfed_kd.results.charts.bars import draw_accuracies, draw_bars, draw_phases
+from rayfed_kd.results.charts.figure import COLOURS
+from rayfed_kd.results.charts.lines import Line, draw_lines
+from rayfed_kd.results.charts.partition import bubble_figure
 
 Array = np.ndarray[Any, Any]
 
 INK = "#010203"  # stands for the page's text colour; no palette has it
 SERIES = (*(colour.lower() for colour in COLOURS[:6]), INK)
-DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
 PANEL = (4.6, 2.9)  # inches
-FEW = 30  # points; a line of fewer has a dot at each
-MOST_LETTERS = 50  # of a bar's name; longer ones are cut
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
@@ -78,24 +75,6 @@ class Picture:
         return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", self.body))
 
 
-@dataclass(frozen=True)
-class Line:
-    """A series' points, and the number of its look: colour, then dashes.
-
-    Attributes:
-        look: from 0.
-        x, y: equally many.
-        deviation: half the width of a band around the line, equally many; empty: there is no band.
-        dotted: whether it is a reference, and no curve of points.
-    """
-
-    look: int
-    x: Sequence[float]
-    y: Sequence[float]
-    deviation: Sequence[float] = ()
-    dotted: bool = field(default=False, kw_only=True)
-
-
 def mean_line(look: int, seeds: Sequence[Mapping[float, float]]) -> Line:
     """The mean over seeds, with a band of one sample deviation.
 
@@ -126,28 +105,8 @@ def lines_picture(
     """
 
     def draw(axes: Axes) -> None:
-        if costs and spans_a_decade(every := [cost for line in lines for cost in line.x]):
-            make_logarithmic(axes, every)
-        for line in lines:
-            dashes = "1 2" if line.dotted else DASHES[line.look // len(SERIES) % len(DASHES)]
-            axes.plot(
-                line.x,
-                line.y,
-                color=_colour(line.look),
-                linestyle=(0, [float(d) for d in dashes.split()]) if dashes else "-",
-                linewidth=1.4,
-                marker="." if len(line.x) < FEW and not line.dotted else "",
-            )
-            if costs and not line.dotted:
-                axes.plot(line.x[-1:], line.y[-1:], "o", color=_colour(line.look), markerfacecolor="none")
-            if line.deviation:
-                low = [y - d for y, d in zip(line.y, line.deviation, strict=True)]
-                high = [y + d for y, d in zip(line.y, line.deviation, strict=True)]
-                axes.fill_between(line.x, low, high, color=_colour(line.look), alpha=0.15, linewidth=0)
-        axes.set(xlabel=across)
+        draw_lines(axes, lines, across, costs=costs, palette=SERIES, shade=0.15)
         axes.grid(True)
-        if across == "round":
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
     return panel(title, description, draw)
 
@@ -163,16 +122,10 @@ def histogram_picture(title: str, look: int, percents: Sequence[float], highest:
     """
 
     def draw(axes: Axes) -> None:
-        axes.hist(percents, bins=histogram_edges(), color=_colour(look))
-        axes.set(xlabel="accuracy on the client's own test part (%)", ylabel="clients", ylim=(0, highest))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        draw_accuracies(axes, percents, SERIES[look % len(SERIES)])
+        axes.set_ylim(0, highest)
 
     return panel(title, f"Histogram of {len(percents)} accuracies, 5 points a bar", draw)
-
-
-def histogram_edges() -> list[float]:
-    """The edges of `histogram_picture`'s bars: 0, 5, ..., 100."""
-    return [float(edge) for edge in range(0, 101, 5)]
 
 
 def phases_picture(title: str, rounds: Sequence[int], phases: Mapping[str, Sequence[float]]) -> Picture:
@@ -185,14 +138,7 @@ def phases_picture(title: str, rounds: Sequence[int], phases: Mapping[str, Seque
     """
 
     def draw(axes: Axes) -> None:
-        edges = [index - 0.5 for index in rounds] + [rounds[-1] + 0.5]
-        below: Array = np.zeros(len(rounds))
-        for look, seconds in enumerate(phases.values()):
-            above = below + np.asarray(seconds)
-            axes.stairs(above, edges, baseline=below, fill=True, color=_colour(look), linewidth=0)
-            below = above
-        axes.set(xlabel="round", ylabel="seconds")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        draw_phases(axes, rounds, list(phases.values()), SERIES)
 
     return panel(title, f"Stacked by round: {', '.join(phases)}", draw)
 
@@ -208,14 +154,7 @@ def bars_picture(title: str, bars: Mapping[str, Mapping[int, float]], unit: str,
     """
 
     def draw(axes: Axes) -> None:
-        for place, (name, parts) in enumerate(bars.items()):
-            left = 0.0
-            for look, value in parts.items():
-                axes.barh(place, value, left=left, height=0.4, color=_colour(look), linewidth=0)
-                left += value
-            shown = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
-            axes.annotate(shown, (0, place), (1, 9), textcoords="offset points", fontsize=8.5)
-        axes.set(xlabel=unit, ylim=(len(bars) - 0.5, -0.9), yticks=[])
+        draw_bars(axes, bars, unit, SERIES)
 
     return panel(title, description, draw, (PANEL[0], 1.0 + 0.46 * len(bars)))
 
@@ -265,7 +204,3 @@ def _svg_picture(figure: Figure, title: str, description: str) -> Picture:
         body = body.replace(colour, "currentColor" if colour == INK else f"var(--s{place})")
     width, height = (72 * float(side) for side in figure.get_size_inches())
     return Picture(title, description, width, height, body)
-
-
-def _colour(look: int) -> str:
-    return SERIES[look % len(SERIES)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayfed_kd.reporting.pictures import Line, lines_picture
+from rayfed_kd.reporting.pictures import lines_picture
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
+from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import EPSILONS
 
 HEADER = (

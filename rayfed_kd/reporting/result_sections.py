@@ -14,9 +14,7 @@ from rayfed_kd.comparison.table_text import metric_digits, metric_scale, metric_
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
 from rayfed_kd.reporting.pictures import (
-    Line,
     Picture,
-    histogram_edges,
     histogram_picture,
     lines_picture,
     mean_line,
@@ -24,8 +22,10 @@ from rayfed_kd.reporting.pictures import (
 )
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table, series_looks, series_name
+from rayfed_kd.results.charts.bars import PERCENTS
+from rayfed_kd.results.charts.lines import Line
+from rayfed_kd.results.charts.partition import MOST_CLIENTS
 from rayfed_kd.results.model_names import model_notes
-from rayfed_kd.results.partition_figures import MOST_CLIENTS
 from rayfed_kd.results.schemas import is_score, with_scores
 from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
 from rayfed_kd.results.summary_table import untested_text
@@ -150,7 +150,7 @@ def clients_section(runs: Sequence[Run]) -> Section | None:
         "mean",
     )
     looks = series_looks(runs)
-    highest = max(np.histogram(percents, histogram_edges())[0].max() for percents in pooled.values())
+    highest = max(np.histogram(percents, PERCENTS)[0].max() for percents in pooled.values())
     pictures = [histogram_picture(name, looks[name], values, highest) for name, values in pooled.items()]
     note = "Accuracy on each client's own test part, percent, in the last evaluated round"
     return Section(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from rayfed_kd.reporting.pictures import PANEL, SERIES, Line, Picture, lines_picture, panel
+from rayfed_kd.reporting.pictures import PANEL, SERIES, Picture, lines_picture, panel
 from rayfed_kd.reporting.sections import Section, Table
-from rayfed_kd.tuning.search_figures import CoefficientAxis, draw_parallel, draw_scatter
+from rayfed_kd.results.charts.coefficients import CoefficientAxis, draw_parallel, draw_scatter
+from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.tuning.search_result import SearchResult
 from rayfed_kd.tuning.space import coefficient_text
 
@@ -87,10 +88,7 @@ def _pictures(search: SearchResult) -> list[Picture]:
     rows = [row for row in search.rows if row.best is not None]
     if not rows:
         return []
-    best, coefficient_axes = (
-        search.best,
-        [CoefficientAxis.of(key, search.space) for key in search.space.distributions],
-    )
+    best, coefficient_axes = search.best, search.axes()
     lines = [
         Line(
             BEST if row is best else TRIALS, *zip(*((r, 100 * value) for r, value in row.values), strict=True)

@@ -151,7 +151,7 @@ class RunRecorder:
         self._drawing = True
 
     def _open_tensorboard(self) -> None:
-        from rayfed_kd.results.partition_figures import bubble_figure
+        from rayfed_kd.results.charts.partition import bubble_figure
 
         folder, resumed = self._folder / "tensorboard", self._after_round is not None
         if resumed:
@@ -215,7 +215,7 @@ class RunRecorder:
             return
         if not any(map(len, shown.values.values())):
             return  # no picture of nothing
-        from rayfed_kd.results.figures import class_values_figure, distribution_figure
+        from rayfed_kd.results.charts.bars import class_values_figure, distribution_figure
 
         values = {series: value.numpy() for series, value in shown.values.items()}
         names = self._setting.dataset.class_names
@@ -233,7 +233,7 @@ class RunRecorder:
             pq.write_table(pa.table(columns), aside)
 
     def _draw_samples(self, round_index: int, samples: Samples) -> None:
-        from rayfed_kd.results.figures import class_means_figure, sample_grid_figure
+        from rayfed_kd.results.charts.images import class_means_figure, sample_grid_figure
 
         names = self._setting.dataset.class_names
         images, labels = samples.images.numpy(), samples.labels.numpy()
@@ -245,7 +245,7 @@ class RunRecorder:
 
     def _save_picture(self, tag: str, figure: Figure, round_index: int, name: str) -> None:
         """Save a figure as a file and in TensorBoard; it is drawn once."""
-        from rayfed_kd.results.figures import save_figure
+        from rayfed_kd.results.charts.figure import save_figure
 
         assert self._writer is not None
         path = self._folder / "figures" / f"{name}.png"
@@ -263,7 +263,8 @@ class RunRecorder:
         return self._real_means
 
     def _draw_last_pictures(self) -> None:
-        from rayfed_kd.results.figures import accuracy_histogram_figure, curves_figure, logged_figure
+        from rayfed_kd.results.charts.bars import accuracy_histogram_figure
+        from rayfed_kd.results.charts.lines import curves_figure, logged_figure
 
         assert self._writer is not None
         rounds = read_table(self._folder / "tables", "rounds").to_pylist()

@@ -18,8 +18,8 @@ from rayfed_kd.files import atomic_write, written_aside
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
+from rayfed_kd.results.charts.coefficients import CoefficientAxis, coefficients_figure, parallel_figure
 from rayfed_kd.tuning.metric import SearchMetric
-from rayfed_kd.tuning.search_figures import coefficients_figure, parallel_figure
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
 from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text, parse_space
 from rayfed_kd.tuning.trial_result import TrialResult
@@ -61,6 +61,20 @@ class SearchResult:
     def ranked_rows(self) -> list[TrialResult]:
         """All trials, the best first, failed ones last."""
         return sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial))
+
+    def axes(self) -> list[CoefficientAxis]:
+        """Each coefficient's axis in a picture."""
+        axes = []
+        for key, values in self.space.distributions.items():
+            if values.kind == "choice":
+                ticks = [(float(place), coefficient_text(value)) for place, value in enumerate(values.values)]
+                axes.append(CoefficientAxis(key, ticks, -0.3, len(ticks) - 0.7, values.values, False, False))
+                continue
+            low, high = (float(value) for value in values.values)
+            ticks = [(float(end), coefficient_text(end)) for end in values.values]
+            logarithmic, whole = values.kind == "loguniform", values.kind == "randint"
+            axes.append(CoefficientAxis(key, ticks, low, high, None, logarithmic, whole))
+        return axes
 
     def table(self) -> pa.Table:
         """A row per trial.
@@ -198,12 +212,12 @@ def write_search_result(result: SearchResult) -> list[Path]:
 
 
 def _write_pictures(result: SearchResult, folder: Path) -> list[Path]:
-    from rayfed_kd.results.figures import save_figure
+    from rayfed_kd.results.charts.figure import save_figure
 
     rows = [row for row in result.rows if row.best is not None]
     figures = {
-        "coefficients": coefficients_figure(rows, result.space, result.metric, result.best),
-        "parallel": parallel_figure(rows, result.space, result.metric, result.best),
+        "coefficients": coefficients_figure(rows, result.axes(), str(result.metric), result.best),
+        "parallel": parallel_figure(rows, result.axes(), str(result.metric), result.best),
     }
     for name, figure in figures.items():
         save_figure(figure, folder / f"{name}.png")

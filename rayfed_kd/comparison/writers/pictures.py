@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.costs import MIB
-from rayfed_kd.comparison.table_text import metric_title, row_name
-from rayfed_kd.comparison.writers.against import against_picture
-from rayfed_kd.comparison.writers.bands import bands_by_name
+from rayfed_kd.comparison.costs import AXES, MIB, AxisName
+from rayfed_kd.comparison.studies import check_names
+from rayfed_kd.comparison.table_text import metric_scale, metric_title, row_name
+from rayfed_kd.comparison.writers.bands import CostBand, bands_by_name, cost_bands_by_name
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.results.figures import MIB_SENT, band_figure, save_figure, times_figure
+from rayfed_kd.results.charts.figure import save_figure
+from rayfed_kd.results.charts.lines import MIB_SENT, Line, lines_figure, times_figure
 
 
 def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
@@ -52,10 +54,57 @@ def curves_picture(comparison: Comparison, metric: str) -> Figure:
     Raises:
         RecipeError: no row has the metric.
     """
+    _check_metric(comparison, metric)
+    scale, lines = metric_scale(metric), []
+    for look, (name, band) in enumerate(bands_by_name(comparison, metric).items()):
+        mean, deviation = (scale * values for values in (band.mean, band.deviation))
+        lines.append(Line(look, band.rounds.tolist(), mean.tolist(), deviation.tolist(), name))
+    return lines_figure(lines, "round", metric_title(metric), len(comparison.study.seeds))
+
+
+def against_picture(comparison: Comparison, metric: str, axis: AxisName) -> Figure:
+    """A metric against a cost: the mean over seeds, with a band of one sample deviation.
+
+    A curve has a point for each evaluated round, and a ring at the last one. Both coordinates are means over
+    seeds. The axis is logarithmic where costs span more than a decade. A row that has no such cost, as one
+    that sends nothing, or one without `privacy` over epsilon, is a dotted line at its last value.
+
+    Args:
+        comparison: what is drawn.
+        metric: the metric's column.
+        axis: a name of `AXES`.
+
+    Raises:
+        RecipeError: no row has the metric, or there is no such axis.
+    """
+    check_names("against", [axis], AXES)
+    _check_metric(comparison, metric)
+    bands = cost_bands_by_name(comparison, metric, axis)
+    costs = [cost for band in bands.values() for cost in band.costs.tolist() if np.nan_to_num(cost) > 0]
+    ends = (min(costs), max(costs)) if costs else (0.0, 1.0)
+    lines = [
+        _cost_line(
+            look, f"{name}, {AXES[axis].none}" if band.is_flat else name, band, metric_scale(metric), ends
+        )
+        for look, (name, band) in enumerate(bands.items())
+    ]
+    seeds = len(comparison.study.seeds)
+    return lines_figure(lines, AXES[axis].title, metric_title(metric), seeds, costs=True)
+
+
+def _cost_line(look: int, name: str, row: CostBand, scale: float, ends: tuple[float, float]) -> Line:
+    mean, deviation = scale * row.band.mean, scale * row.band.deviation
+    if row.is_flat:
+        return Line(look, ends, (float(mean[-1]),) * 2, label=name, dotted=True)
+    # A logarithmic axis has no place for 0: what cost nothing yet has no point on any axis.
+    shown = np.nan_to_num(row.costs) > 0
+    points = (values[shown].tolist() for values in (row.costs, mean, deviation))
+    return Line(look, *points, name)
+
+
+def _check_metric(comparison: Comparison, metric: str) -> None:
     if metric not in comparison.metrics:
         raise RecipeError(f"no row has {metric}; there are {', '.join(comparison.metrics)}")
-    bands = bands_by_name(comparison, metric)
-    return band_figure(bands, metric_title(metric), len(comparison.study.seeds))
 
 
 def _curves_over_time(comparison: Comparison) -> dict[str, list[dict[str, list[float]]]]:

@@ -19,13 +19,14 @@ from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.comparison.table_text import cells, header, remarks
-from rayfed_kd.comparison.writers.against import against_picture, spans_a_decade
 from rayfed_kd.comparison.writers.cost_table import cost_cells, cost_header, cost_title, number_text
 from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
+from rayfed_kd.comparison.writers.pictures import against_picture
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.reporting.paper_sections import comparison_section
+from rayfed_kd.results.charts.lines import spans_a_decade
 from rayfed_kd.results.tables import TableWriter
 
 REPLACED = {"neighbours": "replace one client", "noise": "server", "sampling": "2 of 4 clients"}

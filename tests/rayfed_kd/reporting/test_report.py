@@ -27,10 +27,11 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.reporting.against_section import _headline, _mean_line, _series, against_section
 from rayfed_kd.reporting.page import _markdown, write_report
-from rayfed_kd.reporting.pictures import Line, lines_picture, mean_line
+from rayfed_kd.reporting.pictures import lines_picture, mean_line
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
 from rayfed_kd.reporting.sections import Table
+from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import GPU_COLUMNS, SCHEMAS
 from rayfed_kd.results.tables import TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord

@@ -1,12 +1,12 @@
-"""Pictures of a search: the metric against each coefficient, and all trials on parallel axes."""
+"""A search's charts: the metric against each coefficient, and all trials on parallel axes."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -15,14 +15,28 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from rayfed_kd.results.figures import COLOURS
-from rayfed_kd.tuning.space import Space, coefficient_text
-
-if TYPE_CHECKING:
-    from rayfed_kd.tuning.metric import SearchMetric
-    from rayfed_kd.tuning.trial_result import TrialResult
+from rayfed_kd.results.charts.figure import COLOURS
 
 PER_ROW = 4  # panels side by side
+
+
+class Trial(Protocol):
+    """What is drawn of a trial."""
+
+    @property
+    def coefficients(self) -> Mapping[str, Any]:
+        """Recipe key -> value."""
+        ...
+
+    @property
+    def best(self) -> float | None:
+        """Its largest value, in [0, 1]; None without one."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """finished, stopped, failed or running."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,17 +60,6 @@ class CoefficientAxis:
     logarithmic: bool
     whole: bool
 
-    @classmethod
-    def of(cls, key: str, space: Space) -> CoefficientAxis:
-        """The axis of one of a space's keys."""
-        values = space.distributions[key]
-        if values.kind == "choice":
-            ticks = [(float(place), coefficient_text(value)) for place, value in enumerate(values.values)]
-            return cls(key, ticks, -0.3, len(ticks) - 0.7, values.values, False, False)
-        low, high = (float(value) for value in values.values)
-        ends = [(float(end), coefficient_text(end)) for end in values.values]
-        return cls(key, ends, low, high, None, values.kind == "loguniform", values.kind == "randint")
-
     def place(self, value: Any) -> float:
         """Where a value lies, in the coefficient's own units; of a choice the value's number."""
         if self.choice is None:
@@ -75,17 +78,16 @@ def _json_text(value: Any) -> str:
 
 
 def coefficients_figure(
-    rows: Sequence[TrialResult], space: Space, metric: SearchMetric, best: TrialResult | None
+    rows: Sequence[Trial], coefficient_axes: Sequence[CoefficientAxis], metric: str, best: Trial | None
 ) -> Figure:
     """Every trial's best value against each coefficient: finished trials filled, others hollow.
 
     Args:
         rows: trials that have a value, at least one.
-        space: what was searched.
+        coefficient_axes: the coefficients, in order.
         metric: what was searched for.
         best: the trial that is ringed.
     """
-    coefficient_axes = [CoefficientAxis.of(key, space) for key in space.distributions]
     columns = min(PER_ROW, len(coefficient_axes))
     lines = -(-len(coefficient_axes) // columns)
     figure = Figure(figsize=(3.4 * columns + 0.6, 3.2 * lines), layout="constrained")
@@ -101,9 +103,7 @@ def coefficients_figure(
     return figure
 
 
-def draw_scatter(
-    axes: Axes, axis: CoefficientAxis, rows: Sequence[TrialResult], best: TrialResult | None
-) -> None:
+def draw_scatter(axes: Axes, axis: CoefficientAxis, rows: Sequence[Trial], best: Trial | None) -> None:
     """Draw best values (%) against one coefficient: stopped and failed trials hollow, the best ringed.
 
     Args:
@@ -143,17 +143,16 @@ def draw_scatter(
 
 
 def parallel_figure(
-    rows: Sequence[TrialResult], space: Space, metric: SearchMetric, best: TrialResult | None
+    rows: Sequence[Trial], coefficient_axes: Sequence[CoefficientAxis], metric: str, best: Trial | None
 ) -> Figure:
     """A line per trial across an axis per coefficient and the metric's axis, which gives the line's colour.
 
     Args:
         rows: trials that have a value, at least one.
-        space: what was searched.
+        coefficient_axes: the coefficients, in order.
         metric: what was searched for.
         best: the trial whose line is thick.
     """
-    coefficient_axes = [CoefficientAxis.of(key, space) for key in space.distributions]
     low, high = _metric_ends(rows)
     figure = Figure(figsize=(2.0 * len(coefficient_axes) + 3.0, 4.0), layout="constrained")
     colour = Normalize(low, high)
@@ -168,9 +167,9 @@ def parallel_figure(
 def draw_parallel(
     axes: Axes,
     coefficient_axes: Sequence[CoefficientAxis],
-    rows: Sequence[TrialResult],
-    best: TrialResult | None,
-    colour: Callable[[TrialResult], Any],
+    rows: Sequence[Trial],
+    best: Trial | None,
+    colour: Callable[[Trial], Any],
 ) -> None:
     """Draw a line per trial: the best thick, those that did not finish dashed. The last axis is the metric's.
 
@@ -204,7 +203,7 @@ def draw_parallel(
         axes.spines[side].set_visible(False)
 
 
-def _metric_ends(rows: Sequence[TrialResult]) -> tuple[float, float]:
+def _metric_ends(rows: Sequence[Trial]) -> tuple[float, float]:
     """The ends of the metric's axis, in percent; one point beyond a single value, so that they differ."""
     values = [100 * row.best for row in rows if row.best is not None]
     low, high = min(values), max(values)

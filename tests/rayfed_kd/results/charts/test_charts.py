@@ -4,16 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rayfed_kd.results.figures import (
-    MIB_SENT,
-    accuracy_histogram_figure,
-    class_means_figure,
-    curves_figure,
-    sample_grid_figure,
-    save_figure,
-    times_figure,
-)
-from rayfed_kd.results.partition_figures import bubble_figure, heat_map_figure
+from rayfed_kd.results.charts.bars import accuracy_histogram_figure
+from rayfed_kd.results.charts.figure import save_figure
+from rayfed_kd.results.charts.images import class_means_figure, sample_grid_figure
+from rayfed_kd.results.charts.lines import MIB_SENT, curves_figure, times_figure
+from rayfed_kd.results.charts.partition import bubble_figure, heat_map_figure
 from rayfed_kd.results.schemas import SCHEMAS
 
 pytestmark = pytest.mark.pictures

@@ -8,14 +8,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from rayfed_kd.data.partition import Partition
-from rayfed_kd.results.figures import save_figure
-from rayfed_kd.results.partition_figures import (
-    bubble_figure,
-    heat_map_figure,
-    partition_pictures,
-    partition_table,
-    summary_rows,
-)
+from rayfed_kd.results.charts.figure import save_figure
+from rayfed_kd.results.charts.partition import bubble_figure, heat_map_figure
+from rayfed_kd.results.partition_table import partition_pictures, partition_table, summary_rows
 
 NONE = np.zeros(0, dtype=np.int64)
 DRAW = pytest.mark.parametrize("draw", [bubble_figure, heat_map_figure])

@@ -1,11 +1,20 @@
-"""Figures that a notebook shows, and panels side by side that are drawn once."""
+"""What all charts share: colours, figures that a notebook shows, panels that are drawn once, and saving."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from rayfed_kd.files import written_aside
+
+# Okabe and Ito's palette: told apart by the colour-blind, too.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# With the colours 28 looks: more series than these cannot be told apart anyway.
+DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
+FEW = 30  # points; a curve of fewer has a dot at each
 
 # Inches around a panel, for a title, an axis' label and numbers of up to seven digits.
 LEFT, RIGHT, TOP, BOTTOM = 0.65, 0.15, 0.35, 0.5
@@ -53,3 +62,15 @@ class Panels:
             wide, high = width - LEFT - RIGHT, height - TOP - BOTTOM
             box = left / whole[0], below / whole[1], wide / whole[0], high / whole[1]
             self.axes.append(self.figure.add_axes(box))
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Save a figure as PNG, whole or not at all.
+
+    Args:
+        figure: any figure.
+        path: the file; its folder is made if it is not there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_aside(path) as aside:
+        figure.savefig(aside, format="png", dpi=120)

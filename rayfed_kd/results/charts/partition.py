@@ -1,25 +1,18 @@
-"""Pictures and a table of a partition: which client holds how many samples of which class."""
+"""Clients by classes: which client holds how many samples of which class."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich.table import Table
-from rich.text import Text
 
-from rayfed_kd.data.partition import Partition
-from rayfed_kd.errors import shortened
-from rayfed_kd.results.figures import COLOURS, save_figure
-from rayfed_kd.results.panels import ShownFigure
+from rayfed_kd.results.charts.figure import COLOURS, ShownFigure
 
 Array = np.ndarray[Any, Any]
 MOST_CLIENTS = 100  # more rows would be thinner than a line
 MOST_NAMES = 30  # of more classes only every tenth is named
-LONGEST_NAME = 30  # of a class in the console's table
 LARGEST_BUBBLE = 400.0  # square points, as matplotlib counts a marker's size
 LEGEND_SHARES = (1.0, 0.25)  # the legend's bubbles, as shares of the largest count
 FILLED = 0.95  # of a cell's side, by the largest bubble: bubbles of neighbours do not touch
@@ -80,81 +73,6 @@ def heat_map_figure(counts: Array, class_names: Sequence[str], title: str) -> Fi
     _name_classes(axes.xaxis, class_names, rotation=90 if max(map(len, class_names)) > 2 else 0)
     axes.set_yticks(_tick_places(clients))
     return figure
-
-
-def summary_rows(partition: Partition, labels: Array, classes: int) -> list[dict[str, Any]]:
-    """A row per client with the numbers of its part.
-
-    Args:
-        partition: the split.
-        labels: [samples], the training data's labels.
-        classes: the number of classes.
-
-    Returns: client, train and test (samples), classes (how many are present), largest_class and
-        largest_share, its share in [0, 1].
-    """
-    rows = []
-    for client, row in enumerate(partition.counts(labels, classes)):
-        rows.append(
-            {
-                "client": client,
-                "train": len(partition.train[client]),
-                "test": len(partition.test[client]),
-                "classes": int(np.count_nonzero(row)),
-                "largest_class": int(row.argmax()),
-                "largest_share": float(row.max() / max(row.sum(), 1)),
-            }
-        )
-    return rows
-
-
-def partition_table(partition: Partition, labels: Array, class_names: Sequence[str]) -> Table:
-    """`summary_rows` as a table for the console: the first hundred clients; the title says if there are more.
-
-    Args:
-        partition: the split.
-        labels: [samples], the training data's labels.
-        class_names: [classes].
-    """
-    rows = summary_rows(partition, labels, len(class_names))
-    hidden = f"; the first {MOST_CLIENTS} are shown" if len(rows) > MOST_CLIENTS else ""
-    table = Table(title=f"{len(rows)} clients, {partition.sizes.sum()} training samples{hidden}")
-    for column in ("client", "train", "test", "classes", "largest class"):
-        table.add_column(column, justify="right")
-    for row in rows[:MOST_CLIENTS]:
-        name = shortened(class_names[row["largest_class"]], LONGEST_NAME)
-        share = Text(f"{name}: {100 * row['largest_share']:.0f} %")
-        table.add_row(*(str(row[column]) for column in ("client", "train", "test", "classes")), share)
-    return table
-
-
-def partition_pictures(
-    partition: Partition, labels: Array, class_names: Sequence[str], folder: Path
-) -> list[Path]:
-    """Write both pictures of a partition.
-
-    Args:
-        partition: the split; its scheme and options make the title.
-        labels: [samples], the training data's labels.
-        class_names: [classes].
-        folder: where the pictures go.
-
-    Returns: their paths.
-    """
-    counts, title = partition.counts(labels, len(class_names)), partition_title(partition)
-    pictures = {"bubbles": bubble_figure, "heat-map": heat_map_figure}
-    paths = []
-    for name, draw in pictures.items():
-        paths.append(folder / f"partition-{name}.png")
-        save_figure(draw(counts, class_names, title), paths[-1])
-    return paths
-
-
-def partition_title(partition: Partition) -> str:
-    """The scheme and its options, as `dirichlet (alpha 0.1)`."""
-    origin = partition.origin
-    options = ", ".join(f"{key} {value}" for key, value in origin.get("options", {}).items())
-    return f"{origin.get('scheme', 'partition')}{' (' + options + ')' if options else ''}"
 
 
 def _first_clients(counts: Array, title: str) -> tuple[Array, str]:

@@ -1,0 +1,209 @@
+"""Curves: by round, by second or by what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from rayfed_kd.results.charts.figure import COLOURS, DASHES, FEW, Panels, ShownFigure
+
+LOGGED_PER_ROW = 4  # panels side by side in the picture of what a method logged
+MIB_SENT = "MiB sent"  # an axis on which methods differ by powers of ten
+FEW_DECADES = 200.0  # the largest over the least cost, below which ticks stand at 1, 2 and 5
+MANY = 10  # lines with bands
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series' points, and the number of its look: colour, then dashes.
+
+    Attributes:
+        look: from 0.
+        x, y: equally many.
+        deviation: half the width of a band around the line, equally many; empty: there is no band.
+        label: its name in the legend.
+        dotted: whether it is a reference, and no curve of points.
+    """
+
+    look: int
+    x: Sequence[float]
+    y: Sequence[float]
+    deviation: Sequence[float] = ()
+    label: str = ""
+    dotted: bool = field(default=False, kw_only=True)
+
+
+def draw_lines(
+    axes: Axes,
+    lines: Sequence[Line],
+    across: str,
+    *,
+    costs: bool = False,
+    palette: Sequence[str] = COLOURS,
+    shade: float = 0.18,
+) -> None:
+    """Draw lines in order, the last one on top.
+
+    Args:
+        axes: where to draw.
+        lines: what to draw.
+        across: the axis' label; with "round" its ticks are whole numbers.
+        costs: whether a line is drawn over what it cost: it has a ring at its end, and the axis is
+            logarithmic where costs span more than a decade.
+        palette: colours by look.
+        shade: how opaque bands are.
+    """
+    if costs and spans_a_decade(every := [cost for line in lines for cost in line.x]):
+        make_logarithmic(axes, every)
+    for line in lines:
+        colour = palette[line.look % len(palette)]
+        dashes = "1 2" if line.dotted else DASHES[line.look // len(palette) % len(DASHES)]
+        axes.plot(
+            line.x,
+            line.y,
+            color=colour,
+            label=line.label or None,
+            linestyle=(0, [float(dash) for dash in dashes.split()]) if dashes else "-",
+            linewidth=1.4,
+            marker="." if len(line.x) < FEW and not line.dotted else "",
+        )
+        if costs and not line.dotted:
+            axes.plot(line.x[-1:], line.y[-1:], "o", color=colour, markersize=7, markerfacecolor="none")
+        if len(line.deviation):
+            y, half = np.asarray(line.y), np.asarray(line.deviation)
+            axes.fill_between(line.x, y - half, y + half, color=colour, alpha=shade, linewidth=0)
+    axes.set_xlabel(across)
+    if across == "round":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def spans_a_decade(costs: Iterable[float]) -> bool:
+    """Whether costs differ by more than ten times, so that a linear axis would press some of them together.
+
+    Args:
+        costs: what is not above 0, or not finite, does not count.
+    """
+    positive = [cost for cost in costs if np.isfinite(cost) and cost > 0]
+    return bool(positive) and max(positive) > 10 * min(positive)
+
+
+def make_logarithmic(axes: Axes, costs: Iterable[float]) -> None:
+    """Make a picture's x axis logarithmic, with plain numbers at its ticks.
+
+    Args:
+        axes: whose.
+        costs: what is drawn over; what is not above 0 does not count.
+    """
+    positive = [cost for cost in costs if np.isfinite(cost) and cost > 0]
+    axes.set_xscale("log")
+    # Powers of ten alone would leave one or two ticks on two decades.
+    steps = (1.0, 2.0, 5.0) if max(positive) < FEW_DECADES * min(positive) else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def lines_figure(
+    lines: Sequence[Line], across: str, title: str, seeds: int, *, costs: bool = False
+) -> ShownFigure:
+    """Mean curves of several rows, with a band of one sample deviation over seeds, and a legend.
+
+    Args:
+        lines: with labels.
+        across: as `draw_lines` takes it.
+        title: of the metric.
+        seeds: the number of seeds, for the heading.
+        costs: as `draw_lines` takes it.
+    """
+    # As tall as the names need, or the last ones would be cut.
+    figure = ShownFigure(figsize=(8.0, max(4.4, 0.3 + 0.175 * len(lines))), layout="constrained")
+    axes = figure.add_subplot()
+    # Many bands over bands would hide the curves.
+    draw_lines(axes, lines, across, costs=costs, shade=0.18 if len(lines) <= MANY else 0.07)
+    axes.set(ylabel=title, title=f"mean and deviation over {seeds} seeds" if seeds > 1 else "")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8, handlelength=3.0)
+    return figure
+
+
+def curves_figure(metrics: pa.Table) -> Figure:
+    """AMP, FM, WLP and the official test by round, a line per model (FedKF's Fig. 5).
+
+    Args:
+        metrics: the table `metrics`, with at least one row. A metric without values has no panel.
+    """
+    rows = metrics.to_pylist()
+    titles = {
+        "amp": "AMP (%)",
+        "fm": "FM (variance)",
+        "wlp": "WLP (%)",
+        "server_accuracy": "official test (%)",
+    }
+    shown = [m for m in titles if any(row[m] is not None for row in rows)]
+    models = sorted({row["model"] for row in rows})
+    panels = Panels(len(shown), len(shown), (4.2, 3.4), legend=tuple(models))
+    for axes, metric in zip(panels.axes, shown, strict=True):
+        scale, lines = 1 if metric == "fm" else 100, []
+        for look, model in enumerate(models):
+            own = [row for row in rows if row["model"] == model and row[metric] is not None]
+            values = [scale * row[metric] for row in own]
+            lines.append(Line(look, [row["round"] for row in own], values, label=model))
+        draw_lines(axes, lines, "round")
+        axes.set_title(titles[metric])
+        axes.grid(alpha=0.3)
+    panels.figure.legend(*panels.axes[0].get_legend_handles_labels(), loc="upper right", frameon=False)
+    return panels.figure
+
+
+def logged_figure(logged: Mapping[int, Mapping[str, float]]) -> Figure:
+    """Everything that a method logged, by round: losses, and KDIA's variances of frequencies (Fig. 5b).
+
+    Args:
+        logged: round -> name -> mean over the round.
+    """
+    names = sorted({name for values in logged.values() for name in values})
+    panels = Panels(len(names), LOGGED_PER_ROW, (3.2, 2.5))
+    for axes, name in zip(panels.axes, names, strict=True):
+        rounds = [index for index, values in logged.items() if name in values]
+        draw_lines(axes, [Line(0, rounds, [logged[index][name] for index in rounds])], "round")
+        axes.set_title(name, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.grid(alpha=0.3)
+        axes.set_xlabel("")
+    for axes in panels.axes[-LOGGED_PER_ROW:]:
+        axes.set_xlabel("round", fontsize=8)
+    return panels.figure
+
+
+def times_figure(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], title: str) -> Figure:
+    """One metric by round, by seconds and by bytes; a line per seed.
+
+    Args:
+        curves: name -> per seed: "value", and what it is drawn over by axis label.
+        title: of the metric; "%" in it scales by 100.
+    """
+    scale = 100 if "%" in title else 1
+    labels = [label for label in next(iter(curves.values()))[0] if label != "value"]
+    figure = Figure(figsize=(4.0 * len(labels), 4.0), layout="constrained")
+    panels = figure.subplots(1, len(labels), sharey=True, squeeze=False)[0]
+    for axes, across in zip(panels, labels, strict=True):
+        lines = [
+            Line(look, one[across], [scale * value for value in one["value"]], label="" if place else name)
+            for look, (name, seeds) in enumerate(curves.items())
+            for place, one in enumerate(seeds)
+        ]
+        draw_lines(axes, lines, across)
+        axes.set_xscale("log" if across == MIB_SENT else "linear")
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(title)
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, names, loc="outside upper center", ncols=min(4, len(curves)), frameon=False, fontsize=8
+    )
+    return figure
