@@ -57,7 +57,7 @@ def _ask_torch(gpus: int) -> str | None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            torch.cuda.init()
+            torch.cuda.init()  # type: ignore[no-untyped-call]
             for index in range(torch.cuda.device_count()):
                 torch.cuda.get_device_properties(index)
         except (RuntimeError, AssertionError) as error:  # an old driver, a hidden GPU; a torch without CUDA

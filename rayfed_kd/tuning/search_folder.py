@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from rayfed_kd.errors import DataError, RecipeError, naming, shortened
@@ -206,12 +205,8 @@ class SearchFolder:
         Raises:
             RecipeError: a process still works there after a minute.
         """
-        lock = FileLock(self.trial(number) / ".lock")
-        try:
-            lock.acquire(timeout=LOCK_TIMEOUT_S)
-        except Timeout:
-            raise RecipeError(f"another process is running in {self.trial(number)}") from None
-        lock.release()  # the run takes the lock itself
+        with locked_folder(self.trial(number), "--folder", "running", LOCK_TIMEOUT_S):
+            pass  # the run takes the lock itself
 
     def write_record(self, record: TrialRecord) -> None:
         """Write a trial's record, and create the trial's folder if needed."""
