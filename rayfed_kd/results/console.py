@@ -10,16 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
-
-from rayfed_kd.results.live_line import Shown, Watch, fitting
 from rayfed_kd.results.schemas import EPSILONS
+from rayfed_kd.results.screen import Screen, Shown, fitting
 from rayfed_kd.results.summary_table import scores_table, summary_notes, summary_table
 from rayfed_kd.results.telling import Teller
 from rayfed_kd.results.time_left import TimeLeft, clock_text, left_text
 
 
-class RunConsole:
+class RunConsole(Screen):
     """Shows one run, from its title to its table of results.
 
     Args:
@@ -27,14 +25,12 @@ class RunConsole:
     """
 
     def __init__(self, stream: IO[str] | None = None) -> None:
-        # No markup: a method's names and a folder's may hold brackets.
-        self._console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
+        super().__init__(stream)
         self._left = TimeLeft()
         self._phase = ""
         self._last: Mapping[str, Any] = {}
         self._last_metrics: Mapping[str, Any] = {}
         self._began = False
-        self._watch = Watch(self._console, self._shown, self._minute_text)
 
     @property
     def teller(self) -> Teller:
@@ -43,8 +39,8 @@ class RunConsole:
 
     def start(self, title: str) -> None:
         """Print the command that runs. A terminal gets a live line, a file or pipe a line a minute."""
-        self._console.print(title)
-        self._watch.start()
+        self.console.print(title)
+        self.begin_showing()
 
     def begin(self, facts: Mapping[str, str]) -> None:
         """Print what runs.
@@ -64,7 +60,7 @@ class RunConsole:
             text: as `decoding mnist 40 %`; "" when the first round begins.
         """
         # A file's first lines say what runs; then it gets a line for each phase, but not for each percent.
-        if text and self._began and not self._watch.live and text.split()[:2] != self._phase.split()[:2]:
+        if text and self._began and not self.live and text.split()[:2] != self._phase.split()[:2]:
             self.message(text)
         if text != self._phase:
             self._phase = text
@@ -78,25 +74,14 @@ class RunConsole:
         self._phase = ""
         self._left.note(event)
         self._last, self._last_metrics = event, event.get("metrics") or self._last_metrics
-        if not self._watch.live:
+        if not self.live:
             self.message(round_line(event, self._left.seconds()))
         else:
             head = _round_head(event, None)
-            self.message(f"{head}  {fitting([*_event_texts(event)], self._console.width - len(head) - 2)}")
+            self.message(f"{head}  {fitting([*_event_texts(event)], self.console.width - len(head) - 2)}")
 
-    def message(self, text: str) -> None:
-        """Print a line; the live line stays below it."""
-        self._watch.message(text)
-
-    def stopping(self) -> None:
-        """Show from now on that the run is stopped."""
-        self._watch.stopping("stopping")
-
-    def stop(self) -> None:
-        """End the live line; the terminal is as before. May be called again."""
-        self._watch.stop()
-
-    def _shown(self) -> Shown:
+    def shown(self) -> Shown:
+        """The round, what it brought, and the time left."""
         event, since = self._last, clock_text(self._left.since_last)
         if self._phase or not event:
             return Shown(self._phase or "round 1", None, since, ())
@@ -105,7 +90,8 @@ class RunConsole:
         head = f"round {event['round']}/{event['rounds']}"
         return Shown(head, done, left_text(self._left.seconds()), metrics)
 
-    def _minute_text(self) -> str:
+    def minute_text(self) -> str:
+        """The round under way; nothing when there is none left."""
         since = f"for {clock_text(self._left.since_last)} so far"
         if self._phase or not self._last:
             return f"{self._phase or 'round 1'}, {since}"
@@ -127,11 +113,11 @@ class RunConsole:
                 both then.
         """
         self.stop()
-        self._console.print(summary_table(summary))
+        self.console.print(summary_table(summary))
         if (scores := scores_table(summary)) is not None:
-            self._console.print(scores)
+            self.console.print(scores)
         for note in summary_notes(summary):
-            self._console.print(note)
+            self.console.print(note)
         sent = summary["bytes"]
         in_rounds = f"{summary['wall_s']:.1f} s"
         if not resumed:
@@ -139,15 +125,15 @@ class RunConsole:
         else:  # a finished run does no round more
             since = f"{seconds:.1f} s since it was resumed; " if self._last else ""
             spent = f"{since}the whole run: {in_rounds} in rounds; "
-        self._console.print(
+        self.console.print(
             spent
             + (f"{summary['sim_s']:,.1f} simulated s; " if summary.get("sim_s") is not None else "")
             + f"up {format_bytes(sent['up'])}, down {format_bytes(sent['down'])}"
         )
-        self._console.print(f"run folder   {folder}")
+        self.console.print(f"run folder   {folder}")
         board = f"tensorboard {_named_events(folder)}"
-        self._console.print(f"look at it   {board} --window_title {shlex.quote(folder.name)}")
-        self._console.print(f"report       rayfed-kd report {shlex.quote(str(folder))}")
+        self.console.print(f"look at it   {board} --window_title {shlex.quote(folder.name)}")
+        self.console.print(f"report       rayfed-kd report {shlex.quote(str(folder))}")
 
 
 def round_line(event: Mapping[str, Any], left_s: float | None = None) -> str:

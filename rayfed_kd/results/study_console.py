@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from rich.console import Console
-
-from rayfed_kd.results.live_line import Shown, Watch
+from rayfed_kd.results.screen import Screen, Shown
 from rayfed_kd.results.time_left import clock_text, left_text
 
 
@@ -113,7 +111,7 @@ def shown_work(noun: str) -> Iterator[StudyConsole]:
         console.stop()
 
 
-class StudyConsole:
+class StudyConsole(Screen):
     """Shows a comparison or a search. A terminal gets a live line, a file or pipe a line a minute.
 
     Args:
@@ -122,25 +120,12 @@ class StudyConsole:
     """
 
     def __init__(self, noun: str, stream: IO[str] | None = None) -> None:
-        self.work, self._noun = Work(), noun
-        self._began = time.monotonic()
-        self._console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
-        self._watch = Watch(self._console, self._shown, self._minute_text)
-        self._watch.start()
+        super().__init__(stream)
+        self.work, self._noun, self._began = Work(), noun, time.monotonic()
+        self.begin_showing()
 
-    def message(self, text: str) -> None:
-        """Print a line; a live line stays below it."""
-        self._watch.message(text)
-
-    def stopping(self) -> None:
-        """Show from now on that the work is stopped."""
-        self._watch.stopping("stopping")
-
-    def stop(self) -> None:
-        """End the live line. May be called again."""
-        self._watch.stop()
-
-    def _shown(self) -> Shown:
+    def shown(self) -> Shown:
+        """How many runs are over, the time left for all, and those under way."""
         over, total = self.work.counts()
         left = self.work.seconds_left()
         if not total or (left is None and not self.work.running()):
@@ -148,7 +133,8 @@ class StudyConsole:
             return Shown(self.work.phase or "preparing", None, since, ())
         return Shown(f"{over}/{total} {self._noun}", self.work.share(), left_text(left), self.work.running())
 
-    def _minute_text(self) -> str:
-        shown = self._shown()
+    def minute_text(self) -> str:
+        """The same in a line."""
+        shown = self.shown()
         left = f"about {shown.left}" if shown.left and shown.done is not None else shown.left
         return "; ".join(filter(None, (shown.head, left, ", ".join(shown.facts))))

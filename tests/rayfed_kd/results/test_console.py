@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayfed_kd.results.console import RunConsole, format_bytes
-from rayfed_kd.results.live_line import fitting
-from rayfed_kd.results.ticker import Ticker
+from rayfed_kd.results.screen import Screen, fitting
 from rayfed_kd.results.time_left import TimeLeft, clock_text
 
 EVENT = {
@@ -109,7 +108,7 @@ def test_live_line_fits_80_columns_and_begins_with_round_bar_and_time_left(termi
     console.stop()
     lines = re.split(r"[\r\n]+", plain(terminal.getvalue()))
     assert max(map(len, lines)) <= 80
-    live = [line.rstrip() for line in lines if "━" in line]
+    live = [line.rstrip() for line in lines if "━" in line and not line.startswith("round 1 ")]
     assert live
     assert all(
         re.match(r"round 3/10 [━╸╺]{20} 0:00:1\d left aca amp 0.412 wlp 0.100$", line) for line in live
@@ -121,10 +120,12 @@ def test_before_the_first_round_it_says_what_it_waits_for(terminal):
     console.start("quickstart.yaml")
     for phase in ("decoding mnist 40 %", "starting Ray"):
         console.phase(phase)
-        console._watch._line._live.refresh()
+        console._line.refresh()
     console.stop()
     assert re.search(
-        r"decoding mnist 40 % 0:00:00.*starting Ray 0:00:00", plain(terminal.getvalue()), re.DOTALL
+        r"decoding mnist 40 % [━╸╺]{20} 0:00:00.*starting Ray [━╸╺]{20} 0:00:00",
+        plain(terminal.getvalue()),
+        re.DOTALL,
     )
 
 
@@ -145,14 +146,14 @@ def test_file_says_first_what_runs_and_then_gets_a_line_for_each_phase():
 
 
 def test_after_ctrl_c_a_terminal_and_a_file_show_that_the_run_stops(terminal, monkeypatch):
-    monkeypatch.setattr(Ticker.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(Screen, "quiet_s", 0.02)
     console = RunConsole(terminal)
     console.start("quickstart.yaml")
     console.round(EVENT)
     console.stopping()
-    console._watch._line._live.refresh()
+    console._line.refresh()
     console.stop()
-    assert re.search(r"\rstopping 0:00:00\s*$", plain(terminal.getvalue()))
+    assert re.search(r"\rstopping [━╸╺]{20} 0:00:00\s*$", plain(terminal.getvalue()))
     monkeypatch.delenv("FORCE_COLOR")
     stream = io.StringIO()
     console = RunConsole(stream)
@@ -163,7 +164,7 @@ def test_after_ctrl_c_a_terminal_and_a_file_show_that_the_run_stops(terminal, mo
 
 
 def test_file_gets_a_line_a_minute_in_long_rounds(monkeypatch):
-    monkeypatch.setattr(Ticker.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(Screen, "quiet_s", 0.02)
     stream = io.StringIO()
     console = RunConsole(stream)
     console.start("long.yaml")

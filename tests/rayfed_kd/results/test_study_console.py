@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from rayfed_kd.results.screen import Screen
 from rayfed_kd.results.study_console import StudyConsole, Work
-from rayfed_kd.results.ticker import Ticker
 
 
 def test_time_left_goes_by_all_rounds_of_all_runs():
@@ -57,12 +57,12 @@ def test_run_that_has_started_is_no_longer_prepared():
     console.work.phase = "starting the runs"
     console.work.expect("A, seed 1", 1)
     console.work.start("A, seed 1")
-    assert console._minute_text() == "0/1 runs; A, seed 1 0/1"
+    assert console.minute_text() == "0/1 runs; A, seed 1 0/1"
     console.stop()
 
 
 def test_file_gets_a_line_a_minute_about_all_runs(monkeypatch):
-    monkeypatch.setattr(Ticker.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(Screen, "quiet_s", 0.02)
     stream = io.StringIO()
     console = StudyConsole("runs", stream)
     wait_for(lambda: "preparing; 0:00:00\n" in stream.getvalue())
@@ -87,7 +87,7 @@ def test_terminal_of_80_columns_gets_one_live_line(monkeypatch):
         console.work.round(f"trial {number}", 1)
     console.work.round("trial 3", 2)
     console.message("trial 7: starts")
-    console._watch._line._live.refresh()
+    console._line.refresh()
     console.stop()
     lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()))
     assert max(map(len, lines)) <= 80

@@ -1,0 +1,155 @@
+"""What is shown while work goes on: a live line below a terminal's lines, elsewhere a line a minute."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, NamedTuple
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn
+
+from rayfed_kd.results.time_left import clock_text
+
+BAR = 20  # columns
+A_SECOND = 4  # times that the live line is drawn again
+
+
+class Shown(NamedTuple):
+    """What a live line shows now.
+
+    Attributes:
+        head: what always stands first, as `round 3/10`.
+        done: the finished share, in [0, 1]; None: not known.
+        left: the time left, or since when.
+        facts: as many of these as there is room for, in order.
+    """
+
+    head: str
+    done: float | None
+    left: str
+    facts: Sequence[str]
+
+
+class Screen:
+    """Prints lines. A terminal gets a live line below them, a file or pipe a line after each quiet minute.
+
+    Those who inherit say what is shown: `shown` for the live line, `minute_text` for a quiet minute.
+
+    Args:
+        stream: where to write; None: standard output.
+
+    Attributes:
+        quiet_s: seconds of a quiet minute.
+    """
+
+    quiet_s = 60.0
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        # No markup: a method's names and a folder's may hold brackets.
+        self.console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
+        self._line: LiveLine | None = None
+        self._over = threading.Event()
+        self._printed = time.monotonic()
+        self._stopping: float | None = None
+
+    def shown(self) -> Shown:
+        """What the live line shows now; called several times a second, from a thread."""
+        raise NotImplementedError
+
+    def minute_text(self) -> str:
+        """The line of a quiet minute; empty for none."""
+        raise NotImplementedError
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a live line."""
+        return self._line is not None
+
+    def begin_showing(self) -> None:
+        """Begin the live line, or to count minutes."""
+        if self.console.is_interactive:  # a dumb terminal has no live display
+            self._line = LiveLine(self.console, self._shown_now)
+            self._line.start()
+        else:
+            threading.Thread(target=self._count_minutes, name="minutes", daemon=True).start()
+
+    def message(self, text: str) -> None:
+        """Print a line; the live line stays below it."""
+        self.console.print(text)
+        self._printed = time.monotonic()
+
+    def stopping(self) -> None:
+        """Show from now on that the work is stopped, and for how long. A signal's handler may call this."""
+        self._stopping = time.monotonic()
+
+    def stop(self) -> None:
+        """Remove the live line; the terminal is as before. May be called again."""
+        self._over.set()
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+
+    def _shown_now(self) -> Shown:
+        if self._stopping is None:
+            return self.shown()
+        return Shown("stopping", None, clock_text(time.monotonic() - self._stopping), ())
+
+    def _count_minutes(self) -> None:
+        while not self._over.wait(max(0.0, self._printed + self.quiet_s - time.monotonic())):
+            if time.monotonic() - self._printed < self.quiet_s:
+                continue  # a line was printed meanwhile
+            self._printed, since = time.monotonic(), self._stopping
+            stopping = "" if since is None else f"stopping, for {clock_text(self._printed - since)} so far"
+            if text := stopping or self.minute_text():
+                self.message(text)
+
+
+class LiveLine(Progress):
+    """rich's progress of one task, which asks what to show whenever it is drawn.
+
+    Args:
+        console: a terminal's.
+        shown: gives what the line shows.
+    """
+
+    def __init__(self, console: Console, shown: Callable[[], Shown]) -> None:
+        self._shown = shown
+        # Transient: when work ends, the lines above say all.
+        super().__init__(
+            TextColumn("{task.description}", style="bold", markup=False),
+            BarColumn(BAR),
+            TextColumn("{task.fields[left]}", style="cyan"),
+            TextColumn("{task.fields[facts]}", markup=False),
+            console=console,
+            refresh_per_second=A_SECOND,
+            transient=True,
+        )
+        self.add_task("", total=None, left="", facts="")
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The line as it is now."""
+        for task in self.tasks:  # none while rich makes the display
+            head, done, left, facts = self._shown()
+            fitted = fitting(facts, self.console.width - len(head) - BAR - len(left) - 3)
+            # Without a total the bar moves to and fro.
+            total = None if done is None else 1.0
+            self.update(task.id, description=head, total=total, completed=done, left=left, facts=fitted)
+        yield self.make_tasks_table(self.tasks)
+
+
+def fitting(facts: Sequence[str], width: int) -> str:
+    """The first facts that fit into a width, two spaces between them.
+
+    Args:
+        facts: in order; a fact is shown whole or not at all.
+        width: columns.
+    """
+    text = ""
+    for fact in facts:
+        longer = f"{text}  {fact}" if text else fact
+        if len(longer) > width:
+            break
+        text = longer
+    return text
