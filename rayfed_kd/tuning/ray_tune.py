@@ -160,7 +160,7 @@ def optuna_search(space: Space, seed: int, earlier: Sequence[Coefficients] = ())
     """
     import optuna
 
-    class ByNumber(optuna.samplers.BaseSampler):  # type: ignore[misc]
+    class ByNumber(optuna.samplers.BaseSampler):
         """A TPE sampler of its own for every trial: one for all would begin its stream anew when resumed."""
 
         def before_trial(self, study: Any, trial: Any) -> None:
@@ -240,6 +240,7 @@ class Proposals(_DriverSide, Searcher):
         if self._optuna is None:
             return dict(self.search.listed[self._numbers[trial_id]])
         params = self._optuna.suggest(trial_id)
+        assert params is not None  # only a finite list of points may be used up
         return {
             key: values.values[params[key]] if values.kind == "choice" else params[key]
             for key, values in self.search.space.distributions.items()

@@ -58,7 +58,7 @@ def curves_picture(comparison: Comparison, metric: str) -> Figure:
     scale, lines = metric_scale(metric), []
     for look, (name, band) in enumerate(bands_by_name(comparison, metric).items()):
         mean, deviation = (scale * values for values in (band.mean, band.deviation))
-        lines.append(Line(look, band.rounds.tolist(), mean.tolist(), deviation.tolist(), name))
+        lines.append(Line(look, band.rounds.tolist(), mean.tolist(), deviation.tolist(), label=name))
     return lines_figure(lines, "round", metric_title(metric), len(comparison.study.seeds))
 
 
@@ -98,8 +98,8 @@ def _cost_line(look: int, name: str, row: CostBand, scale: float, ends: tuple[fl
         return Line(look, ends, (float(mean[-1]),) * 2, label=name, dotted=True)
     # A logarithmic axis has no place for 0: what cost nothing yet has no point on any axis.
     shown = np.nan_to_num(row.costs) > 0
-    points = (values[shown].tolist() for values in (row.costs, mean, deviation))
-    return Line(look, *points, name)
+    costs, mean, deviation = row.costs[shown], mean[shown], deviation[shown]
+    return Line(look, costs.tolist(), mean.tolist(), deviation.tolist(), label=name)
 
 
 def _check_metric(comparison: Comparison, metric: str) -> None:

@@ -35,7 +35,7 @@ class Line:
     x: Sequence[float]
     y: Sequence[float]
     deviation: Sequence[float] = ()
-    label: str = ""
+    label: str = field(default="", kw_only=True)
     dotted: bool = field(default=False, kw_only=True)
 
 
