@@ -68,6 +68,10 @@ class ServerError(RunError):
     """A method's part at the server raised an error, shown with its own traceback."""
 
 
+class MisuseError(RunError):
+    """A method gave or asked for what is none. Whoever runs it says where."""
+
+
 class FrozenError(AttributeError):
     """A method was changed after it was made."""
 
@@ -81,9 +85,14 @@ def blaming_method(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except (RayfedError, AssertionError):  # an assertion is how a check of a method ends its run
+    except AssertionError:  # an assertion is how a check of a method ends its run
         raise
-    except Exception as error:
+    except MisuseError as error:
+        raise RunError(f"{where}: {error}") from error
+    except RayfedError:
+        raise
+    # Also what would end the process in which the server runs. Ctrl-C is the user's.
+    except (Exception, SystemExit, GeneratorExit) as error:
         raise ServerError(f"{where} failed:\n{traceback.format_exc()}") from error
 
 
@@ -98,6 +107,14 @@ def shown(value: object, most: int = 60) -> str:
         return shortened(repr(value), most)
     except (ValueError, RecursionError):  # Python writes no number of more than 4,300 digits
         return f"a {type(value).__name__} too long to show"
+
+
+def kind_of(value: object) -> str:
+    """What a value is, as messages name it: `a list`, `an OrderedDict`, `None`."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -29,15 +28,16 @@ from cluster.engine.calls import (
     PersonalResult,
     SharedPart,
     StepCall,
-    StepError,
     StepFacts,
 )
 from cluster.engine.device import check_compiler, check_precision, placed_data, tf32_products
 from cluster.engine.evaluating import ModelEvaluation
 from cluster.engine.gpu_use import GpuWatch
-from cluster.engine.outcomes import checked_outcome, non_finite_parts
+from cluster.engine.last_message import LastMessage
+from cluster.engine.outcomes import CAUGHT, checked_outcome, non_finite_parts, one_line
 from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.data.transfers import Transfers
+from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import (
     Array,
     ClientContext,
@@ -49,7 +49,9 @@ from rayfed_kd.protocol import (
     to_array,
     to_tensor,
 )
-from rayfed_kd.protocol.state_packing import UnstorableError, check_storable, unpack
+from rayfed_kd.protocol.crossing import check_package
+from rayfed_kd.protocol.evaluated import check_model
+from rayfed_kd.protocol.state_packing import UnstorableError, check_storable, copied, unpack
 from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Protected
@@ -95,8 +97,7 @@ class Host:
         # Client -> number of the dispatch that made its state, and the state; the least recent goes first.
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
-        # The handle of the last message, and its decoded parts on this device; see `step`.
-        self._message: tuple[Any, dict[str, Tensor]] = (None, {})
+        self._messages = LastMessage(self._down, self._device)
         self._evaluating = ModelEvaluation(setting, self._module_pool, self._data)
         self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
         self._process, self._node = psutil.Process(), node or platform.node()
@@ -122,23 +123,21 @@ class Host:
             self._watch.begin()
         ctx = ctx or self._context(call.facts)
         try:
-            # A broadcast is copied to the device once per round, not once per client. Steps share these
-            # tensors, because a step may not change its message in place. Handles are compared, not arrays.
-            if self._message[0] != call.message:
-                arrays = self._down.decoded(call.message.resolve())
-                self._message = (call.message, {n: to_tensor(a, self._device) for n, a in arrays.items()})
-            message = Message.of(self._message[1], call.metadata)
+            opened = self._messages.opened(call.message)
+            parts, message = opened.parts, Message.of(dict(opened.parts), dict(call.metadata))
             state, memory = self._kept_state(call.state, call.state_version, ctx)
             with nullcontext() if in_group else self._surroundings(call):
                 outcome = getattr(self._setting.method, call.step)(state, message, ctx)
             state, reply = checked_outcome(call, outcome)
-            given = Protected({name: to_array(part) for name, part in reply.parts.items()}, reply.metadata)
+            opened.check_unchanged()
+            check_package(reply, self._setting.method.up, parts)
+            check_storable(state)
+            state = copied(state)
+            given = Protected({n: to_array(one).copy() for n, one in reply.parts.items()}, reply.metadata)
             if self._privacy is not None and not call.observing:
-                given = self._privacy.protected(given, message.parts, call.facts, call.clip)
-        except StepError:
-            raise
-        except Exception as error:
-            raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
+                given = self._privacy.protected(given, parts, call.facts, call.clip)
+        except CAUGHT as error:
+            raise one_line(call, error) from error
         finally:
             # A step of a group waits in the middle of its work while others run: it still needs its modules.
             if not in_group:
@@ -146,7 +145,7 @@ class Host:
         seconds = time.perf_counter() - started
         # An observation is no traffic of the deployment, so no codec changes its reply.
         wire = self._uncoded if call.observing else self._up
-        received = partial(self._received, message)
+        received = partial(self._received, parts)
         sent = wire.encoded(given.parts, Sending(("client", *call.facts.scope), received, memory))
         kept = KeptState(state, sent.memory) if self._up.remembers else state
         facts = StepFacts(
@@ -203,9 +202,9 @@ class Host:
         return float(self._process.memory_info().rss / 2**20)
 
     @staticmethod
-    def _received(message: Message, name: str) -> Array | None:
+    def _received(parts: Mapping[str, Tensor], name: str) -> Array | None:
         """A part of the message as codecs see it: on the CPU, as the server decodes it."""
-        return to_array(message.parts[name]) if name in message.parts else None
+        return to_array(parts[name]) if name in parts else None
 
     @contextmanager
     def _surroundings(self, call: StepCall) -> Iterator[None]:
@@ -220,13 +219,8 @@ class Host:
 
     def _keep(self, call: StepCall, state: Any) -> LiveState:
         """A client's new state; this host keeps it, too, unless the step was an observation."""
-        try:
-            check_storable(state)
-        except UnstorableError as error:
-            raise StepError(f"{call} of {type(self._setting.method).__name__}: {error}") from None
         # The state after an observation is discarded, so the client's kept state must stay.
         if not call.observing:
-            # Not a copy: a step may not change its state in place, so the next one finds it as it was sent.
             self._kept[call.facts.client] = (call.number, state)
             self._kept.move_to_end(call.facts.client)
             while len(self._kept) > self._keep_states:
@@ -245,7 +239,9 @@ class Host:
         state, ctx = self._state_and_context(call)
         model = self._setting.method.personal(state, ctx)
         evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
-        return replace(evaluated, architecture=ctx.architecture(evaluated.architecture))
+        evaluated = replace(evaluated, architecture=ctx.architecture(evaluated.architecture))
+        check_model(evaluated, self._module_pool.lengths, "personal gave a model")
+        return evaluated
 
     def evaluate_personal(self, call: PersonalCall) -> PersonalResult:
         """Evaluate a client's own model.
@@ -259,8 +255,8 @@ class Host:
                 model = self._completed(call, call.part)
             result = self._evaluating.of_client(call.client, call.split, model)
             return PersonalResult(int(result.correct.sum()), result.logits)
-        except Exception as error:
-            raise StepError(f"{call} failed:\n{traceback.format_exc()}") from error
+        except CAUGHT as error:
+            raise one_line(call, error) from error
         finally:
             # `tested` does so, too; this is for an error before it.
             self._module_pool.take_back()
@@ -290,9 +286,14 @@ class Host:
     def _kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
         """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""
         if handle is None:
-            return KeptState(self._setting.method.init_client(ctx), {})
+            first = self._setting.method.init_client(ctx)
+            try:
+                check_storable(first)
+            except UnstorableError as error:
+                raise RunError(f"init_client: {error}") from None
+            return KeptState(copied(first), {})
         # Versions are compared, as the client may have run elsewhere since, or a lost host's step again.
         version, kept = self._kept.get(ctx.client, (-1, None))
-        if version != wanted:
-            kept = unpack(handle.resolve()["state"], self._device)
+        # A copy, so that a step which changes its state in place has not changed the one that is kept.
+        kept = copied(kept) if version == wanted else unpack(handle.resolve()["state"], self._device)
         return kept if isinstance(kept, KeptState) else KeptState(kept, {})

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
+import numpy as np
+
 from cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
@@ -39,8 +41,8 @@ class LocalEngine:
         self._host = host
 
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
-        """A handle on the arrays themselves, without a copy."""
-        return Held(arrays)
+        """A handle on copies of the arrays: what was sent stays, whatever becomes of the sender's tensors."""
+        return Held({n: one.copy() if isinstance(one, np.ndarray) else one for n, one in arrays.items()})
 
     def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
         """Run the steps now; the futures are done."""

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from cluster.engine.calls import StepCall, StepError
+from cluster.engine.calls import PersonalCall, StepCall, StepError
+from rayfed_kd.errors import RayfedError, kind_of
 from rayfed_kd.protocol import Array, Reply
+
+# What a method's code may raise: also what would end the process in which it runs. Ctrl-C is the user's.
+CAUGHT = (Exception, SystemExit, GeneratorExit)
+
+
+def one_line(call: StepCall | PersonalCall, error: BaseException) -> StepError:
+    """An error of a client's step, with its place; with its stack trace if it is not one of ours."""
+    if isinstance(error, StepError):
+        return error
+    if isinstance(error, RayfedError):
+        return StepError(f"{call}: {error}")
+    return StepError(f"{call} failed:\n{''.join(traceback.format_exception(error))}")
 
 
 def checked_outcome(call: StepCall, returned: Any) -> tuple[Any, Reply]:
@@ -18,7 +32,7 @@ def checked_outcome(call: StepCall, returned: Any) -> tuple[Any, Reply]:
     """
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Reply):
         return returned
-    what = f"a {type(returned).__name__}"
+    what = kind_of(returned)
     if isinstance(returned, tuple):
         what = f"({', '.join(type(one).__name__ for one in returned)})"
     stateless = (

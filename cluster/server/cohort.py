@@ -42,6 +42,7 @@ class EngineCohort(ObservedClients):
         self._method, self._faults = run.setting.method, run.setting.recipe.faults
         self._schedule, self._queue, self._records = run.schedule, run.queue, run.records
         self._received: list[ReceivedParts] = []
+        self._exchanges = self._asked = 0
         self._clients = self._drawn(self._progress(starting=True))
 
     def broadcast(self, step: Step, message: Message) -> Replies:
@@ -70,7 +71,7 @@ class EngineCohort(ObservedClients):
         Raises: RunError if a client is not in the cohort or no usable reply is left.
         """
         if not messages:
-            return Replies([], self._run.rule_in(self._round))
+            return self._replies([])
         self._dispatch(step, {client: self._publish(messages[client]) for client in sorted(messages)})
         return self._collected(sorted(messages), None)
 
@@ -88,7 +89,7 @@ class EngineCohort(ObservedClients):
             question: the part that ids are counted as; None: ids need not travel.
         """
         self._run.check_questions()
-        published = self._publish(message)
+        published, self._asked = self._publish(message), self._asked + 1
         started = {client: self._observe(client, step, published) for client in self._clients}
         for call, _ in started.values():
             self._count(call, "down", published.sizes, len(message.metadata))
@@ -101,6 +102,7 @@ class EngineCohort(ObservedClients):
             drop=self._faults.bad_replies == "drop",
             poisoning=self._run.poisoning,
             wire=self._run.up,
+            number=self._asked,
         )
 
     def end_round(self) -> None:
@@ -204,13 +206,17 @@ class EngineCohort(ObservedClients):
             replies = self._run.poisoning.replies(replies)
             # Those of attackers have parts of their own now.
             self._received += [reply.parts for reply in replies]
-        collected = Replies(replies, self._run.rule_in(self._round))
+        collected = self._replies(replies)
         # A client without a usable reply takes no part in the round's later exchanges.
         silent = set(dispatched) - set(collected.clients)
         self._clients = sorted({*self._clients, *collected.clients} - silent)
         # Set by the round's first exchange only; clients that stay silent are missing from later ones.
         self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
         return collected
+
+    def _replies(self, replies: Sequence[Reply]) -> Replies:
+        self._exchanges += 1
+        return Replies(replies, self._run.rule_in(self._round, self._exchanges - 1))
 
     def _accepted(self, arrival: Arrival) -> ReceivedReply | None:
         """The reply, after its client's new state was kept; None, without that, if it is too stale."""

@@ -12,7 +12,7 @@ from cluster.server.questions import EngineQuestions
 from cluster.server.replies import ReceivedReply
 from cluster.server.run_state import RunState
 from cluster.server.traffic import Traffic
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import RunError, kind_of
 from rayfed_kd.protocol import (
     DispatchFacts,
     Handle,
@@ -23,6 +23,7 @@ from rayfed_kd.protocol import (
     Step,
     to_array,
 )
+from rayfed_kd.protocol.crossing import check_package
 from rayfed_kd.protocol.wire import PartSize, Sending
 
 
@@ -92,10 +93,17 @@ class ObservedClients:
         """Encode a message's parts with the codec, and publish them to all hosts."""
         started = time.perf_counter()
         self._published += 1
+        where = f"round {self._round}, message {self._published}"
+        if not isinstance(message, Message):
+            raise RunError(f"{where}: the method sends {kind_of(message)}; expected a Message")
+        try:
+            check_package(message, self._run.setting.method.down)
+        except RunError as error:
+            raise RunError(f"{where}: {error}") from None
         parts = {name: to_array(part) for name, part in message.parts.items()}
         sent = self._run.down.encoded(parts, Sending(("message", self._round, self._published)))
         if sent.refused:
-            raise RunError(f"round {self._round}: message part {'; '.join(sent.refused)}")
+            raise RunError(f"{where}: part {'; '.join(sent.refused)}")
         for name, number in sent.logged.items():
             total, count = self.traffic.logged.get(name, (0.0, 0))
             self.traffic.logged[name] = total + number, count + 1
@@ -119,9 +127,11 @@ class ObservedClients:
         replaces: Mapping[str, tuple[PartRef, float]] | None = None,
     ) -> StepCall:
         """A client's step, from the state that its record has now."""
-        record = self._run.records[client]
+        record, name = self._run.records[client], getattr(step, "__name__", kind_of(step))
+        if not callable(getattr(self._run.setting.method, name, None)):
+            raise RunError(f"round {self._round}: {name!r} is no step; expected a bound method of the method")
         return StepCall(
-            step=step.__name__,
+            step=name,
             facts=DispatchFacts(client, self._round, record.participations, record.exchange),
             message=message.handle,
             metadata=message.metadata,

@@ -45,6 +45,7 @@ class EngineQuestions:
         drop: whether a client with a non-finite answer is left out from then on; if not, the run ends.
         poisoning: replaces attackers' answers; None: there is no attack.
         wire: encodes the rows that are asked for; None: they travel as they are.
+        number: which of the round's sets of questions this is, from 1: each has random streams of its own.
     """
 
     def __init__(
@@ -58,7 +59,10 @@ class EngineQuestions:
         drop: bool,
         poisoning: Poisoning | None = None,
         wire: Wire | None = None,
+        number: int = 1,
     ) -> None:
+        # The first has no number of its own, as the first step of a client has none.
+        self._stream = ("answer",) if number == 1 else ("answer", f"set {number}")
         self._poisoning, self._wire = poisoning, wire or Wire({}, "up")
         self._started, self._traffic, self._count, self._drop = dict(started), traffic, count, drop
         self._result = result
@@ -92,7 +96,7 @@ class EngineQuestions:
     def _rows(self, client: int, chosen: Array) -> Tensor | None:
         call, _ = self._started[client]
         # The client has computed all rows; only those of the chosen ids would travel.
-        sending = Sending(("answer", *call.facts.scope, self._asked))
+        sending = Sending((*self._stream, *call.facts.scope, self._asked))
         sent = self._wire.encoded({self._answer: self._arrival(client)[chosen]}, sending)
         self._count(call, "up", sent.sizes, 0)
         rows = self._wire.decoded(sent.wire)[self._answer]

@@ -67,6 +67,6 @@ class RunState:
                 "`asks = True`"
             )
 
-    def rule_in(self, round_index: int) -> UpdateRule:
-        """How a round's replies become the server's new vector."""
-        return self.rule if self.privacy is None else self.privacy.rule(round_index)
+    def rule_in(self, round_index: int, exchange: int = 0) -> UpdateRule:
+        """How the replies of one of a round's exchanges, from 0, become the server's new vector."""
+        return self.rule if self.privacy is None else self.privacy.rule(round_index, exchange)

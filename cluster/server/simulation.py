@@ -24,9 +24,10 @@ from cluster.server.poisoning import Poisoning
 from cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
 from cluster.server.run_state import RunState
 from cluster.server.traffic import Counters
-from rayfed_kd.errors import RunError, blaming_method
+from rayfed_kd.errors import MisuseError, RunError, blaming_method, kind_of
 from rayfed_kd.protocol import Evaluable, ServerContext
-from rayfed_kd.protocol.state_packing import UnstorableError, check_storable
+from rayfed_kd.protocol.evaluated import check_evaluated
+from rayfed_kd.protocol.state_packing import UnstorableError, check_storable, copied
 from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
@@ -91,7 +92,7 @@ class Simulation:
         """
         start = self.begin(start)
         if start.round == self.setting.recipe.rounds:  # it was killed after its last round, before its end
-            self.models = self.setting.method.evaluated(start.server)
+            self.models = self._evaluated(start.round, start.server)
         # The run before its last complete round, and after it. One assignment a round, as Ctrl-C in a run
         # without Ray may come between any two.
         known = start, start
@@ -222,12 +223,14 @@ class Simulation:
             blaming_method(where),
             global_stream(self.setting.recipe.seed, "server", round_index, device=self.device),
         ):
+            # A copy, so that a round which changes its state in place has not changed the one before it.
+            before, server = server, copied(server)
             if cohort.clients or not self.setting.recipe.sampling.poisson:
                 server = method.run_round(server, cohort, ctx)
             elif self.run_state.privacy is not None:
                 server = self.run_state.privacy.after_nobody(method, server, ctx)
-        if round_index == 1:  # later states are checked by their checkpoints alone
-            self._check_storable(server, "round 1")
+            _check_new(before, server)
+        self._check_storable(server, f"round {round_index}")
         cohort.end_round()
         self._module_pool.take_back()
         self.run_state.grouping.note([facts for _, facts in cohort.traffic.facts])
@@ -236,8 +239,7 @@ class Simulation:
         self._settled()  # the round before: evaluations must not overlap, and records keep their order
         evaluation = None
         if self._due(round_index):
-            with blaming_method(where):
-                self.models = method.evaluated(server)
+            self.models = self._evaluated(round_index, server)
             evaluation = self.evaluator.start(round_index, self.models, self.run_state.records)
             if self.setting.recipe.evaluation.samples and cohort.clients:
                 observed = ObservedClients(cohort.clients, round_index, self.run_state)
@@ -260,6 +262,13 @@ class Simulation:
             row["sim_s"] = sim_s
         self._settle(record, evaluation)
         return server
+
+    def _evaluated(self, round_index: int, server: Any) -> Mapping[str, Evaluable]:
+        """What the method wants evaluated after a round."""
+        with blaming_method(f"round {round_index}, server of {self.setting.recipe.method.name}"):
+            models = self.setting.method.evaluated(server)
+            check_evaluated(models, self._module_pool.lengths)
+            return models
 
     def _settle(self, record: RoundRecord, evaluation: Evaluation | None) -> None:
         """Record a round: now, or as soon as its evaluation has ended."""
@@ -304,3 +313,15 @@ class Simulation:
     def _due(self, round_index: int) -> bool:
         recipe = self.setting.recipe
         return round_index % recipe.evaluation.every == 0 or round_index == recipe.rounds
+
+
+def _check_new(before: Any, after: Any) -> None:
+    """Refuse what a round returned in the place of a server's state: None, or a tuple with more than it.
+
+    Raises: MisuseError
+    """
+    if (after is None and before is not None) or (type(after) is tuple and type(before) is not tuple):
+        raise MisuseError(
+            f"it returned {kind_of(after)} as the server's new state, which was {kind_of(before)} before; "
+            "expected the state alone, as absorb or run_round returns it"
+        )

@@ -13,6 +13,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.codec import StageRecipe
 from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import cohort_size
+from rayfed_kd.results.schemas import NOT_COVERED
 from rayfed_kd.results.telling import as_teller
 
 if TYPE_CHECKING:
@@ -117,8 +118,11 @@ def _privacy(privacy: PrivacyRecipe) -> str:
     bounds = {"clip": privacy.clip, "clip of rows": privacy.row_clip}
     texts = [f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None]
     texts += ["an adaptive clip"] if privacy.adaptive is not None else []
-    return ", ".join(
-        [f"noise multiplier {privacy.noise_multiplier:g} at the {privacy.noise}", *texts, "client level"]
+    return (
+        ", ".join(
+            [f"noise multiplier {privacy.noise_multiplier:g} at the {privacy.noise}", *texts, "client level"]
+        )
+        + f"; {NOT_COVERED}"
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from rayfed_kd.errors import MisuseError, kind_of
 from rayfed_kd.models.flat_module import FlatModule, initial_vector
 
 Builders = Mapping[str, Callable[[], nn.Module]]
@@ -42,13 +44,21 @@ class ModulePool:
             vector: [num_elements] float32.
             autocast: what it computes in, as `FlatModule.autocast` says.
             compiled_batch: batches of which size it trains on in compiled form, as `FlatModule` says.
-        Raises: KeyError if no architecture has that name.
+        Raises: KeyError if no architecture has that name; MisuseError if the vector is none of it.
         """
         if name not in self._builders:
             raise KeyError(f"no architecture {name!r}; there are {sorted(self._builders)}")
         idle = self._idle[name]
         # Any of them: `load` replaces its whole content, and a context sets its mode.
         module = idle.pop() if idle else self._build(name)
+        if not (isinstance(vector, Tensor) and vector.is_floating_point()) or (
+            vector.shape != (module.num_elements,)
+        ):
+            is_tensor = isinstance(vector, Tensor)
+            given = f"{vector.dtype} {list(vector.shape)}" if is_tensor else kind_of(vector)
+            raise MisuseError(
+                f"a model of {name!r} was asked for with {given}; expected its {module.num_elements} floats"
+            )
         module.load(vector)
         module.autocast, module.compiled_batch = autocast, compiled_batch
         self._lent.append((name, module))
@@ -65,6 +75,11 @@ class ModulePool:
         if name not in self._initial:
             self._initial[name] = initial_vector(self._builders[name], self._seed, name).to(self.device)
         return self._initial[name].clone()
+
+    @cached_property
+    def lengths(self) -> Mapping[str, int]:
+        """Architecture name -> how many numbers its vector has."""
+        return {name: self.initial_vector(name).numel() for name in self._builders}
 
     def own_initial_vector(self, name: str, *owner: str | int) -> Tensor:
         """The architecture's initial vector of one owner alone, as a client; not kept."""

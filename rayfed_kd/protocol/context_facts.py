@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rayfed_kd.errors import MisuseError, kind_of
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
 
 
@@ -19,11 +20,18 @@ class Log:
     sums: dict[str, Tensor | float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, **values: Tensor) -> None:
-        """Adds one batch's values, scalars each."""
+    def add(self, **values: Tensor | float) -> None:
+        """Adds one batch's values, scalars each.
+
+        Raises: MisuseError naming a value that is none.
+        """
         for name, value in values.items():
+            tensor = torch.as_tensor(value) if isinstance(value, Tensor | int | float) else None
+            if tensor is None or tensor.numel() != 1:
+                given = kind_of(value) if tensor is None else f"the shape {list(tensor.shape)}"
+                raise MisuseError(f"ctx.log({name}=...) is given {given}; expected a tensor of one number")
             # No `float()` here: the host would wait for the device after every batch.
-            exact = value.detach().to(torch.float64)
+            exact = tensor.detach().to(torch.float64)
             self.sums[name] = self.sums[name] + exact if name in self.sums else exact
             self.counts[name] = self.counts.get(name, 0) + 1
 

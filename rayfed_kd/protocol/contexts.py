@@ -11,7 +11,7 @@ from torch import Tensor
 from rayfed_kd.data.augment import augment
 from rayfed_kd.data.batches import Batch, DeviceData, Drawn, PixelScale, Public, unaugmented
 from rayfed_kd.data.transfers import moved
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import MisuseError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
@@ -41,11 +41,11 @@ class Context:
     def public(self) -> Public:
         """The public samples.
 
-        Raises: RunError if the recipe has none; a method that needs them says so (`Method.public`).
+        Raises: MisuseError if the recipe has none; a method that needs them says so (`Method.public`).
         """
         share = self._data.public
         if share is None:
-            raise RunError("this recipe has no partition.public")
+            raise MisuseError("this recipe has no partition.public")
         scope = ("public batches", *self._scope)
         return Public(self._data, share, lambda index: numpy_stream(self._seed, *scope, index), self._drawn)
 
@@ -95,7 +95,7 @@ class Context:
         """The reverse, for people: images as the model sees them, in [0, 1]; beyond it they are cut."""
         return self._data.pixels(images)
 
-    def log(self, **values: Tensor) -> None:
+    def log(self, **values: Tensor | float) -> None:
         """Logs scalars; tables show their means over the round."""
         self._log.add(**values)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.data.transfers import moved
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import MisuseError, RunError, kind_of
 from rayfed_kd.protocol.staleness import Lateness, UpdateRule
 from rayfed_kd.protocol.summed import SummedReply, sum_of_groups, sum_of_slots
 
@@ -57,7 +57,10 @@ class Package:
         self.metadata: Mapping[str, Number] = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
         for name, number in self.metadata.items():
             if not isinstance(number, int | float):
-                raise TypeError(f"{name} is {type(number).__name__}; a part is a tensor, metadata a number")
+                raise MisuseError(
+                    f"{type(self).__name__}({name}=...) is given {kind_of(number)}; expected a tensor, "
+                    "which is a part, or an int or float, which is metadata"
+                )
 
     @classmethod
     def of(cls, parts: Mapping[str, Tensor], metadata: Mapping[str, Number]) -> Any:
@@ -257,7 +260,7 @@ class Replies(Sequence[Reply]):
         if self._summed:
             total = sum_of_groups(self._replies, name, [1.0] * len(self._replies))
             return total.div_(float(len(self._replies))).to(torch.float32)
-        return self._rule.mean(_LazyVectors(self._replies, name), name)
+        return self._rule.mean(_Alike(self._replies, name), name)
 
     def aggregated(
         self, name: str, counts: Sequence[float], into: Tensor, parameters: int | None = None
@@ -277,8 +280,10 @@ class Replies(Sequence[Reply]):
             total, divisor = sum_of_groups(self._replies, name, counts), float(sum(counts))
             # As the rule does where no reply weighs anything.
             return total.div_(divisor).to(into.dtype) if divisor else into.clone()
+        if len(counts) != len(self):
+            raise MisuseError(f"aggregated({name!r}) is given {len(counts)} counts for {len(self)} replies")
         late = [Lateness(reply.staleness, _sent(reply, name)) for reply in self._replies]
-        vectors = _LazyVectors(self._replies, name)
+        vectors = _Alike(self._replies, name, into.shape)
         return self._rule.applied(into, vectors, counts, late, parameters, name)
 
 
@@ -289,6 +294,8 @@ def _sent(reply: Reply, name: str) -> Callable[[], Tensor] | None:
 
 
 class _LazyVectors(Sequence[Tensor]):
+    """A part of every reply, fetched one at a time."""
+
     def __init__(self, replies: Sequence[Reply], name: str) -> None:
         self._replies, self._name = replies, name
 
@@ -297,6 +304,26 @@ class _LazyVectors(Sequence[Tensor]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._replies[index][self._name]
+
+
+class _Alike(_LazyVectors):
+    """The same for a mean: all of one shape, else torch would broadcast one to the other."""
+
+    def __init__(self, replies: Sequence[Reply], name: str, shape: torch.Size | None = None) -> None:
+        super().__init__(replies, name)
+        self._shape = shape
+
+    def __getitem__(self, index: Any) -> Any:
+        part, said = super().__getitem__(index), f"{self._replies[index].origin}: the reply's {self._name!r}"
+        if not isinstance(part, Tensor):
+            raise RunError(f"{said} is a number; expected a part")
+        if self._shape not in (None, part.shape):
+            raise RunError(
+                f"{said} has the shape {list(part.shape)}; expected {list(self._shape or ())}, as what it is "
+                "averaged with"
+            )
+        self._shape = part.shape
+        return part
 
 
 def is_finite(number: Number) -> bool:
@@ -309,7 +336,7 @@ def is_finite(number: Number) -> bool:
 
 def to_array(tensor: Tensor) -> Array:
     """A tensor for the wire: a contiguous numpy array, on the CPU."""
-    array: Array = moved(tensor.detach(), "cpu").contiguous().numpy()
+    array: Array = moved(tensor.detach(), "cpu").resolve_neg().contiguous().numpy()
     return array
 
 

@@ -2,27 +2,34 @@
 
     packed = pack(state)              # Packed(structure, arrays): lists, texts and numbers; numpy arrays
     state = unpack(packed, device)    # the same classes, bit for bit
+    own = copied(state)               # the same, without leaving its devices
 
-A state is made of dataclasses, named tuples, mappings, tuples, lists, tensors, arrays and plain values. What
-is something else is refused where it is packed, which is after the step that made it.
+A state is made of dict, list, tuple, dataclasses and named tuples that a module defines, of dense tensors,
+arrays, and of None, bool, int, float and str. Each comes back as exactly what it was. What is something else,
+also a subclass of one of these, is refused: on every engine, at the step that made it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import RunError, kind_of
+from rayfed_kd.protocol.dense import dense_fault, stored
 from rayfed_kd.protocol.messages import Array, Handle, PartRef, to_array, to_tensor
 
 Publish = Callable[[Mapping[str, Any]], Handle]
 INT64 = 2**63
+# Python writes and reads no longer numbers, and its JSON no deeper structures.
+INT_BITS, DEPTH = 13_000, 100
+PLAIN = (type(None), bool, int, float, str)
 Places = Callable[[Sequence[PartRef]], Array]
 Entries = Callable[[Array], Sequence[Array]]
 Device = torch.device | str
@@ -35,7 +42,7 @@ class Packed(NamedTuple):
     Attributes:
         structure: the state as JSON has it: plain values as they are, everything else a list [kind, ...].
             The kind of a dataclass or a named tuple is its class, as module:Name. Tensors and arrays are
-            named by their place in `arrays`.
+            named by their place in `arrays`; one that is there as bytes has its type and shape as well.
         arrays: the numbers, in the order in which the structure names them.
     """
 
@@ -48,7 +55,7 @@ class UnstorableError(RunError):
 
 
 def pack(state: Any, places: Places | None = None) -> Packed:
-    """The state's structure and arrays. Arrays of tensors on the CPU share their memory.
+    """The state's structure and arrays. Arrays of tensors on the CPU may share their memory.
 
     Args:
         state: the state.
@@ -70,48 +77,99 @@ def check_storable(state: Any) -> None:
     _structure(state, [], (), lambda refs: np.zeros((len(refs), 2), dtype=np.int64))
 
 
-def _structure(value: Any, arrays: list[Leaf], path: tuple[Any, ...], places: Places | None) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, torch.Tensor | np.ndarray | PartRef):
-        return _leaf(value, arrays, places)
+def copied(value: Any) -> Any:
+    """A copy of a storable state that shares no memory and no container with it; slots are references."""
     kind: type = type(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, torch.Tensor):
+        # Resolved first: a copy of a conjugated or negated view would be such a view.
+        value = value.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    elif kind is np.ndarray:
+        value = value.copy()
+    elif kind is dict:
+        # Perhaps a million slots, of which none needs a look.
+        flat = set(map(type, value.values())) <= {*PLAIN, PartRef}
+        value = dict(value) if flat else {key: copied(item) for key, item in value.items()}
+    elif kind in (list, tuple):
+        value = kind(map(copied, value))
+    elif kind not in (*PLAIN, PartRef) and not isinstance(value, np.generic):
+        value = kind(**{name: copied(getattr(value, name)) for name in _field_names(kind) or ()})
+    return value
+
+
+def _structure(value: Any, arrays: list[Leaf], path: tuple[Any, ...], places: Places | None) -> Any:
+    kind: type = type(value)
+    if len(path) > DEPTH:
+        raise _refused(path[:3], f"nested more than {DEPTH} levels deep, or holds itself")
+    if kind in PLAIN:
+        if kind is int and value.bit_length() > INT_BITS:
+            raise _refused(path, f"an int of {value.bit_length()} bits")
+        return value
+    if kind is PartRef or isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        return _leaf(value, arrays, path, places)
+    if kind is dict:
         short = None if places is None else _columns(value, arrays, places)
         return short or [
             "mapping",
-            [
-                [_structure(k, arrays, path, places), _structure(v, arrays, (*path, k), places)]
-                for k, v in value.items()
-            ],
+            [[_key(k, path), _structure(v, arrays, (*path, k), places)] for k, v in value.items()],
         ]
     # These two exactly: a named tuple is a tuple as well, and must come back as its own class.
     if kind in (list, tuple):
         return [kind.__name__, _structures(enumerate(value), arrays, path, places)]
     fields = _field_names(kind)
-    if fields is not None:
-        contents = _structures(((name, getattr(value, name)) for name in fields), arrays, path, places)
-        return [_name(kind), dict(zip(fields, contents, strict=True))]
+    if fields is None:
+        plain = next((one for one in (dict, list, tuple, *PLAIN[1:]) if issubclass(kind, one)), None)
+        expected = "" if plain is None else f"a {plain.__name__} itself, as {plain.__name__}(...) gives it"
+        raise _refused(path, kind_of(value), expected)
+    _check_attributes(value, fields, path)
+    contents = _structures(((name, getattr(value, name)) for name in fields), arrays, path, places)
+    return [_name(kind), dict(zip(fields, contents, strict=True))]
+
+
+def _refused(path: Sequence[Any], what: str, expected: str = "") -> UnstorableError:
     where = "".join(f".{step}" if isinstance(step, str) else f"[{step!r}]" for step in path)
-    raise UnstorableError(
-        f"the state{where} is a {kind.__name__}, which no checkpoint can hold; expected dataclasses and "
-        "named tuples that a module defines, mappings, sequences, tensors and plain values"
+    expected = expected or (
+        "dataclasses and named tuples that a module defines, dict, list, tuple, tensors, arrays and plain "
+        "values"
     )
+    return UnstorableError(f"the state{where} is {what}, which no checkpoint can hold; expected {expected}")
 
 
-def _leaf(value: Any, arrays: list[Leaf], places: Places | None) -> list[Any]:
+def _key(key: Any, path: tuple[Any, ...]) -> Any:
+    """A dict's key; a tensor would not be found again, as its hash is its own."""
+    leaves: list[Leaf] = []
+    structure = _structure(key, leaves, path, None)
+    if leaves:
+        raise _refused(path, f"a dict with {kind_of(key)} as a key", "keys of plain values")
+    return structure
+
+
+def _check_attributes(value: Any, fields: Sequence[str], path: tuple[Any, ...]) -> None:
+    """Refuse a dataclass or named tuple whose fields do not make it again."""
+    kind = type(value)
+    own = [name for name in getattr(value, "__dict__", ()) if name not in fields and name[:2] != "__"]
+    if extra := [name for name in own if not isinstance(getattr(kind, name, None), cached_property)]:
+        raise _refused(
+            path, f"{kind_of(value)} with the attribute {extra[0]!r}, which is no field", "fields alone"
+        )
+    if missing := [name for name in fields if not hasattr(value, name)]:
+        raise _refused(path, f"{kind_of(value)} without its field {missing[0]!r}", "all of its fields")
+
+
+def _leaf(value: Any, arrays: list[Leaf], path: tuple[Any, ...], places: Places | None) -> list[Any]:
     place = len(arrays)
-    if isinstance(value, torch.Tensor):
-        arrays.append(value)
-        return ["tensor", place, value.device.type]
     if isinstance(value, PartRef):
         if places is not None:
             arrays.append(places([value]))
             return ["slot", place, value.name]
         arrays.append(value.handle.resolve()[value.name])
         return ["part", place, value.name]
-    arrays.append(value)
-    return ["array", place]
+    if fault := dense_fault(value):
+        raise _refused(path, *fault)
+    numbers, *as_bytes = stored(value)
+    arrays.append(numbers)
+    if isinstance(value, torch.Tensor):
+        return ["tensor", place, value.device.type, *as_bytes]
+    return ["array" if isinstance(value, np.ndarray) else "number", place, *as_bytes]
 
 
 def _structures(
@@ -171,7 +229,7 @@ class _Unpacking:
         if not isinstance(structure, list):
             return structure
         kind, content, *rest = structure
-        if kind in ("tensor", "array", "part"):
+        if kind in ("tensor", "array", "number", "part"):
             return self._leaf(kind, self.arrays[content], *rest)
         if kind in ("numbers", "slots", "slot"):
             return self._columns(kind, content, *rest)
@@ -181,11 +239,16 @@ class _Unpacking:
             return {"list": list, "tuple": tuple}[kind](self.value(item) for item in content)
         return _class(kind)(**{name: self.value(value) for name, value in content.items()})
 
-    def _leaf(self, kind: str, array: Array, about: str = "") -> Any:
-        """`about`: a tensor's device, a part's name."""
+    def _leaf(self, kind: str, array: Array, *about: Any) -> Any:
+        """`about`: a part's name; or a tensor's device, and type and shape of what is there as bytes."""
+        if kind == "part":
+            return self._published(array, *about)
         if kind == "tensor":
-            return to_tensor(array, "cpu" if self.keep_cpu and about == "cpu" else self.device)
-        return self._published(array, about) if kind == "part" else array
+            where, *as_bytes = about
+            tensor = to_tensor(array, "cpu" if self.keep_cpu and where == "cpu" else self.device)
+            return tensor.view(getattr(torch, as_bytes[0])).reshape(as_bytes[1]) if as_bytes else tensor
+        whole = (array.view(about[0]).reshape(about[1]) if about else array).copy()
+        return whole if kind == "array" else whole[()]
 
     def _columns(self, kind: str, place: int, name: str = "") -> Any:
         """`name`: of the slots' part."""
@@ -213,17 +276,26 @@ def _name(kind: type) -> str:
 def _field_names(kind: type) -> tuple[str, ...] | None:
     """What makes a dataclass or a named tuple again.
 
-    None for other classes, for one that its name does not lead back to, as what a function defines, and for
-    one whose constructor does not take all fields.
+    None for other classes, for one that its name does not lead back to, as what a function defines, for one
+    whose constructor does not take all fields by name, and for one that is a container beside its fields.
     """
     if _loaded(_name(kind)) is not kind:
         return None
-    if issubclass(kind, tuple):
-        return getattr(kind, "_fields", None)
-    if not dataclasses.is_dataclass(kind):
+    named = issubclass(kind, tuple)
+    if named:
+        names = getattr(kind, "_fields", None)
+    elif dataclasses.is_dataclass(kind):
+        names = tuple(one.name for one in dataclasses.fields(kind))
+    else:
         return None
-    fields = dataclasses.fields(kind)
-    return tuple(f.name for f in fields) if all(f.init for f in fields) else None
+    solid = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    if names is None or solid is not (tuple if named else object):
+        return None
+    try:
+        inspect.signature(kind).bind(**dict.fromkeys(names))
+    except (TypeError, ValueError):
+        return None
+    return tuple(names)
 
 
 def _class(name: str) -> Any:

@@ -8,7 +8,7 @@ from rayfed_kd.reporting.pictures import lines_picture
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
 from rayfed_kd.results.charts.lines import Line
-from rayfed_kd.results.schemas import EPSILONS
+from rayfed_kd.results.schemas import EPSILONS, NOT_COVERED
 
 HEADER = (
     "run",
@@ -49,6 +49,7 @@ def privacy_section(runs: Sequence[Run]) -> Section | None:
         "With noise at the server, epsilon is that of an observer of the models that it sends. With noise at "
         "clients it holds for a server that sees only sums (secure aggregation), and the local epsilon for "
         "one that sees each message. Evaluation on clients' test samples has no noise.",
+        f"{NOT_COVERED[0].upper()}{NOT_COVERED[1:]}.",
     ]
     picture = lines_picture("Epsilon by round", lines, "round", "A line per run, by round")
     return Section("Privacy", notes, [Table("Privacy", HEADER, rows, left=5)], looks, [picture])

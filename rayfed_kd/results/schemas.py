@@ -125,6 +125,11 @@ SCHEMAS: dict[str, pa.Schema] = {
 GPU_COLUMNS = SCHEMAS["hosts"].names[-6:]
 
 EPSILONS = ("epsilon", "local_epsilon")  # columns of `privacy`: of the sums, and of single messages
+# Said wherever an epsilon is: it is of messages, and data are prepared with all clients' samples.
+NOT_COVERED = (
+    "epsilon does not cover what preparing the data computes over all clients' samples: means and deviations "
+    "of pixels and columns where none are given, categories, vocabularies"
+)
 
 # The order of a round's rows; those of `metrics` stay in the order in which the method names its models, so
 # that a reader's "first model" is the method's own.

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from rayfed_kd.errors import shown
-from rayfed_kd.results.schemas import is_score, with_raw_bytes, with_scores
+from rayfed_kd.results.schemas import NOT_COVERED, is_score, with_raw_bytes, with_scores
 
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)
@@ -65,7 +65,7 @@ def summarise(
 
 def _privacy(row: Mapping[str, Any]) -> dict[str, Any]:
     """The last row of the table `privacy`. An infinite epsilon is the text "inf", as JSON has no number."""
-    return {
+    return {"not_covered": NOT_COVERED} | {
         name: "inf" if value == math.inf else value
         for name, value in row.items()
         if name not in ("round", "sim_s")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfed_kd.results.model_names import model_notes
-from rayfed_kd.results.schemas import is_score
+from rayfed_kd.results.schemas import NOT_COVERED, is_score
 
 SCORES_HEADER = ("metric", "model", "last", "best round")
 COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))
@@ -65,7 +65,7 @@ def privacy_notes(summary: Mapping[str, Any]) -> list[str]:
     return [
         f"privacy: {'; '.join(values)} at delta {spent['delta']:g}, client level ({spent['neighbours']}), "
         f"noise multiplier {spent['noise_multiplier']:g}, noise at the {spent['noise']}, "
-        f"{spent['sampling']}, {spent['releases']} releases, {spent['accountant']}"
+        f"{spent['sampling']}, {spent['releases']} releases, {spent['accountant']}; {NOT_COVERED}"
     ]
 
 

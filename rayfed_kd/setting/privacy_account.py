@@ -75,14 +75,17 @@ class PrivacyAccount:
         """Plain numbers that go down with each message, and up with each reply: the clip, and the count."""
         return 0 if self._privacy.adaptive is None else 1
 
-    def rule(self, round_index: int) -> UpdateRule:
-        """How a round's replies become the server's vector."""
+    def rule(self, round_index: int, exchange: int = 0) -> UpdateRule:
+        """How the replies of one of a round's exchanges, from 0, become the server's vector.
+
+        Each exchange is a release with noise of its own: equal noise would go away in a difference of two.
+        """
         seed, noise = self.recipe.seed, self._noise
         return PrivateUpdate(
             expected=noise.expected,
             deviation=noise.of_server(noise.multiplier * (self.clip or 0.0)),
             row_deviation=noise.of_server(noise.multiplier * (self._privacy.row_clip or 0.0)),
-            stream=partial(_stream, seed, round_index),
+            stream=partial(_stream, seed, round_index, exchange),
             places=self._places,
             sealed=not noise.at_clients,
         )
@@ -171,5 +174,7 @@ class PrivacyAccount:
         self.rounds, self.releases = dict(stored["rounds"]), dict(stored["releases"])
 
 
-def _stream(seed: int, round_index: int, part: str) -> Any:
-    return torch_stream(seed, "privacy server noise", part, round_index)
+def _stream(seed: int, round_index: int, exchange: int, part: str) -> Any:
+    # The first has no number, as the streams of a client's steps: most rounds have one exchange alone.
+    further = (exchange,) if exchange else ()
+    return torch_stream(seed, "privacy server noise", part, round_index, *further)

@@ -29,6 +29,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     ServerFacts,
 )
+from rayfed_kd.protocol.crossing import check_declared
 from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
@@ -176,7 +177,9 @@ class Setting:
                 f"client_models: {self.recipe.method.name} combines its clients' weights and needs one "
                 "architecture for all; expected no client_models, only `model`"
             )
-        check_public(self.recipe, self.method)
+        method = self.method
+        check_declared(self.recipe.method.name, {"down": method.down, "up": method.up})
+        check_public(self.recipe, method)
         if self.method.generates and not is_image(self.dataset.shape):
             raise RecipeError(
                 f"{self.recipe.method.name} generates {self.method.generates}; this data set has "

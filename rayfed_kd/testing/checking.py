@@ -29,8 +29,8 @@ from rayfed_kd.testing.rules import CLIENT_KEEPS, ON_RAY, RULES, ContractError
 from rayfed_kd.testing.runs import (
     MEASURED,
     BackwardsEngine,
+    FirstCheckpointer,
     RecordingEngine,
-    WatchingCheckpointer,
     compare_outcomes,
     run_outcome,
 )
@@ -107,9 +107,9 @@ def _check_in_process(setting: Setting, folder: Path) -> None:
     method = setting.method
     watched = replace(setting, method=cast(Any, WatchedMethod(method)))
     engine = RecordingEngine(Host(watched, keep_states=setting.recipe.partition.clients))
-    keeper = WatchingCheckpointer(folder, CheckpointRecipe(every=1))
+    keeper = FirstCheckpointer(folder, CheckpointRecipe(every=1))
     generators, attributes = global_generators(), own_attributes(method)
-    expected = run_outcome(setting, engine, keeper)
+    expected = run_outcome(watched, engine, keeper)
     if global_generators() != generators:
         raise ContractError("global random", "the server's part", "a global generator was drawn from or set")
     changed = sorted(name for name, value in own_attributes(method).items() if attributes.get(name) != value)

@@ -18,7 +18,6 @@ from rayfed_kd.protocol import shared_vectors
 from rayfed_kd.protocol.state_packing import UnstorableError
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.testing.rules import ContractError
-from rayfed_kd.testing.watching import content
 
 MEASURED = ("wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s")  # seconds differ from run to run
 
@@ -74,31 +73,15 @@ class _Lazy(Future[StepResult]):
         return super().result(timeout)
 
 
-class WatchingCheckpointer(Checkpointer):
-    """Writes a checkpoint after the first round, and checks the server's states after each round.
-
-    Attributes:
-        before: the server's state after the round before, and its content then.
-    """
-
-    before: tuple[Any, Any] | None = None
+class FirstCheckpointer(Checkpointer):
+    """Writes a checkpoint after the first round alone."""
 
     def due(self, round_index: int) -> bool:
-        """Always: `save` must see the state after each round."""
-        return True
+        """Whether it is the first round."""
+        return round_index == 1
 
     def save(self, snapshot: Snapshot) -> None:
-        """Check that the round left the server's state before it unchanged; save the first round's.
-
-        Raises: ContractError if that state has changed or the new one cannot be stored.
-        """
-        where = f"round {snapshot.round}"
-        if self.before is not None and content(self.before[0]) != self.before[1]:
-            raise ContractError("server state", where, "the server's state before it has changed")
-        try:
-            self.before = snapshot.server, content(snapshot.server)
-        except RunError as error:
-            raise ContractError("storable", f"{where}, server", str(error)) from None
+        """Save the first round's; a run asks after its last one as well."""
         if snapshot.round == 1:
             super().save(snapshot)
 
@@ -131,7 +114,7 @@ class Outcome:
 def run_outcome(
     setting: Setting,
     engine: LocalEngine,
-    keeper: WatchingCheckpointer | None = None,
+    keeper: FirstCheckpointer | None = None,
     start: Snapshot | None = None,
 ) -> Outcome:
     """Run a setting and return what must not differ between runs.
@@ -139,7 +122,7 @@ def run_outcome(
     Args:
         setting: method, data and partition.
         engine: runs the steps.
-        keeper: checks the server's states; None: they are not checked.
+        keeper: writes a checkpoint; None: none is written.
         start: the snapshot to continue from; None: the run's start.
     Raises: ContractError if the run shows a broken rule; RunError if it fails otherwise.
     """

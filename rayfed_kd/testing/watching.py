@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import ClientContext, Message, Method, Reply
+from rayfed_kd.protocol import ClientContext, Message, Method, Reply, ServerContext
 from rayfed_kd.protocol.state_packing import pack
 from rayfed_kd.testing.rules import ContractError
 
@@ -51,13 +51,16 @@ class WatchedMethod:
 
     def __init__(self, method: Method[Any, Any]) -> None:
         self._method = method
-        self._left: dict[int, list[Any]] = {}  # client -> the contents of all states that its steps returned
+        # Client -> the state that its last step returned, and its content then.
+        self._left: dict[int, tuple[Any, Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._method, name)
         return partial(self._call, found) if isinstance(found, MethodType) else found
 
     def _call(self, called: MethodType, *arguments: Any) -> Any:
+        if called.__name__ == "run_round":
+            return self._round(called, *arguments)
         ctx = next((one for one in arguments if isinstance(one, ClientContext)), None)
         if ctx is None:
             return called(*arguments)
@@ -65,9 +68,10 @@ class WatchedMethod:
         state = arguments[0] if len(arguments) > 1 else None
         message = next((one for one in arguments if isinstance(one, Message)), Message())
         before, sent, generators = content(state), package_content(message), global_generators()
-        if state is not None and ctx.client in self._left and before not in self._left[ctx.client]:
+        left, as_it_was = self._left.get(ctx.client, (None, content(None)))
+        if content(left) != as_it_was:
             raise ContractError(
-                "own tensors", where, "the state is not as the client's step before returned it"
+                "own tensors", where, "the state that the client's step before returned has changed"
             )
         result = called(*arguments)
         if content(state) != before:
@@ -80,10 +84,19 @@ class WatchedMethod:
         if is_step or called.__name__ == "init_client":
             new = result[0] if is_step else result
             try:
-                self._left.setdefault(ctx.client, []).append(content(new))
+                self._left[ctx.client] = new, content(new)
             except RunError as error:
                 raise ContractError("storable", where, str(error)) from None
         return result
+
+    def _round(self, called: MethodType, server: Any, cohort: Any, ctx: ServerContext) -> Any:
+        before = content(server)
+        new = called(server, cohort, ctx)
+        if content(server) != before:
+            raise ContractError(
+                "server state", f"round {ctx.round}", "the state that it was given has changed"
+            )
+        return new
 
 
 def package_content(package: Message | Reply) -> Any:

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -162,27 +163,29 @@ class SetsAnAttributeAtTheServer(Keeping):
         return super().absorb(server, replies, ctx)
 
 
-class Weights(dict):
-    """Its attribute is no item: a checkpoint does not hold it."""
+@dataclass
+class Weights:
+    """Who makes it again from its fields, as a checkpoint does, makes another."""
 
-    rounds = 0
+    weights: torch.Tensor
+    rounds: int = 0
+
+    def __post_init__(self):
+        self.rounds += 1
 
 
 class LosesPartInACheckpoint(Keeping):
     def init_server(self, ctx):
-        return Weights(weights=ctx.initial_vector())
+        return Weights(ctx.initial_vector())
 
     def dispatch(self, server, ctx):
-        return Message(student=server["weights"])
+        return Message(student=server.weights)
 
     def absorb(self, server, replies, ctx):
-        rounds = getattr(server, "rounds", 0)
-        state = Weights(weights=super().absorb(server["weights"], replies, ctx) + rounds)
-        state.rounds = rounds + 1
-        return state
+        return Weights(super().absorb(server.weights, replies, ctx) + server.rounds, server.rounds)
 
     def evaluated(self, server):
-        return {"global": server["weights"]}
+        return {"global": server.weights}
 
 
 class SaysThatNothingIsKept(Keeping):

@@ -129,7 +129,7 @@ def test_bug_in_a_method_shows_its_own_traceback(shared_ray, tmp_path, monkeypat
             "Reply(student=message['student'])",
             "a Reply, expected (state, Reply); a method whose",
         ),
-        ("None", "a NoneType, expected (state, Reply)"),
+        ("None", "None, expected (state, Reply)"),
         ("(None, {'student': message['student']})", "(NoneType, dict), expected (state, Reply)"),
     ],
 )
@@ -171,7 +171,7 @@ def test_state_that_cannot_be_stored_is_refused_at_its_first_step(local, shared_
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unstorable.py").write_text(UNSTORABLE)
     recipe = {**RECIPE, "method": {"name": "unstorable:Client"}, "rounds": 10}
-    told = r"round 1, client \d, client_update of Client: the state\.seen is a set, which no"
+    told = r"round 1, client \d, client_update: the state\.seen is a set, which no"
     with pytest.raises(RunError, match=told):
         rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"], local=local)
 

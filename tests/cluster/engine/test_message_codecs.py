@@ -230,7 +230,7 @@ def test_what_a_codec_cannot_encode_is_a_bad_reply():
 
 def test_a_message_that_cannot_be_encoded_ends_the_run():
     codec = {"down": {"weights": {"name": "cast", "to": "fp16"}}}
-    with pytest.raises(RunError, match=r"round 2: message part student: cast: \d+ of 21386 numbers"):
+    with pytest.raises(RunError, match=r"round 2, message 1: part student: cast: \d+ of 21386 numbers"):
         coded(codec, *TOO_LARGE, "rounds=2")
 
 
@@ -296,3 +296,50 @@ def test_difference_needs_the_part_that_goes_down():
     """q-FFL sends a delta up, which nothing of that name goes down for."""
     with pytest.raises(RecipeError, match=r"codec\.up\.weights: qffl sends no delta down"):
         rayfed_kd.prepare(small_recipe(RECIPE, "qffl"), ["codec={up: {weights: difference}}"])
+
+
+STREAMS = """
+import torch
+
+from rayfed_kd.protocol import Message, Method, Reply
+
+
+class Twice(Method):
+    '''What is sent twice in a round is rounded at random each time: that their mean is nearer.'''
+
+    down = {"student": "weights"}
+    up = {"student": "weights", "answers": "logits"}
+
+    def init_server(self, ctx):
+        return ctx.initial_vector()
+
+    def step(self, client, message, ctx):
+        return None, Reply(student=message["student"])
+
+    def answers(self, client, message, ctx):
+        return None, Reply(answers=message["student"].view(-1, 2))
+
+    def run_round(self, server, cohort, ctx):
+        message = Message(student=server)
+        first, second = (cohort.broadcast(self.step, message)[0]["student"] for _ in range(2))
+        assert not torch.equal(first, second)
+        ids = torch.arange(10)
+        first, second = (cohort.questions(self.answers, message, answer="answers").ask(ids) for _ in range(2))
+        assert not torch.equal(first, second)
+        return server
+
+    def evaluated(self, server):
+        return {"global": server}
+"""
+
+
+@pytest.mark.parametrize("codec", [{"up": {"weights": 2, "logits": 2}}, {"down": {"weights": 2}}])
+def test_what_is_sent_twice_in_a_round_is_rounded_twice(codec, tmp_path, monkeypatch):
+    (tmp_path / "own_streams.py").write_text(STREAMS)
+    monkeypatch.chdir(tmp_path)
+    uniform = {
+        way: {kind: {"name": "uniform", "bits": bits} for kind, bits in kinds.items()}
+        for way, kinds in codec.items()
+    }
+    recipe = {**RECIPE, "model": {"name": "mlp", "hidden": 4}, "method": {"name": "own_streams:Twice"}}
+    run_in_process({**recipe, "codec": uniform}, "rounds=1")

@@ -12,6 +12,7 @@ from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment.header import describe_run
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.setting.client_privacy.accountant import Mechanism
 
@@ -234,8 +235,11 @@ def test_a_run_says_epsilon_on_the_screen_in_tensorboard_and_in_its_report(tmp_p
         "noise at the client",
         "2 of 4 clients without replacement",
         "dp-accounting",
+        "epsilon does not cover what preparing the data computes over all clients' samples",
     ):
         assert text in note
+    assert "does not cover" in json.loads((folder / "summary.json").read_text())["privacy"]["not_covered"]
+    assert "does not cover" in describe_run(rayfed_kd.prepare(recipe), "local", 1)["privacy"]
     page, markdown = rayfed_kd.report(folder, to=tmp_path / "report.html")
     assert f"{row['local_epsilon']:.6g}" in markdown.read_text()
     assert "## Privacy" in markdown.read_text()
@@ -250,6 +254,84 @@ def test_an_infinite_epsilon_is_said(tmp_path):
     result = rayfed_kd.run(recipe, [f"results.folder={tmp_path / 'run'}"], local=True)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]["epsilon"] == "inf"
     assert any("epsilon inf at delta" in note for note in summary_notes(result.summary))
+
+
+TWICE = """
+from algorithms.fedavg import FedAvg
+from rayfed_kd.protocol import Message, Method, Reply
+
+
+class Twice(Method):
+    averages = True
+    down = up = {"student": "weights"}
+
+    def init_server(self, ctx):
+        return {"sent": ctx.initial_vector(), "first": None, "second": None}
+
+    def same(self, client, message, ctx):
+        return None, Reply(student=message["student"])
+
+    def run_round(self, server, cohort, ctx):
+        sent = server["sent"]
+        replies = [cohort.broadcast(self.same, Message(student=sent)) for _ in range(2)]
+        first, second = (one.aggregated("student", [1.0] * len(one), into=sent) for one in replies)
+        return {"sent": sent, "first": first, "second": second}
+
+    def evaluated(self, server):
+        return {"first": server["first"], "second": server["second"]}
+"""
+TWO_RELEASES = {**RECIPE, "model": {"name": "mlp", "hidden": 64}, "sampling": {"fraction": 1.0}}
+
+
+@pytest.fixture
+def twice(tmp_path, monkeypatch):
+    (tmp_path / "own_twice.py").write_text(TWICE)
+    monkeypatch.chdir(tmp_path)
+    return {**TWO_RELEASES, "method": {"name": "own_twice:Twice"}}
+
+
+@pytest.mark.parametrize("noise", ["server", "client"])
+def test_two_releases_of_a_part_in_a_round_have_noises_of_their_own(noise, twice):
+    """z = 0.5, S = 1 and m = 4 clients: each release has the deviation 0.5 / 4 in each coordinate."""
+    privacy = {"clip": 1.0, "noise_multiplier": 0.5, "noise": noise}
+    models = run_in_process({**twice, "privacy": privacy, "rounds": 1}).models
+    start = rayfed_kd.prepare(twice).setting.module_pool().initial_vector("model").numpy()
+    variance, count = (0.5 / 4) ** 2, len(start)
+    # Four deviations of a mean of squares of normal numbers: its own is sqrt(2 / n) of it.
+    close = pytest.approx(1.0, abs=4 * (2 / count) ** 0.5)
+    for name in ("first", "second"):
+        assert np.square(models[name].astype(float) - start).mean() / variance == close
+    assert np.square(models["first"].astype(float) - models["second"]).mean() / (2 * variance) == close
+
+
+def test_a_method_with_two_releases_has_the_same_bits_on_hosts_and_resumed(twice, hosts, tmp_path):
+    recipe = {**twice, "privacy": {"clip": 1.0, "noise_multiplier": 0.5}, "rounds": 3}
+    expected = run_in_process(recipe)
+    assert_same_run(hosts.run(recipe, "placement.clients_per_actor=2"), expected)
+    folder = tmp_path / "run"
+    rayfed_kd.run(recipe, [f"results.folder={folder}", "rounds=2", "checkpoint.every=1"], local=True)
+    resumed = rayfed_kd.resume(folder, ["rounds=3"], local=True)
+    for name, vector in expected.models.items():
+        assert np.array_equal(resumed.models[name], vector)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "noise_multiplier",
+            1e300,
+            r"privacy.noise_multiplier = 1e\+300: expected a number of at most 1000000",
+        ),
+        ("noise_multiplier", 1e-300, "noise_multiplier = 1e-300: expected 0, or at least 1e-06"),
+        ("clip", 1e300, r"privacy.clip = 1e\+300: expected a number of at most 1000000"),
+        ("row_clip", 1e-300, "privacy.row_clip = 1e-300: expected a number of at least 1e-06"),
+    ],
+)
+def test_a_bound_without_an_epsilon_is_refused_in_a_line(key, value, message):
+    with pytest.raises(RecipeError, match=message) as caught:
+        rayfed_kd.prepare(private(privacy={**NOISED, key: value}))
+    assert "\n" not in str(caught.value)
 
 
 SERVER = ("fedavg", "fedavgm", "fedprox", "moon", "fedntd", "fedcog", "fedgkd", "fml", "pfedsd", "fedper")

@@ -1,0 +1,71 @@
+"""The zoo of methods (tests/helpers/method_zoo.py): the same answer on every engine, at the first step."""
+
+from pathlib import Path
+
+import method_zoo
+import pytest
+from method_zoo import ROWS, WORKS
+from runs import run_setting
+
+from cluster.engine.host import Host
+from cluster.engine.local import LocalEngine
+from rayfed_kd.errors import RayfedError
+from rayfed_kd.experiment.preparation import prepare
+
+CLIENTS = 3
+TINY = {
+    "model": {"name": "mlp", "hidden": 4},
+    "data": {"name": "digits", "fraction": 0.1},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": CLIENTS},
+    "local": {"epochs": 1, "batch_size": 32, "vectorise": "off"},
+    "sampling": {"fraction": 1.0},
+    "rounds": 2,
+}
+NAMES = [f"{kind} {what}".strip().replace(" ", "_") for kind, what in ROWS]
+
+
+def recipe_of(row):
+    kind, what = row
+    return {**TINY, "method": {"name": f"method_zoo:{kind}", **({"what": what} if what else {})}}
+
+
+def run_in_process(recipe, keep_states):
+    setting = prepare(recipe).setting
+    run_setting(setting, LocalEngine(Host(setting, keep_states=keep_states)))
+
+
+def answer(run, *arguments):
+    """What a run says, as a user reads it; nothing if it ends well. Other errors are not caught."""
+    try:
+        run(*arguments)
+    except RayfedError as error:
+        return str(error)
+    return WORKS
+
+
+def check(said, expected):
+    if expected == WORKS:
+        assert said == WORKS
+    else:
+        assert expected in said
+    # An error of the method's own code has its stack trace; what it gave us is answered in one line.
+    assert "\n" not in said or "failed:\nTraceback" in said
+
+
+@pytest.mark.parametrize("row", ROWS, ids=NAMES)
+def test_a_method_that_misbehaves_is_answered_with_its_place_also_where_its_states_travel(row):
+    said = answer(run_in_process, recipe_of(row), CLIENTS)
+    check(said, ROWS[row])
+    assert answer(run_in_process, recipe_of(row), 0) == said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=NAMES)
+def test_hosts_on_ray_give_the_same_answer(row, hosts, monkeypatch):
+    monkeypatch.chdir(Path(method_zoo.__file__).parent)  # from where hosts import the methods
+    placed = {"placement": {"clients_per_actor": 2}}
+    check(answer(hosts.run, recipe_of(row) | placed), ROWS[row])
+
+
+def test_the_zoo_has_as_many_methods_as_reports():
+    assert len(ROWS) >= 60
