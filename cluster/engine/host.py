@@ -37,7 +37,6 @@ from cluster.engine.last_message import LastMessage
 from cluster.engine.outcomes import CAUGHT, checked_outcome, non_finite_parts, one_line
 from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.data.transfers import Transfers
-from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import (
     Array,
     ClientContext,
@@ -51,7 +50,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.protocol.crossing import check_package
 from rayfed_kd.protocol.evaluated import check_model
-from rayfed_kd.protocol.state_packing import UnstorableError, check_storable, copied, unpack
+from rayfed_kd.protocol.state_packing import check_storable, copied, unpack
 from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Protected
@@ -71,6 +70,7 @@ class Host:
         keep_states: number of clients whose latest states it keeps, so that these need not travel.
         node: the machine's name for the tables; None: as the machine calls itself.
         gpu_share: the part of a GPU's memory that it may take.
+        interrupts: whether Ctrl-C may come in a step, and so is the user's; elsewhere it is the method's.
     Raises: RecipeError if the device cannot compute in the recipe's `local.precision`, if the machine cannot
         compile for `local.compile`, or if data and models do not fit into the device's memory.
     """
@@ -82,8 +82,11 @@ class Host:
         device: torch.device | str = "cpu",
         keep_states: int = 1,
         node: str | None = None,
+        *,
         gpu_share: float = 1.0,
+        interrupts: bool = True,
     ) -> None:
+        self._caught = CAUGHT if interrupts else (*CAUGHT, KeyboardInterrupt)
         self._setting, self._host, self._device = setting, host, torch.device(device)
         self._precision = setting.recipe.local.precision
         check_precision(self._precision, self._device)
@@ -136,7 +139,7 @@ class Host:
             given = Protected({n: to_array(one).copy() for n, one in reply.parts.items()}, reply.metadata)
             if self._privacy is not None and not call.observing:
                 given = self._privacy.protected(given, parts, call.facts, call.clip)
-        except CAUGHT as error:
+        except self._caught as error:
             raise one_line(call, error) from error
         finally:
             # A step of a group waits in the middle of its work while others run: it still needs its modules.
@@ -255,7 +258,7 @@ class Host:
                 model = self._completed(call, call.part)
             result = self._evaluating.of_client(call.client, call.split, model)
             return PersonalResult(int(result.correct.sum()), result.logits)
-        except CAUGHT as error:
+        except self._caught as error:
             raise one_line(call, error) from error
         finally:
             # `tested` does so, too; this is for an error before it.
@@ -287,10 +290,7 @@ class Host:
         """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""
         if handle is None:
             first = self._setting.method.init_client(ctx)
-            try:
-                check_storable(first)
-            except UnstorableError as error:
-                raise RunError(f"init_client: {error}") from None
+            check_storable(first, "init_client: the state")
             return KeptState(copied(first), {})
         # Versions are compared, as the client may have run elsewhere since, or a lost host's step again.
         version, kept = self._kept.get(ctx.client, (-1, None))

@@ -90,7 +90,8 @@ class ClientActor:
         num_gpus = plan.resources(host).num_gpus
         device = assigned_device(num_gpus, recipe.placement.threads, recipe.deterministic)
         share = min(num_gpus, 1.0)
-        self._built = Host(setting, host, device, plan.keep_states, machine_name(), gpu_share=share)
+        keep, name = plan.keep_states, machine_name()
+        self._built = Host(setting, host, device, keep, name, gpu_share=share, interrupts=False)
         gc.collect()
         gc.freeze()  # these objects live on; scanning them in each collection takes as long as a small step
 

@@ -97,7 +97,11 @@ class EngineQuestions:
         call, _ = self._started[client]
         # The client has computed all rows; only those of the chosen ids would travel.
         sending = Sending((*self._stream, *call.facts.scope, self._asked))
-        sent = self._wire.encoded({self._answer: self._arrival(client)[chosen]}, sending)
+        try:
+            rows = self._arrival(client)[chosen]
+        except IndexError as error:
+            raise RunError(f"{call}: {self._answer!r} has no such rows: {error}") from None
+        sent = self._wire.encoded({self._answer: rows}, sending)
         self._count(call, "up", sent.sizes, 0)
         rows = self._wire.decoded(sent.wire)[self._answer]
         if np.isfinite(rows).all() and not sent.refused:
@@ -116,10 +120,13 @@ class EngineQuestions:
     def _arrival(self, client: int) -> Array:
         """A client's answers to all ids, in place in the object store."""
         if client not in self._arrived:
-            _, future = self._started[client]
+            call, future = self._started[client]
             started = time.perf_counter()
             result = self._result(future)
             self._traffic.answers_s += time.perf_counter() - started
             self._traffic.facts.append((client, result.facts))
+            if self._answer not in result.facts.sizes:
+                there = ", ".join(sorted(result.facts.sizes)) or "no parts"
+                raise RunError(f"{call}: it gave no {self._answer!r}, which is asked for; there are {there}")
             self._arrived[client] = result.parts.resolve()[self._answer]
         return self._arrived[client]

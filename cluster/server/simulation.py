@@ -27,7 +27,8 @@ from cluster.server.traffic import Counters
 from rayfed_kd.errors import MisuseError, RunError, blaming_method, kind_of
 from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.evaluated import check_evaluated
-from rayfed_kd.protocol.state_packing import UnstorableError, check_storable, copied
+from rayfed_kd.protocol.shown import check_shown
+from rayfed_kd.protocol.state_packing import check_storable, copied
 from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
@@ -180,11 +181,8 @@ class Simulation:
 
     def _check_storable(self, server: Any, when: str) -> None:
         """Raise UnstorableError if a checkpoint cannot hold this state, long before one is due."""
-        try:
-            check_storable(server)
-        except UnstorableError as error:
-            who = f"the server of {type(self.setting.method).__name__}"
-            raise UnstorableError(f"{who}, {when}: {error}") from None
+        who = f"the server of {type(self.setting.method).__name__}"
+        check_storable(server, f"{who}, {when}: the state")
 
     def snapshot(self, round_index: int, server: Any) -> Snapshot:
         """The run's state after round `round_index`; its records are the live mapping, not a copy."""
@@ -243,7 +241,9 @@ class Simulation:
             evaluation = self.evaluator.start(round_index, self.models, self.run_state.records)
             if self.setting.recipe.evaluation.samples and cohort.clients:
                 observed = ObservedClients(cohort.clients, round_index, self.run_state)
-                record.shown = method.shown(server, observed, ctx)
+                with blaming_method(where):
+                    record.shown = method.shown(server, observed, ctx)
+                    check_shown(record.shown)
                 self._module_pool.take_back()
         seconds = {
             "wall_s": time.perf_counter() - self._started,

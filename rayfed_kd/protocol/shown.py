@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
+
+from rayfed_kd.errors import MisuseError, kind_of
 
 
 @dataclass(frozen=True)
@@ -48,3 +51,15 @@ class ClassValues:
 
 
 Shown = Samples | Distribution | ClassValues
+
+
+def check_shown(shown: Any) -> None:
+    """Check what `Method.shown` gave.
+
+    Raises: MisuseError naming what is nothing to draw.
+    """
+    if not isinstance(shown, Mapping):
+        raise MisuseError(f"shown gave {kind_of(shown)}; expected what to draw by name")
+    for name, one in shown.items():
+        if not isinstance(name, str) or not isinstance(one, Shown):
+            raise MisuseError(f"shown gave {kind_of(one)} as {name!r}; expected Samples or values")

@@ -69,12 +69,18 @@ def pack(state: Any, places: Places | None = None) -> Packed:
     return Packed(structure, [to_array(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
 
 
-def check_storable(state: Any) -> None:
+def check_storable(state: Any, called: str = "the state") -> None:
     """Refuse a state that `pack` would refuse, without copying or fetching anything of it.
 
+    Args:
+        state: the state.
+        called: how the message begins.
     Raises: UnstorableError naming the place and the type of what cannot be packed.
     """
-    _structure(state, [], (), lambda refs: np.zeros((len(refs), 2), dtype=np.int64))
+    try:
+        _structure(state, [], (), lambda refs: np.zeros((len(refs), 2), dtype=np.int64))
+    except UnstorableError as error:
+        raise UnstorableError(f"{called}{str(error).removeprefix('the state')}") from None
 
 
 def copied(value: Any) -> Any:

@@ -30,6 +30,7 @@ from rayfed_kd.protocol import (
     ServerFacts,
 )
 from rayfed_kd.protocol.crossing import check_declared
+from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
@@ -204,4 +205,5 @@ class Setting:
         self.architectures.try_generators(module_pool)
         check_codecs(self.method, self.recipe.method.name, self.wires.values())
         data = self.device_data()
-        self.method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
+        with blaming(f"method.name: check of {self.recipe.method.name}"):
+            method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))

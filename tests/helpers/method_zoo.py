@@ -528,6 +528,36 @@ class ChangesServerState(Odd):
         return server.copy_(super().absorb(server, replies, ctx))
 
 
+class Shows(Odd):
+    """Pictures after a round."""
+
+    def shown(self, server, cohort, ctx):
+        return {"none": None, "vector": {"weights": server}, "value": 1 // 0 if self.what == "value" else 0}[
+            self.what
+        ]
+
+
+class Checks(Odd):
+    def check(self, ctx):
+        raised(self.what)
+
+
+class Asks(Odd):
+    """Questions to clients, by rows of their answers."""
+
+    up: ClassVar = {**Keeping.up, "answers": "logits"}
+
+    def answers(self, client, message, ctx):
+        return client, Reply(answers=message["student"].view(-1, 2))
+
+    def run_round(self, server, cohort, ctx):
+        answer = "other" if self.what == "other" else "answers"
+        ids = {"beyond": torch.tensor([155]), "floats": torch.tensor([0.5])}.get(self.what, torch.arange(3))
+        questions = cohort.questions(self.answers, Message(student=server), answer=answer)
+        assert torch.equal(questions.ask(ids)[0], server.view(-1, 2)[:3])
+        return server
+
+
 class Weighs(Odd):
     """`aggregated` with something else than one count a reply, or around something else."""
 
@@ -748,6 +778,23 @@ ROWS: dict[Any, str] = {
     ("Personal", "short"): f"own model: personal gave a model as torch.float32 [5]; {FLOATS}",
     ("Personal", "whole"): WORKS,
     ("ChangesServerState", ""): WORKS,
+    ("Shows", "none"): f"{SERVER}Shows: shown gave None; expected what to draw by name",
+    ("Shows", "vector"): f"{SERVER}Shows: shown gave a Tensor as 'weights'; expected Samples or values",
+    ("Shows", "value"): f"{SERVER}Shows {FAILED}",
+    ("Checks", "value"): "method.name: check of method_zoo:Checks failed: ValueError: so (",
+    (
+        "Asks",
+        "beyond",
+    ): "round 1, client 0, answers: 'answers' has no such rows: index 155",
+    (
+        "Asks",
+        "floats",
+    ): "round 1, client 0, answers: 'answers' has no such rows: arrays",
+    (
+        "Asks",
+        "other",
+    ): "round 1, client 0, answers: it gave no 'other', which is asked for",
+    ("Asks", "rows"): WORKS,
     ("Weighs", "counts"): f"{SERVER}Weighs: aggregated('student') is given 2 counts for 3 replies",
     ("Weighs", "around"): f"{CLIENT}the reply's 'student' has the shape [310]; expected [5], as what it is",
     ("Weighs", "number"): f"{CLIENT}the reply's 'samples' is a number; expected a part",
