@@ -214,7 +214,7 @@ class EngineCohort(ObservedClients):
         self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
         return collected
 
-    def _replies(self, replies: Sequence[Reply]) -> Replies:
+    def _replies(self, replies: Sequence[ReceivedReply]) -> Replies:
         self._exchanges += 1
         return Replies(replies, self._run.rule_in(self._round, self._exchanges - 1))
 

@@ -570,8 +570,8 @@ class Weighs(Odd):
         return replies.mean("samples" if self.what == "number" else "other")
 
 
-class Waits(Method):
-    """Waits for a reply twice, and uses it again."""
+class UsesTwice(Method):
+    """Uses replies of an exchange again, after another exchange."""
 
     options: Options
     what = Odd.what
@@ -583,15 +583,15 @@ class Waits(Method):
         return None, Reply(student=message["student"] + 1.0)
 
     def run_round(self, server, cohort, ctx):
-        waits = [cohort.submit(client, self.step, Message(student=server)) for client in cohort.clients]
-        first, second = [wait() for wait in waits], [wait() for wait in waits]
-        assert all(
-            torch.equal(one["student"], two["student"]) for one, two in zip(first, second, strict=True)
-        )
-        return first[0]["student"]
+        first = cohort.broadcast(self.step, Message(student=server))
+        before = [reply["student"] for reply in first]
+        second = cohort.broadcast(self.step, Message(student=server + 1.0))
+        assert all(torch.equal(one, reply["student"]) for one, reply in zip(before, first, strict=True))
+        assert torch.equal(second.mean("student"), first.mean("student") + 1.0)
+        return before[0]
 
 
-class Sends(Waits):
+class Sends(UsesTwice):
     """Steps that are none."""
 
     def run_round(self, server, cohort, ctx):
@@ -799,7 +799,7 @@ ROWS: dict[Any, str] = {
     ("Weighs", "around"): f"{CLIENT}the reply's 'student' has the shape [310]; expected [5], as what it is",
     ("Weighs", "number"): f"{CLIENT}the reply's 'samples' is a number; expected a part",
     ("Weighs", "other"): f"{CLIENT}the reply has no 'other', which the server's part of the method reads",
-    ("Waits", ""): WORKS,
+    ("UsesTwice", ""): WORKS,
     ("Sends", "lambda"): "round 1: '<lambda>' is no step; expected a bound method",
     ("Sends", "other"): "round 1: 'numbers' is no step; expected a bound method",
     ("Sends", "name"): "round 1: 'a str' is no step; expected a bound method",
