@@ -323,7 +323,7 @@ def test_a_method_with_two_releases_has_the_same_bits_on_hosts_and_resumed(twice
             1e300,
             r"privacy.noise_multiplier = 1e\+300: expected a number of at most 1000000",
         ),
-        ("noise_multiplier", 1e-300, "noise_multiplier = 1e-300: expected 0, or at least 1e-06"),
+        ("noise_multiplier", 1e-300, "noise_multiplier is 1e-300; expected 0, or at least 1e-06"),
         ("clip", 1e300, r"privacy.clip = 1e\+300: expected a number of at most 1000000"),
         ("row_clip", 1e-300, "privacy.row_clip = 1e-300: expected a number of at least 1e-06"),
     ],
