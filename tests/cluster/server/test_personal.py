@@ -229,7 +229,10 @@ def test_a_clients_model_is_exported_by_its_number(tmp_path):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("Broken", r"evaluation of client 0's own model: personal gave a model as torch.float32 \[546\]; expected"),
+        (
+            "Broken",
+            r"evaluation of client 0's own model: personal gave a model as torch.float32 \[546\]; expected",
+        ),
         ("Missing", r"Missing must define personal\(\)"),
     ],
 )
