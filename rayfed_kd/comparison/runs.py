@@ -52,13 +52,17 @@ def run_each(
         RunError: a run failed; it names the run.
     """
     work = work or Work()
+    notes = dict[str, None]()  # of the data; a table's rows mostly share one set
     first_seeds = {run.label: run for run in planned}  # a row's seeds differ in nothing that can fail
     for run in first_seeds.values():
         work.phase = f"checking {run.label}"
         with run.naming():
-            rounds = prepare(run.source, run.overrides).recipe.rounds
+            prepared = prepare(run.source, run.overrides)
+        notes |= dict.fromkeys(prepared.setting.dataset.notes)
         for seed in (seed for seed in planned if seed.label == run.label):
-            work.expect(seed.name, rounds)
+            work.expect(seed.name, prepared.recipe.rounds)
+    for note in notes:
+        tell(f"note: {note}")
     if local:
         for run in planned:
             _run_planned(run, tell, work, run_prepared_here)

@@ -20,7 +20,7 @@ from filelock import FileLock
 from rayfed_kd.data.cache_keys import entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.data.decoding import begin_decoding
-from rayfed_kd.errors import DataError, RecipeError, shown
+from rayfed_kd.errors import DataError, RecipeError, shortened, shown
 from rayfed_kd.files import atomic_write, folder_written_aside, remove_unfinished
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape, shape_details, shape_of
@@ -58,7 +58,8 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
             with blaming(f"data.name: {name}"):
                 raw = source.decode()
             _check(name, raw)
-            _write(entry, name, _reduced(raw, fraction), len(raw.train))
+            notes = (*raw.notes, *_absent(raw))
+            _write(entry, name, replace(_reduced(raw, fraction), notes=notes), len(raw.train))
     return open_entry(entry)
 
 
@@ -134,6 +135,7 @@ def open_entry(entry: Path) -> Dataset:
         held_out=mapped("held_out.npy"),
         sample=shape_of(train.images.shape[1:], meta["sample"]) if meta["sample"] else None,
         whole=meta["whole"],
+        notes=tuple(meta["notes"]),
     )
 
 
@@ -172,7 +174,7 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
-        shown = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std}
+        shown = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std, "notes": raw.notes}
         # `whole`: training samples before `fraction`.
         sample = {} if raw.sample is None else shape_details(raw.sample)
         meta = {**shown, "files": sizes, "whole": whole, "columns": columns, "sample": sample}
@@ -204,6 +206,17 @@ def _reduced(raw: RawDataset, fraction: float) -> RawDataset:
         columns={name: values[chosen] for name, values in raw.columns.items()},
         held_out=None if raw.held_out is None else raw.held_out[chosen],
     )
+
+
+def _absent(raw: RawDataset) -> Iterator[str]:
+    """Notes of classes without a sample."""
+    for part, split in (("training", raw.train), ("official test", raw.test)):
+        if split is not None:
+            counts = np.bincount(split.labels, minlength=len(raw.class_names))
+            names = [raw.class_names[label] for label in np.flatnonzero(counts == 0)]
+            if names:
+                some = shortened(", ".join(names), 200)
+                yield f"the {part} set has no sample of {len(names)} of {len(counts)} classes: {some}"
 
 
 def _check(name: str, raw: RawDataset) -> None:
@@ -263,6 +276,8 @@ def _check_split(where: str, split: Split, classes: int, sample: Shape | None) -
     images, labels = split.images, split.labels
     if len(images) != len(labels) or len(labels) == 0:
         raise DataError(f"{where}: {len(images)} images and {len(labels)} labels")
+    if not images[0].size:
+        raise DataError(f"{where}: images are {images.shape}: samples of no numbers")
     if labels.dtype != np.int64:
         raise DataError(f"{where}: labels are {labels.dtype}, expected int64")
     if isinstance(sample, TextShape):

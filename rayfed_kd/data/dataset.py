@@ -53,6 +53,7 @@ class RawDataset:
             divided; None for all other data. The partition `from_source` uses it.
         sample: what one sample is, where its array does not say it: a `TextShape` or a `RowShape`. None:
             images or numbers.
+        notes: what the user should know of these data, a sentence each: a run's first lines have them.
     """
 
     train: Split
@@ -64,6 +65,7 @@ class RawDataset:
     columns: Mapping[str, Array] = field(default_factory=dict)
     held_out: Array | None = None
     sample: Shape | None = None
+    notes: tuple[str, ...] = ()
 
     def of_samples(self) -> dict[str, Array]:
         """What is known of each training sample, by the words that a message has for it."""
@@ -95,8 +97,8 @@ class Dataset:
 
     Attributes:
         name, folder: of the source, and of the cache entry.
-        train, test, class_names, mean, std, writers, columns, held_out, sample: as in RawDataset; mean and
-            std are never None.
+        train, test, class_names, mean, std, writers, columns, held_out, sample, notes: as in RawDataset;
+            mean and std are never None.
         whole: number of training samples before `data.fraction`; None if the cache entry does not say it.
     """
 
@@ -112,6 +114,7 @@ class Dataset:
     held_out: Array | None = None
     sample: Shape | None = None
     whole: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:

@@ -26,13 +26,17 @@ FEW_OF_A_CLASS = 5
 
 
 def make_ready_telling(recipe: Recipe, tell: Tell) -> Prepared:
-    """`make_ready`, telling how far it is."""
+    """`make_ready`, telling how far it is, and what a listener to lines alone should know of the data."""
     from rayfed_kd.data.decoding import decoding_told
 
-    phase = as_teller(tell).phase
-    phase("reading data, model and method")
-    with decoding_told(phase):
-        return make_ready(recipe)
+    teller = as_teller(tell)
+    teller.phase("reading data, model and method")
+    with decoding_told(teller.phase):
+        prepared = make_ready(recipe)
+    if teller is not tell:  # all others get the notes in `begin_telling`
+        for note in prepared.setting.dataset.notes:
+            tell(f"note: {note}")
+    return prepared
 
 
 def wait_for_engine(launcher: Launcher, ready: Callable[[], None], tell: Tell) -> None:
@@ -67,6 +71,7 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
         "method": " ".join(filter(None, (recipe.method.name, _in_brackets(setting.method.summary)))),
         "model": _models(setting),
         "data": _data(setting),
+        **{f"note {place}": note for place, note in enumerate(setting.dataset.notes, start=1)},
         "clients": clients,
         "test": _test(setting),
         "engine": f"{engine}, {_count(hosts, 'host')} with {_count(threads, 'thread')}"

@@ -66,7 +66,10 @@ class RunRecorder:
         self._synced = time.monotonic()
         self._log = _file_logger(folder / "log.txt")
         self._last_wall_s, self._after_round = 0.0, after_round
-        if after_round is not None:
+        if after_round is None:
+            for note in setting.dataset.notes:
+                self._log.info("note: %s", note)
+        else:
             self._log.info("resumed after round %s", after_round)
             # wall_s goes on over a resumption: a round's own seconds are counted from the last that stays.
             rounds = read_table(folder / "tables", "rounds")["wall_s"].to_pylist()

@@ -31,13 +31,13 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.protocol.crossing import check_declared
 from rayfed_kd.recipe.registry import blaming
-from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.client_privacy.covered_parts import check_privacy, known_sizes
+from rayfed_kd.setting.generated_data import check_generated
 from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.setting.modules.architectures import Architectures
 from rayfed_kd.setting.modules.vector_layouts import vector_borders
@@ -181,12 +181,8 @@ class Setting:
         method = self.method
         check_declared(self.recipe.method.name, {"down": method.down, "up": method.up})
         check_public(self.recipe, method)
-        if self.method.generates and not is_image(self.dataset.shape):
-            raise RecipeError(
-                f"{self.recipe.method.name} generates {self.method.generates}; this data set has "
-                f"{samples_called(self.dataset.shape)}",
-                path="method.name",
-            )
+        if method.generates:
+            check_generated(self.recipe.method.name, method.generates, self.dataset)
         check_attack(self.recipe, self.method)
         check_privacy(self.recipe, self.method, self.devices, self.codecs)
         check_summed_replies(self.recipe, self.method, self.codecs)

@@ -66,7 +66,7 @@ def _read(files: Sequence[Path]) -> tuple[Split, Array]:
 def _pixels(samples: Sequence[Sequence[float]]) -> Array:
     """[n, 1, 28, 28] uint8 of n lists of 784 numbers from 0 to 1."""
     values = np.asarray(samples, dtype=np.float64).reshape(-1, 1, 28, 28)
-    if values.size and (values.min() < 0 or values.max() > 1):
+    if values.size and not (values.min() >= 0 and values.max() <= 1):  # also of NaN
         raise ValueError(f"pixels from {values.min():g} to {values.max():g}, expected 0 to 1")
     # LEAF writes pixels as shares of 255; rounded, they are the original bytes.
     return np.round(values * 255).astype(np.uint8)

@@ -10,7 +10,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
-from rayfed_kd.data.sources.own_table import row_dataset
+from rayfed_kd.data.sources.columns import plain_table
+from rayfed_kd.data.sources.csv_files import CsvForm
+from rayfed_kd.data.sources.own_table import Rows
 from rayfed_kd.data.sources.own_text import Length, Vocabulary
 from rayfed_kd.data.sources.tables import LabelledTables
 from rayfed_kd.data.sources.tokens import HashTokenizer, text_shape_of, tokens_of
@@ -124,8 +126,9 @@ def synthetic_table(
         )
         labels: Array = np.searchsorted(np.array(RISKS), risk).astype(np.int64)
         tested = np.arange(count) >= samples if test_samples else None
-        read = LabelledTables([Path("synthetic_table")], [table], [labels], RISKS, tested)
-        return row_dataset(read, ["age", "income", "years"], ["job", "region"], "risk", None, categories)
+        read = LabelledTables([Path("synthetic_table")], [plain_table(table)], [labels], RISKS, tested)
+        rows = Rows(read, CsvForm())
+        return rows.dataset(["age", "income", "years"], ["job", "region"], "risk", None, categories)
 
     settings = {"sizes": [samples, test_samples], "categories": categories, "seed": data_seed}
     return Source((), settings, decode)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
-import pyarrow as pa
 from pydantic import Field
 
-from rayfed_kd.data.dataset import Array, RawDataset, Source
-from rayfed_kd.data.sources.own_images import (
-    Colour,
-    Fit,
-    Size,
-    SplitSeed,
-    TestFraction,
-    load_images,
-    own_file,
+from rayfed_kd.data.dataset import RawDataset, Source
+from rayfed_kd.data.sources.csv_files import (
+    CsvForm,
+    Decimal,
+    Encoding,
+    NullValues,
+    Separator,
+    Thousands,
 )
-from rayfed_kd.data.sources.tables import column_of, number_column, parsed, read_labelled
+from rayfed_kd.data.sources.own_images import Colour, Fit, Size, SplitSeed, TestFraction, load_images
+from rayfed_kd.data.sources.own_table import Rows
+from rayfed_kd.data.sources.own_text import ClientColumn, LabelColumn, TestFile, TrainFile, table_files
+from rayfed_kd.data.sources.tables import column_of, feature_columns, parsed, present, read_labelled
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.recipe.roles import data_source
 
@@ -31,25 +30,21 @@ FILLED = "The data set tabular takes the training rows' mean there: data.name=ta
 def csv(
     folder: Path,
     *,
-    train: Annotated[
-        str, Field(min_length=1, description="the file, below the folder or absolute")
-    ] = "train.csv",
-    test: Annotated[
-        str | None, Field(min_length=1, description="the official test set's file; null: none")
-    ] = None,
-    label_column: Annotated[
-        str, Field(description="the column of classes: texts or whole numbers")
-    ] = "label",
+    train: TrainFile = "train.csv",
+    test: TestFile = None,
+    label_column: LabelColumn = "label",
     columns: Annotated[
         list[str] | None, Field(min_length=1, description="the columns of numbers; null: all others")
     ] = None,
     image_column: Annotated[
         str | None, Field(description="a column of image files, relative to the CSV file, instead of numbers")
     ] = None,
-    client_column: Annotated[
-        str | None, Field(description="each row's natural client, for the partition `natural`; null: none")
-    ] = None,
-    separator: Annotated[str, Field(min_length=1, max_length=1, description="between columns")] = ",",
+    client_column: ClientColumn = None,
+    separator: Separator = ",",
+    encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
+    thousands: Thousands = None,
+    null_values: NullValues = [],  # noqa: B006 - never changed
     scale: Annotated[
         Literal["standard", "none"],
         Field(description="numbers less the training rows' mean, over their deviation; or as they are"),
@@ -63,35 +58,34 @@ def csv(
     """A CSV file with a column of classes and columns of numbers, or a column of image files."""
     if image_column is not None and columns is not None:
         raise RecipeError("give at most one of columns and image_column", path="data.columns")
-    if test is not None and test_fraction:
-        raise RecipeError("data.test is given; expected 0", path="data.test_fraction")
-    train_file = own_file(folder, train, "data.train")
-    test_file = None if test is None else own_file(folder, test, "data.test")
-    files = [file for file in (train_file, test_file) if file is not None]
+    files = table_files(folder, train, test, test_fraction)
+    form = CsvForm(separator, encoding, decimal, thousands, null_values)
     others = [] if client_column is None else [client_column]
     # Images are files that decide about the cache as the table does, so their names are read at once.
-    pictures = {file: _pictures(file, separator, image_column) for file in files} if image_column else {}
-
-    def samples(file: Path, table: pa.Table, wanted: Sequence[str]) -> Array:
-        if file in pictures:
-            return load_images(pictures[file], size, fit, colour)
-        return np.stack([number_column(file, table, name, cure=FILLED) for name in wanted], axis=1)
+    pictures = {file: _pictures(file, form, image_column) for file in files} if image_column else {}
 
     def decode() -> RawDataset:
-        read = read_labelled(files, separator, label_column, others, (test_fraction, split_seed))
-        taken = (label_column, *others)
-        wanted = columns or [name for name in read.tables[0].column_names if name not in taken]
+        read = read_labelled(
+            files,
+            form,
+            label_column,
+            others,
+            (test_fraction, split_seed),
+            [image_column] if image_column else (),
+        )
+        if image_column:
+            samples = read.parts([load_images(pictures[file], size, fit, colour) for file in read.files])
+            return read.dataset(samples, [label_column, image_column], client_column)
+        apart = (label_column, *others)
+        wanted = columns or list(feature_columns(read, apart, ()))
         if not wanted:
-            raise DataError(f"{train_file}: no column beside {', '.join(taken)}; expected one of numbers")
-        every = zip(read.files, read.tables, strict=True)
-        training, tested = read.parts([samples(file, table, wanted) for file, table in every])
-        if training.dtype != np.uint8 and scale == "standard":
-            training, tested = _standardised(training, tested)
-        used = [label_column, *([image_column] if image_column else wanted)]
-        return read.dataset((training, tested), used, client_column)
+            raise DataError(f"{files[0]}: no column beside {', '.join(apart)}; expected one of numbers")
+        rows = Rows(read, form, option="data.columns", cure=FILLED)
+        samples = rows.numbers(wanted, scaled=scale == "standard")
+        return read.dataset(samples, [label_column, *wanted], client_column)
 
     settings = {
-        "columns": [label_column, columns, image_column, client_column, separator, scale],
+        "columns": [label_column, columns, image_column, client_column, form.settings, scale],
         "images": [size, fit, colour],
         "test": [test_fraction, split_seed],
     }
@@ -99,24 +93,13 @@ def csv(
     return Source(every, settings, decode)
 
 
-def _pictures(file: Path, separator: str, name: str) -> list[Path]:
-    column = column_of(file, parsed(file, separator), name, "data.image_column")
-    paths = [file.parent / str(entry) for entry in column.to_pylist()]
+def _pictures(file: Path, form: CsvForm, name: str) -> list[Path]:
+    table = parsed(file, form, [name])
+    present(file, table, name, "data.image_column")
+    paths = [file.parent / str(entry) for entry in column_of(file, table, name).to_pylist()]
     missing = next((row for row, path in enumerate(paths) if not path.is_file()), None)
     if missing is not None:
         raise DataError(f"{file}, row {missing + 1}: no file {paths[missing].resolve()}")
     if not paths:
         raise DataError(f"{file}: no rows below the names of columns")
     return paths
-
-
-def _standardised(train: Array, test: Array | None) -> tuple[Array, Array | None]:
-    values = train.astype(np.float64)
-    mean, deviation = values.mean(axis=0), values.std(axis=0)
-    deviation[deviation == 0] = 1  # of a column of one value
-
-    def scaled(samples: Array) -> Array:
-        numbers: Array = ((samples - mean) / deviation).astype(np.float32)
-        return numbers
-
-    return scaled(train), None if test is None else scaled(test)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import glob
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,16 +13,21 @@ from PIL import Image
 from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, check_size
+from rayfed_kd.data.sources.image_tree import image_tree
 from rayfed_kd.data.sources.parquet import decode_image
 from rayfed_kd.errors import DataError, RecipeError, nearest, shown
 from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.seeds import numpy_stream
 
-# Those of torchvision.datasets.ImageFolder.
-SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 MOST_SIDE = 4096
 
+Part = Annotated[
+    str | None,
+    Field(
+        min_length=1, description="its folder below data.folder; `.`: that itself; null: known by its name"
+    ),
+]
 Size = Annotated[
     int | None, Field(ge=1, le=MOST_SIDE, description="side of the square images; null: as the files are")
 ]
@@ -40,6 +46,8 @@ SplitSeed = Annotated[int, Field(ge=0, description="seed of that draw, apart fro
 def image_folder(
     folder: Path,
     *,
+    train: Part = None,
+    test: Part = None,
     size: Size = None,
     fit: Fit = "crop",
     colour: Colour = "rgb",
@@ -48,63 +56,40 @@ def image_folder(
 ) -> Source:
     """Image files in one folder for each class, as torchvision's ImageFolder has them.
 
-    `data.folder` has the classes' folders, or folders `train` and `test` that have them.
+    `data.folder` has the classes' folders, or parts as `train` and `test` that have them. Hidden files and
+    other files than images are left out.
     """
     if not folder.is_dir():
         raise DataError(
             f"data.folder: no folder {folder.resolve()}; expected one with a folder for each class"
         )
-    divided = (folder / "train").is_dir()
-    if divided and (folder / "test").is_dir() and test_fraction:
+    tree = image_tree(folder, train, test)
+    names = tuple(tree.train)
+    if tree.test and test_fraction:
         raise RecipeError(f"{folder} has a folder test; expected 0", path="data.test_fraction")
-    files = _files_by_class(folder / "train" if divided else folder)
-    names = tuple(files)
-    tests = _files_by_class(folder / "test") if divided and (folder / "test").is_dir() else {}
-    if beyond := sorted(set(tests) - set(names)):
-        raise DataError(f"{folder / 'test'}: the class {beyond[0]} has no folder in {folder / 'train'}")
 
     def decode() -> RawDataset:
-        train = _split(files, names, size, fit, colour)
-        if tests:
-            return RawDataset(train, _split(tests, names, size, fit, colour), names)
-        return RawDataset(*held_out(train, test_fraction, split_seed), names)
+        training, notes = _split(tree.train, names, size, fit, colour), tuple(tree.notes)
+        if tree.test:
+            return RawDataset(training, _split(tree.test, names, size, fit, colour), names, notes=notes)
+        return RawDataset(*held_out(training, test_fraction, split_seed), names, notes=notes)
 
-    every = tuple(file for part in (files, tests) for own in part.values() for file in own)
-    # The names, because files keep their content when their folders are renamed.
+    every = tuple(file for part in (tree.train, tree.test) for own in part.values() for file in own)
+    # The names, because files keep their content when their folders are renamed; the notes, because what is
+    # left out is not among the files.
     settings = {
         "size": size,
         "fit": fit,
         "colour": colour,
         "names": names,
-        "train": sum(map(len, files.values())),
+        "train": sum(map(len, tree.train.values())),
+        "notes": tree.notes,
     }
     return Source(every, {**settings, "test": [test_fraction, split_seed]}, decode)
 
 
-def _files_by_class(folder: Path) -> dict[str, list[Path]]:
-    """Class -> its image files, at any depth; both ascending.
-
-    Raises: DataError if there is no class, or one without images.
-    """
-    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    files = {
-        own.name: sorted(
-            path for path in own.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
-        )
-        for own in folders
-    }
-    kinds = ", ".join(sorted(SUFFIXES))
-    if not files:
-        raise DataError(
-            f"{folder.resolve()} has no folders; expected one for each class, with images ({kinds})"
-        )
-    if empty := [name for name, own in files.items() if not own]:
-        raise DataError(f"{(folder / empty[0]).resolve()} has no images ({kinds}); every folder is a class")
-    return files
-
-
 def _split(
-    files: dict[str, list[Path]], names: Sequence[str], size: int | None, fit: str, colour: str
+    files: Mapping[str, Sequence[Path]], names: Sequence[str], size: int | None, fit: str, colour: str
 ) -> Split:
     labels = [names.index(name) for name, own in files.items() for _ in own]
     every = [file for own in files.values() for file in own]
@@ -210,8 +195,13 @@ def own_file(folder: Path, name: str, option: str) -> Path:
     if path.is_file():
         return path
     siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, siblings)
+    near = nearest(path.name, siblings) or next(iter(_below(folder, path.name)), None)
     hint = f" Did you mean {near}?" if near else ""
     raise DataError(
         f"{option} = {shown(name)}: no file {path.resolve()}; data.folder says where it lies.{hint}"
     )
+
+
+def _below(folder: Path, name: str) -> list[str]:
+    """Files of this name one level down."""
+    return [str(path.relative_to(folder)) for path in sorted(folder.glob(f"*/{glob.escape(name)}"))]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Source, Split
+from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
+from rayfed_kd.data.sources.classes import Labels, number_classes
 from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, held_out, own_file
 from rayfed_kd.errors import DataError, RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import data_source
@@ -44,25 +48,27 @@ def npz(
         raise RecipeError("test_images and test_labels: give both, or null for both", path="data.test_images")
 
     def decode() -> RawDataset:
-        arrays = _read_arrays(path)
-        there = test_images is not None and test_labels is not None
-        default = (test_images, test_labels) == ("x_test", "y_test")
-        if there and default and not {"x_test", "y_test"} & set(arrays):
-            there = False
-        train = _split_of(path, arrays, images, labels, channels)
-        test = _split_of(path, arrays, str(test_images), str(test_labels), channels) if there else None
-        if test is not None and test_fraction:
+        with _opened(path) as arrays:
+            there = test_images is not None and test_labels is not None
+            default = (test_images, test_labels) == ("x_test", "y_test")
+            if there and default and not {"x_test", "y_test"} & set(arrays):
+                there = False
+            keys = [(images, labels), *([(str(test_images), str(test_labels))] if there else [])]
+            every = [_part_of(path, arrays, *pair, channels) for pair in keys]
+        codes, names, notes = number_classes([own for _, own in every])
+        splits = [Split(values, own) for (values, _), own in zip(every, codes, strict=True)]
+        if there and test_fraction:
             raise RecipeError(f"{path} has a test set; expected 0", path="data.test_fraction")
-        if test is None:
-            train, test = held_out(train, test_fraction, split_seed)
-        top = max(int(split.labels.max()) for split in (train, test) if split is not None)
-        return RawDataset(train, test, tuple(str(label) for label in range(top + 1)))
+        train, test = (*splits,) if there else held_out(splits[0], test_fraction, split_seed)
+        return RawDataset(train, test, names, notes=tuple(notes))
 
     keys = [images, labels, test_images, test_labels, channels]
     return Source((path,), {"keys": keys, "test": [test_fraction, split_seed]}, decode)
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
+@contextmanager
+def _opened(path: Path) -> Iterator[Mapping[str, Array]]:
+    """The file's arrays by their keys; one is read when it is asked for."""
     try:
         stored = np.load(path, allow_pickle=False)
         if isinstance(stored, np.ndarray):
@@ -70,42 +76,58 @@ def _read_arrays(path: Path) -> dict[str, Array]:
                 f"{path}: one array without a key; expected an .npz file, as numpy.savez writes it"
             )
         with stored:
-            return {key: stored[key] for key in stored.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            yield stored
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: not readable as .npz ({shortened(str(error), 300)})") from None
 
 
-def _split_of(path: Path, arrays: dict[str, Any], images: str, labels: str, channels: str) -> Split:
-    for key in (images, labels):
-        if key not in arrays:
-            near = nearest(key, arrays)
-            hint = f" Did you mean {near}?" if near else ""
-            keys = shortened(", ".join(arrays), 300)
-            raise DataError(
-                f"{path}: no array {shown(key)}; there are {keys}: data.images and such name them.{hint}"
-            )
-    values, classes = arrays[images], arrays[labels]
+def _array(path: Path, arrays: Mapping[str, Array], key: str) -> Array:
+    if key not in arrays:
+        near = nearest(key, arrays)
+        hint = f" Did you mean {near}?" if near else ""
+        keys = shortened(", ".join(arrays), 300)
+        raise DataError(
+            f"{path}: no array {shown(key)}; there are {keys}: data.images and such name them.{hint}"
+        )
+    try:
+        return arrays[key]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise DataError(
+            f"{path}: {key} holds Python objects, as lists of several lengths; expected an array of numbers"
+        ) from None
+
+
+def _part_of(
+    path: Path, arrays: Mapping[str, Array], images: str, labels: str, channels: str
+) -> tuple[Array, Labels]:
+    values, classes = _array(path, arrays, images), _array(path, arrays, labels)
     if classes.ndim == 2 and classes.shape[1] == 1:
         classes = classes[:, 0]  # as Keras keeps CIFAR's
-    if classes.ndim != 1 or classes.dtype.kind not in "iu" or len(classes) != len(values) or not len(classes):
-        raise DataError(
-            f"{path}: {labels} is {classes.dtype} of {classes.shape}; expected a whole number for each of "
-            f"{len(values)} samples"
+    whose = "a class, as a whole number or a text, for each of"
+    if classes.shape != (values.shape or (0,))[:1] or not len(classes) or classes.dtype.kind not in "biufU":
+        one_hot = (
+            ", as labels.argmax(axis=1) makes it of a column for each class" if classes.ndim == 2 else ""
         )
-    if classes.min() < 0 or classes.max() >= MOST_CLASSES:
         raise DataError(
-            f"{path}: {labels} has labels from {classes.min()} to {classes.max()}, expected 0 to "
-            f"{MOST_CLASSES - 1} at most"
+            f"{path}: {labels} is {classes.dtype} of {classes.shape}; expected {whose} "
+            f"{len(values) if values.shape else 0} samples{one_hot}"
         )
     if values.dtype != np.uint8 and values.dtype.kind != "f":
+        largest = np.iinfo(values.dtype).max if values.dtype.kind in "iu" else 255
         raise DataError(
-            f"{path}: {images} is {values.dtype}; expected pixels as uint8, or floating-point numbers"
+            f"{path}: {images} is {values.dtype}; expected pixels as uint8, or floating-point numbers, as "
+            f"(x / {largest}).astype('float32') gives"
         )
     if values.dtype.kind == "f":
-        values = values.astype(np.float32)
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float32)
         if not np.isfinite(values).all():
-            raise DataError(f"{path}: {images} has values that are NaN or infinite")
-    return Split(_channels_first(path, images, values, channels), classes.astype(np.int64))
+            raise DataError(f"{path}: {images} has values that are NaN, infinite or above what float32 holds")
+    distinct, places = np.unique(classes, return_inverse=True)
+    where = f"{path}, array {shown(labels)}"
+    return _channels_first(path, images, values, channels), Labels(where, distinct.tolist(), places)
 
 
 def _channels_first(path: Path, key: str, values: Array, channels: str) -> Array:

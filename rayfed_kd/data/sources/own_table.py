@@ -7,27 +7,44 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import pyarrow as pa
 from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, check_size
-from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction
-from rayfed_kd.data.sources.own_text import (
-    ClientColumn,
-    LabelColumn,
-    Separator,
-    TestFile,
-    TrainFile,
-    table_files,
+from rayfed_kd.data.sources.columns import (
+    CATEGORIES,
+    NUMBERS,
+    Parts,
+    as_float32,
+    codes_in,
+    numbers_by_category,
+    standardised,
 )
-from rayfed_kd.data.sources.tables import LabelledTables, column_of, number_column, read_labelled
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.data.sources.csv_files import (
+    CsvForm,
+    Decimal,
+    Encoding,
+    NullValues,
+    Separator,
+    Thousands,
+)
+from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction
+from rayfed_kd.data.sources.own_text import ClientColumn, LabelColumn, TestFile, TrainFile, table_files
+from rayfed_kd.data.sources.tables import (
+    LabelledTables,
+    feature_columns,
+    number_column,
+    present,
+    read_labelled,
+    refuse_stray_text,
+)
+from rayfed_kd.errors import DataError, RecipeError, in_words, shown
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.sample_shapes import RowShape
 
 FILLED = "data.missing=mean takes the training rows' mean there"
 UNSEEN = 0  # the code of a category that no training row has
-Parts = tuple[Array, Array | None]
+MANY_CATEGORIES = 20  # beyond it a category for every second row tells rows apart rather than groups them
+EXACT = 2**24  # float32 has whole numbers up to it
 
 
 @data_source
@@ -38,11 +55,13 @@ def tabular(
     test: TestFile = None,
     label_column: LabelColumn = "label",
     numeric: Annotated[
-        list[str] | None, Field(description="the columns of numbers; null: all that hold numbers")
+        list[str] | None, Field(description="the columns of numbers; null: all that hold numbers or times")
     ] = None,
     categorical: Annotated[
         list[str] | None,
-        Field(description="the columns of categories; null: all that hold texts or true and false"),
+        Field(
+            description="the columns of categories; null: all that hold texts, categories or true and false"
+        ),
     ] = None,
     client_column: ClientColumn = None,
     leave_out: Annotated[
@@ -57,6 +76,10 @@ def tabular(
         Field(description="of numbers that are missing: an error, or the training rows' mean"),
     ] = "refuse",
     separator: Separator = ",",
+    encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
+    thousands: Thousands = None,
+    null_values: NullValues = [],  # noqa: B006 - never changed
     test_fraction: TestFraction = 0.0,
     split_seed: SplitSeed = 0,
 ) -> Source:
@@ -64,24 +87,26 @@ def tabular(
 
     Numbers are standardised by the training rows: less their mean, over their deviation. Each value of a
     column of categories is one; a missing text is a category, too. What only test rows have is unseen: zeros,
-    or code 0.
+    or code 0. Times are numbers.
     """
     files = table_files(folder, train, test, test_fraction)
+    form = CsvForm(separator, encoding, decimal, thousands, null_values)
 
     def decode() -> RawDataset:
         others = [] if client_column is None else [client_column]
+        # Texts first: 01 and 1 are two categories, 1 and 1.0 are one.
         read = read_labelled(
-            files, separator, label_column, others, (test_fraction, split_seed), categorical or ()
+            files, form, label_column, others, (test_fraction, split_seed), categorical or ()
         )
         for name in leave_out:
-            if name not in read.tables[0].column_names:
-                column_of(read.files[0], read.tables[0], name, "data.leave_out")
+            present(read.files[0], read.tables[0], name, "data.leave_out")
         apart = [label_column, *others, *leave_out]
-        chosen = chosen_columns(read, numeric, categorical, apart)
-        return row_dataset(read, *chosen, label_column, client_column, categories, gaps=missing == "mean")
+        chosen = chosen_columns(read, numeric, categorical, apart, form)
+        rows = Rows(read, form, missing == "mean")
+        return rows.dataset(*chosen, label_column, client_column, categories)
 
     settings = {
-        "columns": [label_column, numeric, categorical, client_column, leave_out, separator],
+        "columns": [label_column, numeric, categorical, client_column, leave_out, form.settings],
         "form": [categories, missing],
         "test": [test_fraction, split_seed],
     }
@@ -93,111 +118,158 @@ def chosen_columns(
     numeric: Sequence[str] | None,
     categorical: Sequence[str] | None,
     apart: Sequence[str],
+    form: CsvForm,
 ) -> tuple[list[str], list[str]]:
     """The columns of numbers and those of categories.
 
     Args:
         numeric, categorical: those that the recipe lists; None: all others that hold such values.
         apart: columns that are no features.
-    Raises: RecipeError if one is listed twice, DataError if there is none.
+        form: how CSV files are written.
+    Raises: RecipeError if one is listed twice, DataError if there is none or one is neither.
     """
-    kinds = {field.name: field.type for field in read.tables[0].schema}
-    free = [name for name in kinds if name not in {*apart, *(numeric or ()), *(categorical or ())}]
-    numbers = [name for name in free if _is_number(kinds[name])] if numeric is None else list(numeric)
+    listed = [*(numeric or ()), *(categorical or ())]
+    kinds = feature_columns(read, apart, listed)
+    free = {name: what for name, what in kinds.items() if name not in listed}
+    numbers = list(numeric or ()) if numeric is not None else [n for n in free if free[n] in NUMBERS]
     groups = (
-        [name for name in free if _is_category(kinds[name])] if categorical is None else list(categorical)
+        list(categorical or ()) if categorical is not None else [n for n in free if free[n] in CATEGORIES]
     )
+    for name in groups if categorical is None else ():
+        if free[name] == "texts":
+            more = f", data.categorical=[{name}] takes the texts as categories"
+            refuse_stray_text(read.files[0], read.tables[0], name, form, more)
+    odd = [name for name, what in free.items() if what not in (*NUMBERS, *CATEGORIES)]
+    if odd and (numeric is None or categorical is None):
+        raise DataError(
+            f"{read.files[0]}: the column {shown(odd[0])} holds {free[odd[0]]}; expected numbers, times, "
+            f"texts, categories or true and false. data.leave_out=[{odd[0]}] leaves it out"
+        )
     if twice := sorted(set(numbers) & set(groups)):
         raise RecipeError(f"{twice[0]} is listed under data.numeric as well", path="data.categorical")
     if not numbers and not groups:
-        raise DataError(f"{read.files[0]}: no column of numbers or categories beside {', '.join(apart)}")
+        raise DataError(
+            f"{read.files[0]}: no column of numbers or categories beside {', '.join(apart)}"
+            f"{'; '.join(['', *read.notes])}"
+        )
     return numbers, groups
 
 
-def row_dataset(
-    read: LabelledTables,
-    numeric: Sequence[str],
-    categorical: Sequence[str],
-    label_column: str,
-    client_column: str | None,
-    categories: str,
-    *,
-    gaps: bool = False,
-) -> RawDataset:
-    """The data set of rows: standardised numbers first, then the categories.
+class Rows:
+    """Rows of labelled tables, made into samples.
 
     Args:
         read: the rows.
-        numeric, categorical: the columns.
-        label_column, client_column: those of classes and of clients, if there is one.
-        categories: "one_hot" or "codes".
+        form: how CSV files are written.
         gaps: numbers may be missing.
+        option, cure: the recipe's key that names columns of numbers, and what to do where one is missing.
     """
-    values = _standardised(_numbers(read, numeric, gaps=gaps))
-    coded = [_codes(read, name) for name in categorical]
-    sample = None
-    columns = [values, *(codes for codes, _ in coded)]
-    if categories == "codes":
-        sample = RowShape(len(numeric), [count for _, count in coded])
-    else:
-        width = len(numeric) + sum(count - 1 for _, count in coded)
-        check_size("rows with a column for each category", (sum(map(len, read.labels)), width), 4)
-        columns = [values, *(_one_hot(codes, count) for codes, count in coded)]
-    train = np.concatenate([column[0] for column in columns], axis=1)
-    tests = [column[1] for column in columns if column[1] is not None]
-    test = np.concatenate(tests, axis=1) if tests else None
-    # A partition may go by categories, not by numbers.
-    return read.dataset((train, test), [label_column, *numeric], client_column, sample)
 
+    def __init__(
+        self,
+        read: LabelledTables,
+        form: CsvForm,
+        gaps: bool = False,
+        option: str = "data.numeric",
+        cure: str = FILLED,
+    ) -> None:
+        self._read, self._form, self._gaps = read, form, gaps
+        self._option, self._cure = option, cure
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    def numbers(self, names: Sequence[str], *, scaled: bool = True) -> Parts:
+        """Columns of numbers side by side, of training and test rows, [n, width] float32.
 
+        Args:
+            scaled: standardised by the training rows; else as they are.
+        """
+        columns, constant, rounded = list[Parts](), list[str](), list[str]()
+        for name in names:
+            train, test = number_column(
+                self._read, name, self._option, self._form, self._cure, gaps=self._gaps
+            )
+            if scaled:
+                parts, same = standardised(train, test)
+                constant += [name] * bool(same.all())
+            else:
+                if train.scale != "numbers":
+                    raise DataError(
+                        f"{self._read.files[0]}: the column {shown(name)} has {train.scale}, which are no "
+                        "numbers as they are; expected data.scale=standard, or other columns"
+                    )
+                parts = as_float32(train, test)
+                rounded += [name] * bool(train.values.dtype.kind != "f" and np.abs(parts[0]).max() > EXACT)
+            for part in parts:
+                if part is not None and not np.isfinite(part).all():
+                    raise DataError(
+                        f"{self._read.files[0]}: the column {shown(name)} has numbers that are too large"
+                    )
+            columns.append(parts)
+        self._note("one value in all training rows, and became 0", constant)
+        self._note(f"whole numbers above {EXACT:,}, which 32 bits round", rounded)
+        count, tested = (
+            None if labels is None else len(labels) for labels in self._read.parts(self._read.labels)
+        )
+        none = [np.zeros((rows, 0), np.float32) for rows in (count, tested) if rows is not None]
+        train_columns = [none[0], *(column[0] for column in columns)]
+        test_columns = [*none[1:], *(column[1] for column in columns if column[1] is not None)]
+        return np.concatenate(train_columns, axis=1), (
+            np.concatenate(test_columns, axis=1) if test_columns else None
+        )
 
-def _is_category(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind))
+    def _note(self, what: str, names: Sequence[str]) -> None:
+        if names:
+            have = f"column {shown(names[0])} has" if len(names) == 1 else f"columns {in_words(names)} have"
+            self._read.notes.append(f"the {have} {what}")
 
+    def codes(self, name: str) -> tuple[Parts, int]:
+        """A column's categories as codes, [n, 1] float32, ascending from 1; and how many codes there are."""
+        read = self._read
+        for file, table in zip(read.files, read.tables, strict=True):
+            present(file, table, name, "data.categorical")
+        rows = None if read.test_rows is None else ~read.test_rows
+        known = numbers_by_category(read.tables[0].column(name), rows)
+        every = [codes_in(table.column(name), known, UNSEEN - 1) + 1 for table in read.tables]
+        train, test = read.parts([codes.astype(np.float32)[:, None] for codes in every])
+        if len(known) > max(MANY_CATEGORIES, len(train) / 2):
+            self._note(
+                f"{len(known):,} categories in {len(train):,} training rows, as names have; "
+                f"data.leave_out=[{name}] leaves it out",
+                [name],
+            )
+        if test is not None and (unseen := int((test == UNSEEN).sum())):
+            self._note(f"a category that training lacks in {unseen:,} of {len(test):,} test rows", [name])
+        return (train, test), len(known) + 1
 
-def _numbers(read: LabelledTables, names: Sequence[str], *, gaps: bool) -> Parts:
-    every = []
-    for file, table in zip(read.files, read.tables, strict=True):
-        columns = [number_column(file, table, name, "data.numeric", gaps=gaps, cure=FILLED) for name in names]
-        every.append(np.stack(columns, axis=1) if columns else np.zeros((table.num_rows, 0), np.float32))
-    return read.parts(every)
+    def dataset(
+        self,
+        numeric: Sequence[str],
+        categorical: Sequence[str],
+        label_column: str,
+        client_column: str | None,
+        categories: str,
+    ) -> RawDataset:
+        """The data set of rows: standardised numbers first, then the categories.
 
-
-def _standardised(parts: Parts) -> Parts:
-    """Less the training rows' mean, over their deviation; what is missing becomes the mean, 0."""
-    train = parts[0].astype(np.float64)
-    there = np.isfinite(train)
-    counts = np.maximum(there.sum(axis=0), 1)
-    mean = np.where(there, train, 0).sum(axis=0) / counts
-    deviation = np.sqrt((np.where(there, train - mean, 0) ** 2).sum(axis=0) / counts)
-    deviation[deviation == 0] = 1  # of a column of one value
-
-    def scaled(values: Array) -> Array:
-        numbers: Array = np.nan_to_num((values - mean) / deviation, nan=0.0).astype(np.float32)
-        return numbers
-
-    return scaled(parts[0]), None if parts[1] is None else scaled(parts[1])
-
-
-def _codes(read: LabelledTables, name: str) -> tuple[Parts, int]:
-    """A column's categories as codes, [n, 1] float32, ascending from 1; and how many codes there are."""
-    every = []
-    for file, table in zip(read.files, read.tables, strict=True):
-        if table.column_names.count(name) != 1:
-            column_of(file, table, name, "data.categorical")
-        every.append(np.array(["" if one is None else str(one) for one in table.column(name).to_pylist()]))
-    train, test = read.parts(every)
-    known = np.unique(train)
-
-    def coded(values: Array) -> Array:
-        places = np.searchsorted(known, values).clip(max=len(known) - 1)
-        codes: Array = np.where(known[places] == values, places + 1, UNSEEN).astype(np.float32)[:, None]
-        return codes
-
-    return (coded(train), None if test is None else coded(test)), len(known) + 1
+        Args:
+            numeric, categorical: the columns.
+            label_column, client_column: those of classes and of clients, if there is one.
+            categories: "one_hot" or "codes".
+        """
+        read, values = self._read, self.numbers(numeric)
+        coded = [self.codes(name) for name in categorical]
+        sample = None
+        columns = [values, *(codes for codes, _ in coded)]
+        if categories == "codes":
+            sample = RowShape(values[0].shape[1], [count for _, count in coded])
+        else:
+            width = values[0].shape[1] + sum(count - 1 for _, count in coded)
+            check_size("rows with a column for each category", (sum(map(len, read.labels)), width), 4)
+            columns = [values, *(_one_hot(codes, count) for codes, count in coded)]
+        train = np.concatenate([column[0] for column in columns], axis=1)
+        tests = [column[1] for column in columns if column[1] is not None]
+        test = np.concatenate(tests, axis=1) if tests else None
+        # A partition may go by categories, not by numbers.
+        return read.dataset((train, test), [label_column, *numeric], client_column, sample)
 
 
 def _one_hot(parts: Parts, count: int) -> Parts:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import pyarrow as pa
 from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source
+from rayfed_kd.data.sources.columns import meaning
+from rayfed_kd.data.sources.csv_files import CsvForm, Encoding, Separator
 from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, own_file
-from rayfed_kd.data.sources.tables import column_of, read_labelled
+from rayfed_kd.data.sources.tables import column_of, present, read_labelled
 from rayfed_kd.data.sources.tokens import FileTokenizer, HashTokenizer, Tokenizer, text_shape_of, tokens_of
 from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.recipe.roles import data_source
@@ -25,7 +26,6 @@ LabelColumn = Annotated[str, Field(description="the column of classes: texts or 
 ClientColumn = Annotated[
     str | None, Field(description="each row's natural client, for the partition `natural`; null: none")
 ]
-Separator = Annotated[str, Field(min_length=1, max_length=1, description="between the columns of a CSV file")]
 Length = Annotated[
     int, Field(ge=1, le=MOST_TOKENS, description="tokens of a text; longer ones are cut, shorter ones padded")
 ]
@@ -50,6 +50,7 @@ def text(
     length: Length = 64,
     vocabulary: Vocabulary = 8192,
     separator: Separator = ",",
+    encoding: Encoding = "utf-8",
     test_fraction: TestFraction = 0.0,
     split_seed: SplitSeed = 0,
 ) -> Source:
@@ -59,24 +60,25 @@ def text(
     """
     files = table_files(folder, train, test, test_fraction)
     names = None if tokenizer is None else own_file(folder, tokenizer, "data.tokenizer")
+    form = CsvForm(separator, encoding)
     numbering: Tokenizer = HashTokenizer(vocabulary) if names is None else FileTokenizer(names)
 
     def decode() -> RawDataset:
         others = [] if client_column is None else [client_column]
-        read = read_labelled(
-            files, separator, label_column, others, (test_fraction, split_seed), [text_column]
-        )
+        read = read_labelled(files, form, label_column, others, (test_fraction, split_seed), [text_column])
         tokens: list[Array] = []
         for file, table in zip(read.files, read.tables, strict=True):
-            column = column_of(file, table, text_column, "data.text_column")
-            if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-                raise DataError(f"{file}: the column {shown(text_column)} is {column.type}, expected texts")
-            tokens.append(tokens_of(column.to_pylist(), length, numbering))
+            present(file, table, text_column, "data.text_column")
+            what = meaning(table.schema.field(text_column))
+            if what not in ("texts", "categories"):
+                raise DataError(f"{file}: the column {shown(text_column)} holds {what}, expected texts")
+            texts = column_of(file, table, text_column).to_pylist()
+            tokens.append(tokens_of(list(map(str, texts)), length, numbering))
         used = [text_column, label_column]
         return read.dataset(read.parts(tokens), used, client_column, text_shape_of(length, numbering))
 
     settings = {
-        "columns": [text_column, label_column, client_column, separator],
+        "columns": [text_column, label_column, client_column, form.settings],
         "tokens": [length, numbering.vocabulary, names is None],
         "test": [test_fraction, split_seed],
     }

@@ -16,15 +16,17 @@ import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 from pydantic import Field
 
-from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Source, Split
+from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
 from rayfed_kd.data.decoding import decoded
-from rayfed_kd.errors import DataError, nearest, shortened, shown
+from rayfed_kd.data.sources.classes import Labels, by_value, number_classes
+from rayfed_kd.data.sources.columns import CATEGORIES, meaning, plain_table
+from rayfed_kd.errors import DataError, in_words, nearest, shortened, shown
 from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.roles import data_source
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
-TEST = "test-*.parquet"
+TRAIN, TEST, VALIDATION = "train-*.parquet", "test-*.parquet", "validation-*.parquet"
 GREY = ("1", "L", "LA")
 DEEP = ("I", "F")  # more than eight bits: no pixels of 0 to 255
 STRETCH = 1000
@@ -39,7 +41,7 @@ def parquet(
     *,
     train: Annotated[
         str, Field(min_length=1, description="path or glob, below the folder or absolute")
-    ] = "train-*.parquet",
+    ] = TRAIN,
     test: Annotated[
         str | None, Field(min_length=1, description="path or glob of the test files; null: none")
     ] = TEST,
@@ -48,9 +50,11 @@ def parquet(
 ) -> Source:
     """Any Parquet files in the Hugging Face image layout; the options stand in the signature.
 
-    Without files of the default test pattern there is no official test set; a pattern that was asked for
-    must name some.
+    The default patterns are looked for below `data.folder`, then in its folder `data`. Without files of the
+    default test pattern there is no official test set; a pattern that was asked for must name some.
     """
+    if train == TRAIN and not any(folder.glob(TRAIN)) and any((folder / "data").glob(TRAIN)):
+        folder = folder / "data"  # as data sets lie in repositories of Hugging Face
     train_files = files_of(folder, train, "data.train")
     test_files = sorted(folder.glob(TEST)) if test == TEST else []
     if test not in (None, TEST):
@@ -58,17 +62,35 @@ def parquet(
     image_columns = IMAGE_COLUMNS if image_column is None else (image_column,)
     label_columns = LABEL_COLUMNS if label_column is None else (label_column,)
 
+    unused = [file for file in folder.glob(VALIDATION) if file not in (*train_files, *test_files)]
+
     def decode() -> RawDataset:
         splits, names = decode_files((train_files, test_files), image_columns, label_columns)
+        notes = [f"{VALIDATION} is not used; data.test={VALIDATION} makes it the test set"] if unused else []
         if names is None:
-            top = max(int(split.labels.max()) for split in splits if split is not None)
-            names = tuple(str(label) for label in range(top + 1))
-        return RawDataset(*splits, names)
+            splits, names, more = _numbered(splits)
+            notes += more
+        return RawDataset(*splits, names, notes=tuple(notes))
 
     # The number of training files is part of the cache key, as the same files may be divided otherwise
     # into train and test.
-    settings = {"columns": [image_column, label_column], "train": len(train_files)}
+    settings = {"columns": [image_column, label_column], "train": len(train_files), "unused": len(unused)}
     return Source((*train_files, *test_files), settings, decode)
+
+
+def _numbered(
+    splits: tuple[Split, Split | None],
+) -> tuple[tuple[Split, Split | None], tuple[str, ...], list[str]]:
+    """The same samples where the schema has no names: classes are numbered by the labels in training."""
+    parts, there = list[Labels](), [split for split in splits if split is not None]
+    for split, where in zip(there, ("training files", "test files"), strict=False):
+        # Of several files some may have whole numbers and some texts.
+        labels = split.labels if split.labels.dtype == np.int64 else split.labels.astype(str)
+        distinct, places = np.unique(labels, return_inverse=True)
+        parts.append(Labels(where, distinct.tolist(), places))
+    codes, names, notes = number_classes(parts)
+    numbered = [Split(split.images, own) for split, own in zip(there, codes, strict=True)]
+    return (numbered[0], numbered[1] if len(numbered) > 1 else None), names, notes
 
 
 def files_of(folder: Path, pattern: str, option: str) -> list[Path]:
@@ -92,9 +114,11 @@ def files_of(folder: Path, pattern: str, option: str) -> list[Path]:
     except ValueError as error:  # of `a**`, for example
         raise DataError(f"{option} = {shown(pattern)}: {error}") from None
     if not files:
+        below = sorted(base.glob("*/*.parquet"))
+        hint = f" There are {in_words([str(file.relative_to(base)) for file in below[:3]])}." if below else ""
         raise DataError(
             f"{option} = {shown(pattern)} names no file in {folder.resolve()}; expected the path or glob of "
-            f"Parquet files below data.folder, or an absolute one"
+            f"Parquet files below data.folder, or an absolute one.{hint}"
         )
     return files
 
@@ -181,31 +205,32 @@ def _class_names(file: Path, schema: pa.Schema, column: str) -> tuple[str, ...] 
 
 
 def _labels(file: Path, name: str, column: pa.ChunkedArray) -> Array:
-    if not pa.types.is_integer(column.type):
-        raise DataError(f"{file}: column {name} is {column.type}, expected integer labels from 0")
-    if column.null_count:
-        raise DataError(f"{file}: {column.null_count} of {len(column)} rows have no {name}")
-    values = column.to_numpy()
-    if len(values) and not (values.min() >= 0 and values.max() < MOST_CLASSES):
-        raise DataError(
-            f"{file}: column {name} has labels from {values.min()} to {values.max()}, expected 0 to "
-            f"{MOST_CLASSES - 1} at most"
-        )
-    labels: Array = values.astype(np.int64)
-    return labels
+    """[n] int64; of other labels than whole numbers their texts, as objects."""
+    plain = plain_table(pa.table({name: column}))
+    what, values = meaning(plain.schema.field(0)), plain.column(0)
+    if what not in (*CATEGORIES, "numbers"):
+        raise DataError(f"{file}: column {name} holds {what}, expected texts or whole numbers as labels")
+    if values.null_count:
+        raise DataError(f"{file}: {values.null_count} of {len(values)} rows have no {name}")
+    if pa.types.is_integer(values.type):
+        labels: Array = values.to_numpy().astype(np.int64)
+        return labels
+    return np.array([str(by_value(value)) for value in values.to_pylist()], object)
 
 
 def _pixels(file: Path, column: pa.ChunkedArray) -> Array:
     encoded = column.combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):  # older Arrow keeps the chunks of a struct
         encoded = pa.concat_arrays(encoded.chunks)
-    if not pa.types.is_struct(encoded.type) or encoded.type.get_field_index("bytes") < 0:
-        raise DataError(f"{file}: the image column is {encoded.type}, expected struct(bytes, path)")
-    kind = encoded.type.field("bytes").type
+    if pa.types.is_struct(encoded.type) and encoded.type.get_field_index("bytes") >= 0:
+        encoded = encoded.field("bytes")
     # Of a text Pillow would open the file that it names.
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise DataError(f"{file}: the images' bytes are {kind}, expected binary")
-    pictures = decode_images(encoded.field("bytes").to_pylist(), str(file))
+    if str(encoded.type) not in ("binary", "large_binary", "binary_view"):
+        raise DataError(
+            f"{file}: the image column is {encoded.type}, expected struct(bytes, path), the bytes binary, or "
+            "binary"
+        )
+    pictures = decode_images(encoded.to_pylist(), str(file))
     shapes = {picture.shape for picture in pictures}
     if len(shapes) != 1:
         raise DataError(

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import csv as arrow_csv
 
-from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Split
+from rayfed_kd.data.dataset import Array, RawDataset, Split
+from rayfed_kd.data.sources.classes import Labels, number_classes
+from rayfed_kd.data.sources.columns import (
+    CATEGORIES,
+    NOTHING,
+    NUMBERS,
+    Numbers,
+    codes_in,
+    distinct_values,
+    meaning,
+    numbers_by_category,
+    numbers_of,
+    plain_table,
+)
+from rayfed_kd.data.sources.csv_files import CsvForm, read_csv, stray_text
 from rayfed_kd.data.sources.own_images import held_out_rows
 from rayfed_kd.errors import DataError, nearest, shortened, shown
 from rayfed_kd.recipe.sample_shapes import Shape
 
 # Of a column that a partition may go by: beyond it a column tells samples apart rather than groups them.
 MOST_VALUES = 10_000
+# pandas' names of a table's index that has no name: in Parquet, in CSV, and in CSV that was read again.
+ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
 
 
 @dataclass(frozen=True)
@@ -26,11 +43,12 @@ class LabelledTables:
     """The rows of one file, or of a training and a test file, with their classes.
 
     Attributes:
-        files, tables: one or two of each; the first has the training samples.
+        files, tables: one or two of each, as `parsed` gives them; the first has the training samples.
         labels: [n] int64 of each file, places in `class_names`.
         class_names: of the training file's classes, ascending.
         test_rows: [n] bool, the rows of a single file that are set apart as the official test set; None where
             there is a test file, or no test set.
+        notes: what the user should know of these files; readers of columns add to it.
     """
 
     files: Sequence[Path]
@@ -38,6 +56,7 @@ class LabelledTables:
     labels: Sequence[Array]
     class_names: tuple[str, ...]
     test_rows: Array | None
+    notes: list[str] = field(default_factory=list)
 
     def parts(self, values: Sequence[Array]) -> tuple[Array, Array | None]:
         """What is known of each file's rows, divided into training and test samples."""
@@ -65,7 +84,7 @@ class LabelledTables:
         labels = self.parts(self.labels)
         test = None if samples[1] is None or labels[1] is None else Split(samples[1], labels[1])
         file, table = self.files[0], self.tables[0]
-        others = (name for name in dict.fromkeys(table.column_names) if name not in used)
+        others = (name for name in table.column_names if name not in used)
         grouped = {name: values for name in others if (values := group_codes(table, name)) is not None}
         writers = None if client_column is None else client_codes(file, table, client_column)
         return RawDataset(
@@ -75,12 +94,13 @@ class LabelledTables:
             writers=None if writers is None else self.parts([writers])[0],
             columns={name: self.parts([values])[0] for name, values in grouped.items()},
             sample=sample,
+            notes=tuple(self.notes),
         )
 
 
 def read_labelled(
     files: Sequence[Path],
-    separator: str,
+    form: CsvForm,
     label: str,
     others: Sequence[str],
     test: tuple[float, int],
@@ -90,160 +110,209 @@ def read_labelled(
 
     Args:
         files: one or two.
-        separator: between the columns of a CSV file.
+        form: how CSV files are written.
         label: the column of classes.
         others: columns of clients, which must be there.
         test: share of each class that is set apart where there is no test file, and the draw's seed.
         texts: columns that are texts whatever they look like.
     Raises: DataError if a file cannot be read or lacks a column; if a class is in the test file alone.
     """
-    tables = [read_table(file, separator, label, others, texts) for file in files]
-    labels = [class_values(file, table, label) for file, table in zip(files, tables, strict=True)]
-    names = sorted(set(labels[0].tolist()))
-    if beyond := sorted({one for own in labels[1:] for one in own.tolist()} - set(names)):
-        raise DataError(f"{files[1]}: the class {shown(beyond[0])} is not in {files[0]}")
-    codes = [np.searchsorted(np.array(names), own).astype(np.int64) for own in labels]
+    tables = list[pa.Table]()
+    for file in files:
+        tables.append(read_table(file, form, label, others, texts))
+        # What is text in the training file is text in the test file, whatever its few rows look like.
+        texts = [one.name for one in tables[0].schema if meaning(one) == "texts"]
+    labels = [class_labels(file, table, label) for file, table in zip(files, tables, strict=True)]
+    codes, names, notes = number_classes(labels)
     test_rows = held_out_rows(codes[0], *test) if len(files) == 1 else None
-    return LabelledTables(files, tables, codes, tuple(map(str, names)), test_rows)
+    return LabelledTables(files, tables, codes, names, test_rows, notes)
 
 
 def read_table(
-    file: Path, separator: str, label: str, clients: Sequence[str], texts: Sequence[str] = ()
+    file: Path, form: CsvForm, label: str, clients: Sequence[str], texts: Sequence[str] = ()
 ) -> pa.Table:
     """A CSV or Parquet file that has rows, classes and the columns of clients."""
-    table = parsed(file, separator, texts)
+    table = parsed(file, form, texts)
     for name, option in [(label, "data.label_column"), *((name, "data.client_column") for name in clients)]:
-        column_of(file, table, name, option)
+        present(file, table, name, option)
     if table.num_rows == 0:
         raise DataError(f"{file}: no rows below the names of columns")
+    for name in (label, *clients):
+        column_of(file, table, name)
     return table
 
 
-def parsed(file: Path, separator: str, texts: Sequence[str] = ()) -> pa.Table:
-    """A CSV or Parquet file as it is; Parquet is what is called *.parquet.
-
-    Raises: DataError if it cannot be read.
-    """
-    kind = "Parquet" if file.suffix == ".parquet" else "CSV"
-    try:
-        if kind == "Parquet":
-            return pq.read_table(file)
-        options = arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
-        types = arrow_csv.ConvertOptions(column_types={name: pa.string() for name in texts})
-        return arrow_csv.read_csv(file, parse_options=options, convert_options=types)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: not readable as {kind} ({shortened(str(error), 300)})") from None
-
-
-def column_of(file: Path, table: pa.Table, name: str, option: str, cure: str = "") -> pa.ChunkedArray:
-    """A column without gaps.
+def parsed(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
+    """A CSV or Parquet file as a plain table.
 
     Args:
-        option: the recipe's key that names such columns.
-        cure: what to do about a gap, for the message.
-    Raises: DataError if there is none, or a row has no value.
+        texts: columns of a CSV file that are texts whatever they look like.
+    Raises: DataError if it cannot be read, or two columns have one name.
     """
-    if table.column_names.count(name) != 1:
+    try:
+        with file.open("rb") as stream:
+            is_parquet = file.suffix == ".parquet" or stream.read(4) == b"PAR1"
+        if is_parquet:
+            with pq.ParquetFile(file) as stored:
+                table = plain_table(stored.read())
+        else:
+            table = plain_table(read_csv(file, form, texts))
+        twice = [name for name, count in Counter(table.column_names).items() if count > 1]
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is no UTF-8
+        kind = "Parquet" if is_parquet else "CSV"
+        raise DataError(f"{file}: not readable as {kind} ({shortened(str(error), 300)})") from None
+    if twice:
+        raise DataError(f"{file}: two columns have the name {shown(twice[0])}; expected a name for each")
+    return table
+
+
+def present(file: Path, table: pa.Table, name: str, option: str) -> None:
+    """Raises: DataError naming the recipe's key `option` if there is no column of this name."""
+    if name not in table.column_names:
         near = nearest(name, table.column_names)
         hint = f" Did you mean {near}?" if near else ""
-        several = "two columns" if name in table.column_names else "no column"
         columns = shortened(", ".join(table.column_names), 300)
         raise DataError(
-            f"{option} = {shown(name)}: {file} has {several} of this name; there are {columns}.{hint}"
+            f"{option} = {shown(name)}: {file} has no column of this name; there are {columns}.{hint}"
         )
+
+
+def column_of(file: Path, table: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column that is there, without gaps.
+
+    Raises: DataError if a row has no value; an empty text is none.
+    """
     column = table.column(name)
-    if column.null_count:
-        row = pc.index(pc.is_null(column), pa.scalar(True)).as_py()
-        raise DataError(
-            f"{file}, row {row + 1}: no value in the column {shown(name)}; {column.null_count} have none"
-            f"{f'. {cure}' if cure else ''}"
-        )
+    blank = pc.is_null(column)
+    if pa.types.is_large_string(column.type):
+        blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(column), ""), True)
+    if count := pc.sum(blank).as_py():
+        row = pc.index(blank, pa.scalar(True)).as_py()
+        raise DataError(f"{file}, row {row + 1}: no value in the column {shown(name)}; {count} have none")
     return column
 
 
-def number_column(
-    file: Path,
-    table: pa.Table,
-    name: str,
-    option: str = "data.columns",
-    *,
-    gaps: bool = False,
-    cure: str = "",
-) -> Array:
-    """A column of finite numbers, [n] float32.
+def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence[str]) -> dict[str, str]:
+    """The columns of the training file that can be features: name -> what `meaning` says.
+
+    Columns without values and pandas' row numbers are left out, which is noted, unless they are listed.
 
     Args:
-        option, cure: as `column_of` takes them.
-        gaps: rows without a value are NaN, rather than refused.
+        apart: columns that are no features.
+        listed: columns that the recipe names.
+    """
+    table, kinds, left_out = read.tables[0], dict[str, str](), list[str]()
+    for one in table.schema:
+        if one.name in apart:
+            continue
+        what = meaning(one)
+        if one.name not in listed:
+            if what == NOTHING:
+                left_out.append(f"{shown(one.name)}, which has no values")
+                continue
+            if ROW_NUMBERS.fullmatch(one.name) and _counts_rows(table.column(one.name)):
+                left_out.append(f"{shown(one.name)}, which numbers the rows, as pandas' index does")
+                continue
+        kinds[one.name] = what
+    if left_out:
+        read.notes.append(f"columns that are left out: {'; '.join(left_out)}")
+    return kinds
+
+
+def _counts_rows(column: pa.ChunkedArray) -> bool:
+    whole = pa.types.is_integer(column.type) and not column.null_count
+    return bool(whole and pc.count_distinct(column).as_py() == len(column))
+
+
+def number_column(
+    read: LabelledTables, name: str, option: str, form: CsvForm, cure: str, *, gaps: bool
+) -> tuple[Numbers, Numbers | None]:
+    """A column of finite numbers, of training and test rows.
+
+    Args:
+        option: the recipe's key that names such columns.
+        form: how CSV files are written, for what is said of texts.
+        cure: what to do about a missing number, for the message.
+        gaps: numbers may be missing.
     Raises: DataError naming the first row that is no number.
     """
-    given = table.column(name) if gaps and table.column_names.count(name) == 1 else None
-    column = column_of(file, table, name, option, cure) if given is None else given
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise DataError(
-            f"{file}: the column {shown(name)} is {column.type}, expected numbers; {option} names those that "
-            "are used"
-        )
-    values: Array = column.to_numpy().astype(np.float32)
-    wrong = ~np.isfinite(values)
-    if gaps:
-        wrong &= ~column.is_null().to_numpy()
+    every = list[Numbers]()
+    for file, table in zip(read.files, read.tables, strict=True):
+        present(file, table, name, option)
+        where = f"the column {shown(name)}"
+        what = meaning(table.schema.field(name))
+        if what not in (*NUMBERS, "true and false", NOTHING):
+            if what == "texts":
+                refuse_stray_text(file, table, name, form)
+            raise DataError(
+                f"{file}: {where} holds {what}, expected numbers; {option} names those that are used"
+            )
+        try:
+            numbers = numbers_of(table.column(name))
+        except (pa.ArrowException, ValueError) as error:
+            raise DataError(f"{file}: {where} has {shortened(str(error), 300)}") from None
+        _check_finite(file, where, numbers, cure, gaps=gaps)
+        if numbers.scale != (every or [numbers])[0].scale and what != NOTHING:
+            raise DataError(f"{file}: {where} has {numbers.scale}, in {read.files[0]} {every[0].scale}")
+        every.append(numbers)
+    if len(every) > 1:
+        if every[0].values.shape[1] != every[1].values.shape[1]:
+            raise DataError(f"{read.files[1]}: {where} has lists of another length than in {read.files[0]}")
+        return every[0], every[1]
+    if read.test_rows is None:
+        return every[0], None
+    return every[0].of(~read.test_rows), every[0].of(read.test_rows)
+
+
+def _check_finite(file: Path, where: str, numbers: Numbers, cure: str, *, gaps: bool) -> None:
+    if numbers.missing.any() and not gaps:
+        row, count = int(np.argmax(numbers.missing.any(axis=1))), int(numbers.missing.any(axis=1).sum())
+        raise DataError(f"{file}, row {row + 1}: no value in {where}; {count} have none. {cure}")
+    wrong = ~np.isfinite(numbers.values)
     if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise DataError(
-            f"{file}, row {row + 1}: {values[row]} in the column {shown(name)}; expected finite numbers"
-        )
-    return values
+        row, place = (int(index) for index in np.argwhere(wrong)[0])
+        value = numbers.values[row, place]
+        raise DataError(f"{file}, row {row + 1}: {value} in {where}; expected finite numbers")
 
 
-def class_values(file: Path, table: pa.Table, name: str) -> Array:
-    """The column of classes, [n]: texts or whole numbers."""
-    column = column_of(file, table, name, "data.label_column")
-    if not (
-        pa.types.is_integer(column.type)
-        or pa.types.is_string(column.type)
-        or pa.types.is_boolean(column.type)
-    ):
-        raise DataError(f"{file}: the column {shown(name)} is {column.type}, expected texts or whole numbers")
-    values = np.array(column.to_pylist())
-    if (count := len(np.unique(values))) > MOST_CLASSES:
+def refuse_stray_text(file: Path, table: pa.Table, name: str, form: CsvForm, more: str = "") -> None:
+    """Raises: DataError for a text in a column that otherwise holds numbers.
+
+    Args:
+        more: another way out, for the message.
+    """
+    if stray := stray_text(table.column(name), form):
+        row, text, cure = stray
         raise DataError(
-            f"{file}: {count:,} classes in the column {shown(name)}; expected {MOST_CLASSES:,} at most"
+            f"{file}, row {row + 1}: {shown(text)} in the column {shown(name)}, which otherwise holds "
+            f"numbers; {cure}{more}"
         )
-    return values
+
+
+def class_labels(file: Path, table: pa.Table, name: str) -> Labels:
+    """The column of classes: texts, whole numbers, categories, or true and false."""
+    what = meaning(table.schema.field(name))
+    if what not in (*CATEGORIES, "numbers"):
+        raise DataError(f"{file}: the column {shown(name)} holds {what}, expected texts or whole numbers")
+    values, places = distinct_values(column_of(file, table, name))
+    return Labels(f"{file}, column {shown(name)}", values[:-1], places)
 
 
 def client_codes(file: Path, table: pa.Table, name: str) -> Array:
     """The column of clients as [n] int64, a number for each."""
-    values = np.array(list(map(str, column_of(file, table, name, "data.client_column").to_pylist())))
-    codes: Array = np.unique(values, return_inverse=True)[1].astype(np.int64)
-    return codes
+    column = column_of(file, table, name)
+    return codes_in(column, numbers_by_category(column), -1)
 
 
 def group_codes(table: pa.Table, name: str) -> Array | None:
     """A column that a partition may go by, [n] int64, a number for each value; None if it is none.
 
-    Texts, whole numbers and booleans without gaps, of no more than MOST_VALUES values, are such columns.
+    Texts, categories, whole numbers and booleans without gaps, of no more than MOST_VALUES values, are such
+    columns.
     """
-    if table.column_names.count(name) != 1:
-        return None
     column = table.column(name)
-    kind = column.type
-    if column.null_count or not (
-        pa.types.is_integer(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-    ):
-        return None
-    encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):  # as `combine_chunks` gives them for no rows
-        return None
-    if len(encoded.dictionary) > MOST_VALUES:
+    grouping = meaning(table.schema.field(name)) in CATEGORIES or pa.types.is_integer(column.type)
+    if not grouping or column.null_count or len(distinct_values(column)[0]) > MOST_VALUES + 1:
         return None
     # Codes in the order of the values, not of the rows: the same after rows have changed places.
-    order = np.argsort(np.array(encoded.dictionary.to_pylist()), kind="stable")
-    ranks = np.empty(len(order), dtype=np.int64)
-    ranks[order] = np.arange(len(order))
-    codes: Array = ranks[encoded.indices.to_numpy()]
-    return codes
+    return codes_in(column, numbers_by_category(column), -1)

@@ -179,15 +179,19 @@ def test_a_csv_file_may_name_images_and_is_read_again_when_one_changes(tmp_path)
         (TABLE, {"train": "trian.csv"}, r"data.train = 'trian.csv': no file .* Did you mean train.csv\?"),
         (TABLE, {"label_column": "kinds"}, r"there are x, kind, y, site. Did you mean kind\?"),
         (TABLE, {"columns": ["z"]}, "data.columns = 'z': .* has no column of this name"),
-        (TABLE, {}, "the column 'site' is string, expected numbers; data.columns names those that are used"),
+        (
+            TABLE,
+            {},
+            "the column 'site' holds texts, expected numbers; data.columns names those that are used",
+        ),
         (
             "x,kind\n1,a\n,b\n",
             {},
             "row 2: no value in the column 'x'; 1 have none. .*data.name=tabular data.missing=mean",
         ),
         ("x,kind\n1,a\nnan,b\n", {}, "train.csv, row 2: "),
-        ("x,kind\n1,0.5\n", {}, "the column 'kind' is double, expected texts or whole numbers"),
-        ("x,kind\n1,a\n1,a,2\n", {}, "not readable as CSV"),
+        ("x,kind\n1,0.5\n", {}, "column 'kind': 0.5 is no class; expected a text or a whole number"),
+        ("x,kind\n1,a\n1,a,2\n", {}, "row 2: 3 values for 2 columns: 1,a,2"),
         ("x,kind\n", {}, "no rows below the names of columns"),
         ("", {}, "not readable as CSV"),
         ("kind\na\n", {}, "no column beside kind; expected one of numbers"),
@@ -211,7 +215,7 @@ def test_a_bad_table_is_one_message(tmp_path, text, options, message):
 
 def test_a_class_of_the_test_file_alone_is_told(tmp_path):
     (tmp_path / "held.csv").write_text("x,kind,y,site\n3,c,20,n\n")
-    with pytest.raises(DataError, match=r"held.csv: the class 'c' is not in .*train.csv"):
+    with pytest.raises(DataError, match=r"held.csv, column 'kind': the class 'c' is not in .*train.csv"):
         read_csv(tmp_path, columns=["x"], test="held.csv")
 
 
@@ -244,15 +248,19 @@ def test_arrays_of_numbers_are_used_as_they_are(tmp_path):
     ("arrays", "options", "message"),
     [
         ({"x": LABELS, "y_train": LABELS}, {}, "no array 'x_train'; there are x, y_train"),
-        ({"x_train": images(3, 4, 4), "y_train": LABELS[:2]}, {}, "expected a whole number for each of 3"),
-        ({"x_train": images(3, 4, 4), "y_train": LABELS / 2}, {}, "y_train is float64 of"),
-        ({"x_train": images(3, 4, 4), "y_train": -LABELS.astype(int)}, {}, "has labels from -2 to 0"),
+        (
+            {"x_train": images(3, 4, 4), "y_train": LABELS[:2]},
+            {},
+            "expected a class, as a whole number or a text, for each of 3",
+        ),
+        ({"x_train": images(3, 4, 4), "y_train": LABELS / 2}, {}, "array 'y_train': 0.5 is no class"),
+        ({"x_train": images(3, 4, 4), "y_train": np.eye(3)}, {}, r"y_train is float64 of \(3, 3\).*argmax"),
         (
             {"x_train": images(3, 4, 4).astype(int), "y_train": LABELS},
             {},
             "is int64; expected pixels as uint8",
         ),
-        ({"x_train": np.full((3, 2), np.nan), "y_train": LABELS}, {}, "NaN or infinite"),
+        ({"x_train": np.full((3, 2), np.nan), "y_train": LABELS}, {}, "NaN, infinite"),
         ({"x_train": images(3, 3, 4, 3), "y_train": LABELS}, {}, "data.channels: .* expected first or last"),
         ({"x_train": images(3, 4), "y_train": LABELS}, {}, "x_train has 2 dimensions; expected"),
         (
@@ -265,7 +273,7 @@ def test_arrays_of_numbers_are_used_as_they_are(tmp_path):
             {},
             "no array 'y_test'",
         ),
-        ({"x_train": np.array([None] * 3), "y_train": LABELS}, {}, "not readable as .npz"),
+        ({"x_train": np.array([None] * 3), "y_train": LABELS}, {}, "x_train holds Python objects"),
     ],
 )
 def test_bad_arrays_are_one_message(tmp_path, arrays, options, message):

@@ -68,7 +68,7 @@ def test_missing_numbers_are_refused_or_the_mean(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"numeric": ["job"]}, DataError, "column 'job' is string, expected numbers; data.numeric"),
+        ({"numeric": ["job"]}, DataError, "column 'job' holds texts, expected numbers; data.numeric"),
         ({"categorical": ["jbo"]}, DataError, "data.categorical = 'jbo'.*Did you mean job"),
         ({"leave_out": ["sites"]}, DataError, "data.leave_out = 'sites'.*Did you mean site"),
         (

@@ -92,7 +92,7 @@ def no_tokenizer(folder):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (numbers_for_texts, "column 'text' is int64, expected texts"),
+        (numbers_for_texts, "column 'text' holds numbers, expected texts"),
         (no_column, "data.text_column = 'txt'.*Did you mean text"),
         (no_tokenizer, "data.tokenizer = 'none.json': no file"),
     ],

@@ -87,9 +87,17 @@ def test_missing_label_is_refused(tmp_path):
         load_dataset("parquet", tmp_path)
 
 
-def test_labels_that_are_words_are_refused(tmp_path):
-    write_encoded(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])], pa.array(["cat"]))
-    with pytest.raises(DataError, match="column label is string, expected integer labels"):
+def test_labels_that_are_words_are_classes_in_the_order_of_words(tmp_path):
+    encoded = [png(one) for one in images(3, 8, 8)]
+    write_encoded(tmp_path / "train-0.parquet", encoded, pa.array(["dog", "cat", "dog"]))
+    data = load_dataset("parquet", tmp_path)
+    assert (data.class_names, data.train.labels.tolist()) == (("cat", "dog"), [1, 0, 1])
+
+
+def test_labels_that_are_dates_are_refused(tmp_path):
+    labels = pa.array([0], pa.date32())
+    write_encoded(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])], labels)
+    with pytest.raises(DataError, match="column label holds times, expected texts or whole numbers"):
         load_dataset("parquet", tmp_path)
 
 
@@ -111,8 +119,8 @@ def test_unreadable_image_is_named_by_its_row(encoded, told, tmp_path):
 
 
 def test_image_column_of_another_type_is_told(tmp_path):
-    pq.write_table(pa.table({"image": [b"x"], "label": [0]}), tmp_path / "train-0.parquet")
-    with pytest.raises(DataError, match=r"the image column is binary, expected struct\(bytes, path\)"):
+    pq.write_table(pa.table({"image": ["x"], "label": [0]}), tmp_path / "train-0.parquet")
+    with pytest.raises(DataError, match=r"the image column is string, expected struct\(bytes, path\)"):
         load_dataset("parquet", tmp_path)
 
 

@@ -1,0 +1,236 @@
+"""CSV files of a user's own, read by Arrow: what is odd in one is told with the key that reads it."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
+from pydantic import Field
+
+from rayfed_kd.data.dataset import Array
+from rayfed_kd.errors import DataError, RecipeError, shortened, shown
+
+Separator = Annotated[str, Field(min_length=1, max_length=1, description="between the columns of a CSV file")]
+Encoding = Annotated[str, Field(min_length=1, description="of a CSV file, as Python names it")]
+Decimal = Annotated[
+    str, Field(min_length=1, max_length=1, description="before the decimals of a number in CSV")
+]
+Thousands = Annotated[
+    str | None, Field(min_length=1, max_length=1, description="between thousands in CSV; null: nothing")
+]
+NullValues = Annotated[
+    list[str], Field(description="what also stands for a missing number in CSV, beside Arrow's own, as NA")
+]
+MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+OTHER_FILES = {
+    b"PK\x03\x04": "a ZIP archive, as spreadsheets are",
+    b"ARROW1": "an Arrow IPC (Feather) file",
+    b"\xd0\xcf\x11\xe0": "an old spreadsheet",
+    b"\x89HDF": "an HDF5 file",
+    b"SQLite": "a data base",
+}
+HEAD_BYTES = 4096
+NUMBER = r"\s*[+-]?(\d+{0}?\d*|{0}\d+)([eE][+-]?\d+)?\s*"
+GROUPED = r"\s*[+-]?\d{1,3}([,.' \u00a0\u202f])\d{3}(\1\d{3})*([.,]\d+)?\s*"
+
+
+@dataclass(frozen=True)
+class CsvForm:
+    """How CSV files are written; the fields are the recipe's keys of `data`."""
+
+    separator: str = ","
+    encoding: str = "utf-8"
+    decimal: str = "."
+    thousands: str | None = None
+    null_values: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise RecipeError(
+                f"{shown(self.encoding)} is no encoding; expected one of Python's, as utf-16 or latin-1",
+                path="data.encoding",
+            ) from None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides about a cache entry."""
+        return asdict(self)
+
+
+def read_csv(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
+    """A CSV file with names of columns in its first line.
+
+    Args:
+        texts: columns that are texts whatever they look like.
+    Raises: DataError that says what is wrong where, and which key reads it.
+    """
+    _check_beginning(file, form)
+    reading = arrow_csv.ReadOptions(encoding=form.encoding)
+    parsing = arrow_csv.ParseOptions(delimiter=form.separator, newlines_in_values=True)
+    missing = [*arrow_csv.ConvertOptions().null_values, *form.null_values]
+    types = {name: pa.string() for name in texts}
+    try:
+        converting = arrow_csv.ConvertOptions(
+            column_types=types, decimal_point=form.decimal, null_values=missing
+        )
+        table = arrow_csv.read_csv(file, reading, parsing, converting)
+        names = table.column_names
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        _check_rows(file, form)
+        raise DataError(f"{file}: not readable as CSV ({_printable(str(error))})") from None
+    _check_separator(file, form, names)
+    for place, column in enumerate(table.columns):
+        if pa.types.is_binary(column.type):  # Arrow's word for texts that are not of the encoding
+            _refuse_bytes(file, names[place], column)
+        if form.thousands and pa.types.is_string(column.type) and names[place] not in texts:
+            table = table.set_column(place, names[place], _ungrouped(column, form, missing))
+    _check_quotes(file, table)
+    return table
+
+
+def _check_beginning(file: Path, form: CsvForm) -> None:
+    with file.open("rb") as stream:
+        head = stream.read(HEAD_BYTES)
+    for mark, kind in OTHER_FILES.items():
+        if head.startswith(mark):
+            raise DataError(f"{file} is {kind}; expected CSV or Parquet")
+    if codecs.lookup(form.encoding).name not in ("utf-8", "ascii") or file.suffix in (".gz", ".bz2"):
+        return
+    for mark, encoding in MARKS.items():
+        if head.startswith(mark):
+            raise DataError(
+                f"{file} is {encoding.upper()}, expected UTF-8; data.encoding={encoding} reads it"
+            )
+    if b"\0" in head:
+        raise DataError(
+            f"{file} has zero bytes, as UTF-16 has and files that are no texts; data.encoding=utf-16-le or "
+            "utf-16-be reads the first"
+        )
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(f"{file}, line {head[: error.start].count(10) + 1}", head[error.start]) from None
+
+
+def _not_utf8(where: str, byte: int) -> DataError:
+    return DataError(
+        f"{where}: byte 0x{byte:02x} is not UTF-8; expected UTF-8, or the encoding's name, as "
+        "data.encoding=cp1252 or latin-1"
+    )
+
+
+def _refuse_bytes(file: Path, name: str, column: pa.ChunkedArray) -> None:
+    for row, value in enumerate(column.to_pylist(), start=1):
+        try:
+            (value or b"").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _not_utf8(f"{file}, row {row}, column {shown(name)}", value[error.start]) from None
+
+
+def _check_separator(file: Path, form: CsvForm, names: Sequence[str]) -> None:
+    """A table has a column of classes and another one, so one column is a slip."""
+    if len(names) != 1:
+        return
+    for other in (";", "\t", "|", ",", " "):
+        if other != form.separator and other in names[0].strip():
+            raise DataError(
+                f"{file}: one column, {shown(names[0])}, with data.separator={shown(form.separator)}; "
+                f"data.separator={shown(other)} divides it into {names[0].count(other) + 1}"
+            )
+
+
+def _check_rows(file: Path, form: CsvForm) -> None:
+    """Raises: DataError for the first row that has more or fewer values than there are names."""
+    bad = list[Any]()
+
+    def collect(row: Any) -> str:
+        bad.append(row)
+        return "skip"
+
+    reading = arrow_csv.ReadOptions(
+        encoding=form.encoding, use_threads=False
+    )  # with threads no row has a number
+    parsing = arrow_csv.ParseOptions(
+        delimiter=form.separator, newlines_in_values=True, invalid_row_handler=collect
+    )
+    try:
+        _check_separator(file, form, arrow_csv.read_csv(file, reading, parsing).column_names)
+    except (pa.ArrowException, OSError, UnicodeError):
+        return
+    if bad:
+        raise DataError(
+            f"{file}, row {bad[0].number - 1}: {bad[0].actual_columns} values for {bad[0].expected_columns} "
+            f"columns: {_printable(bad[0].text)}"
+        )
+
+
+def _check_quotes(file: Path, table: pa.Table) -> None:
+    """An open quotation mark makes one text of all that follows it, which Arrow takes."""
+    last = [
+        str(value) for row in table.slice(max(table.num_rows - 1, 0)).to_pylist() for value in row.values()
+    ]
+    if any("\n" in text for text in last) and file.read_bytes().count(b'"') % 2:
+        raise DataError(f"{file}, row {table.num_rows}: a quotation mark that is not closed")
+
+
+def _printable(text: str) -> str:
+    return shortened("".join(one if one.isprintable() else repr(one)[1:-1] for one in text), 300)
+
+
+def _ungrouped(column: pa.ChunkedArray, form: CsvForm, missing: Sequence[str]) -> pa.ChunkedArray:
+    """The column as numbers if all its texts are numbers with `thousands` between; else as it is."""
+    mark, point = re.escape(form.thousands or ""), re.escape(form.decimal)
+    grouped = rf"^\s*[+-]?(\d+|\d{{1,3}}({mark}\d{{3}})+)({point}\d*)?\s*$"
+    known = pc.if_else(pc.is_in(column, pa.array(missing)), pa.scalar(None, column.type), column)
+    if not pc.all(pc.match_substring_regex(known, grouped)).as_py():
+        return column
+    bare = pc.replace_substring(pc.utf8_trim_whitespace(known), form.thousands, "")
+    return pc.replace_substring(bare, form.decimal, ".").cast(pa.float64())
+
+
+def stray_text(column: pa.ChunkedArray, form: CsvForm) -> tuple[int, str, str] | None:
+    """The first text of a column that otherwise holds numbers.
+
+    Otherwise: half of the rows or more are numbers in some spelling, or all other rows have one same text.
+
+    Returns: row from 0, text, and which key reads such texts; None where texts are texts.
+    """
+    encoded = pa.concat_arrays([pa.array([], column.type), *column.chunks]).dictionary_encode()
+    texts, places = encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy()
+    plain = _matches(texts, NUMBER.format(re.escape(form.decimal)))
+    other = _matches(texts, NUMBER.format("," if form.decimal == "." else re.escape(".")))
+    spelt = plain | other | _matches(texts, GROUPED)
+    filled = np.array([bool(text.strip()) for text in texts], bool)
+    counts = np.bincount(places[places >= 0], minlength=len(texts))
+    marker = (filled & ~spelt).sum() == 1 and spelt.sum() > 2
+    if not (filled & ~plain).any() or not (2 * counts[spelt].sum() >= counts[filled].sum() or marker):
+        return None
+    row = int(np.flatnonzero(np.append(filled & ~plain, False)[places])[0])
+    text, keys = texts[places[row]], list[str]()
+    if other[places[row]]:
+        keys.append(f"data.decimal={shown(',' if form.decimal == '.' else '.')}")
+    if found := re.fullmatch(GROUPED, text):
+        keys.append(f"data.thousands={shown(found[1])}")
+        if found[3] and found[3][0] != form.decimal:
+            keys = [" ".join([f"data.decimal={shown(found[3][0])}", keys[-1]])]
+    cure = " or ".join(keys) or f"data.null_values=[{shown(text)}]"
+    return row, text, f"{cure} reads it as a {'number' if keys else 'missing number'}"
+
+
+def _matches(texts: Sequence[str], pattern: str) -> Array:
+    return np.array([re.fullmatch(pattern, text) is not None for text in texts], bool)

@@ -1,0 +1,153 @@
+"""Folders of images: which folder is which part, which file is of which class, and what is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rayfed_kd.errors import DataError, in_words, nearest, shown
+
+# Those of torchvision.datasets.ImageFolder.
+SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
+TRAIN = ("train", "training")
+TEST = ("test", "testing")
+VALIDATION = ("val", "valid", "validation", "dev")
+HIDDEN = ("__macosx", "@eadir", "thumbs.db", "desktop.ini")  # of macOS, Synology and Windows
+WHOLE = "."  # the part that is data.folder itself
+
+
+@dataclass(frozen=True)
+class ImageTree:
+    """Image files by class.
+
+    Attributes:
+        train, test: class -> its files, both ascending; test is empty where there is no test part.
+        notes: what was left out, and what the user should know.
+    """
+
+    train: Mapping[str, Sequence[Path]]
+    test: Mapping[str, Sequence[Path]]
+    notes: list[str] = field(default_factory=list)
+
+
+def image_tree(folder: Path, train: str | None, test: str | None) -> ImageTree:
+    """Find the parts of a folder, and the files of each class.
+
+    Args:
+        folder: has folders of classes, or parts that have them.
+        train, test: the parts' names below the folder; None: recognised by name, whatever the case.
+    Raises: DataError if a part or a class has no images, or if a folder's name leaves open what it is.
+    """
+    folders = _folders(folder)
+    train_name, test_name = _parts(folder, folders, train, test)
+    notes, left_out = list[str](), Counter[str]()
+    if train_name == WHOLE:
+        own = {name: path for name, path in folders.items() if name != test_name}
+        trained = _files_by_class(folder, own, left_out)
+    else:
+        unused = [name for name in folders if name not in (train_name, test_name)]
+        if unused or (train_name, test_name) != ("train", "test"):
+            rest = f", not used: {in_words(unused)}" if unused else ""
+            notes.append(
+                f"folders for training: {train_name}, for the test: {test_name or 'none'}{rest}; data.train "
+                "and data.test name them"
+            )
+        trained = _files_by_class(folder / train_name, _folders(folder / train_name), left_out)
+    tested = dict[str, list[Path]]()
+    if test_name is not None:
+        tested = _files_by_class(folder / test_name, _folders(folder / test_name), left_out, empty=True)
+        if beyond := sorted(set(tested) - set(trained)):
+            near = nearest(beyond[0], trained)
+            raise DataError(
+                f"{folder / test_name}: the class {beyond[0]} has no folder in {folder / train_name}."
+                f"{f' Did you mean {near}?' if near else ''}"
+            )
+    if left_out:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))
+        notes.append(f"files that are left out: {kinds}")
+    return ImageTree(trained, tested, notes)
+
+
+def _parts(
+    folder: Path, folders: Mapping[str, Path], train: str | None, test: str | None
+) -> tuple[str, str | None]:
+    """The names of the training part and of the test part."""
+    for name, option in ((train, "data.train"), (test, "data.test")):
+        if name not in (None, WHOLE) and not (folder / str(name)).is_dir():
+            raise DataError(f"{option} = {shown(name)}: there is no folder {(folder / str(name)).resolve()}")
+    found = {
+        kind: [name for name in folders if name.casefold() in names]
+        for kind, names in (("train", TRAIN), ("test", TEST), ("validation", VALIDATION))
+    }
+    for option, given in (("train", train), ("test", test)):
+        if given is None and len(found[option]) > 1:
+            raise DataError(
+                f"{folder}: {in_words(found[option])} may be the {option} part; data.{option} says which is"
+            )
+    if train is None and not found["train"]:
+        if named := [name for name in (*found["test"], *found["validation"]) if name != test]:
+            raise DataError(
+                f"{folder}: the folder {named[0]} is named as a part of a data set, and there is no folder "
+                f"train; data.train=NAME says which folder trains, data.train={WHOLE} that all are classes"
+            )
+        return WHOLE, test
+    if train is None:
+        train = found["train"][0]
+    if test is None and train != WHOLE and found["test"]:
+        test = found["test"][0]
+    return train, test
+
+
+def _folders(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and not _hidden(path.name)}
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name.casefold() in HIDDEN
+
+
+def _files_by_class(
+    part: Path, folders: Mapping[str, Path], left_out: Counter[str], *, empty: bool = False
+) -> dict[str, list[Path]]:
+    """Class -> its image files, at any depth; both ascending.
+
+    Args:
+        part: for messages; files in it that are in no class's folder are left out.
+        folders: of the classes.
+        left_out: counts what is left out, by kind.
+        empty: classes may have no image.
+    Raises: DataError if there is no class, or one without images.
+    """
+    kinds = ", ".join(sorted(SUFFIXES))
+    files = dict[str, list[Path]]()
+    for name, folder in folders.items():
+        files[name] = list[Path]()
+        for path in sorted(folder.rglob("*")):
+            inside = path.relative_to(folder).parts
+            if path.is_dir():
+                if path.name.casefold() in (*TRAIN, *TEST, *VALIDATION):
+                    raise DataError(
+                        f"{path} is named as a part of a data set, within {name}, which would be a class; "
+                        "data.folder names the folder that has the parts, or the classes"
+                    )
+            elif any(map(_hidden, inside)):
+                left_out["hidden"] += 1
+            elif path.suffix.lower() in SUFFIXES:
+                files[name].append(path)
+            else:
+                left_out[path.suffix.lower() or "without suffix"] += 1
+    loose = [path.name for path in part.iterdir() if path.is_file() and not _hidden(path.name)]
+    left_out.update({"in no class's folder": len(loose)} if loose else {})
+    if not files:
+        raise DataError(
+            f"{part.resolve()} has no folders; expected one for each class, with images ({kinds})"
+        )
+    if not empty and (none := [name for name, own in files.items() if not own]):
+        there = Counter(path.suffix or path.name for path in folders[none[0]].rglob("*") if path.is_file())
+        have = f", only {', '.join(f'{count} {kind}' for kind, count in there.items())}" if there else ""
+        raise DataError(
+            f"{folders[none[0]].resolve()} has no images ({kinds}){have}; every folder is a class"
+        )
+    return files
