@@ -22,15 +22,19 @@ ROUNDING = 16 * np.finfo(np.float64).eps
 Parts = tuple[Array, Array | None]
 
 
-def plain_table(table: pa.Table) -> pa.Table:
+def plain_table(table: pa.Table, written: pa.Schema | None = None) -> pa.Table:
     """The same values in fewer types: texts are large_string; no dictionaries, views, extensions or NaN.
 
     A NaN becomes a missing value: pandas writes missing numbers as null, polars as NaN.
+
+    Args:
+        written: the table's schema before it was written: Parquet keeps no dictionaries of numbers.
     """
     fields, columns = list[pa.Field](), list[pa.ChunkedArray]()
-    for field, column in zip(table.schema, table.columns, strict=True):
+    for field, first, column in zip(table.schema, written or table.schema, table.columns, strict=True):
         columns.append(_plain(column))
-        category = CATEGORY if pa.types.is_dictionary(field.type) else None
+        dictionary = pa.types.is_dictionary(field.type) or pa.types.is_dictionary(first.type)
+        category = CATEGORY if dictionary else None
         fields.append(pa.field(field.name, columns[-1].type, metadata=category))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 

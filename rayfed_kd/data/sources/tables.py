@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -154,7 +155,7 @@ def parsed(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
             is_parquet = file.suffix == ".parquet" or stream.read(4) == b"PAR1"
         if is_parquet:
             with pq.ParquetFile(file) as stored:
-                table = plain_table(stored.read())
+                table = plain_table(stored.read(), _written_schema(stored))
         else:
             table = plain_table(read_csv(file, form, texts))
         twice = [name for name, count in Counter(table.column_names).items() if count > 1]
@@ -164,6 +165,12 @@ def parsed(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
     if twice:
         raise DataError(f"{file}: two columns have the name {shown(twice[0])}; expected a name for each")
     return table
+
+
+def _written_schema(stored: pq.ParquetFile) -> pa.Schema | None:
+    """The schema of the table that Arrow, or pandas through it, wrote to the file; None for other writers."""
+    kept = (stored.metadata.metadata or {}).get(b"ARROW:schema")
+    return None if kept is None else pa.ipc.read_schema(pa.BufferReader(base64.b64decode(kept)))
 
 
 def present(file: Path, table: pa.Table, name: str, option: str) -> None:
