@@ -76,6 +76,7 @@ class CoBoosting(OneShot):
     options: Options
     summary = "one exchange: DENSE with harder images and an ensemble whose weights learn"
     paper = "Dai et al. 2024, arXiv 2402.15070"
+    group_training = "all local training"
 
     def distil(self, student: FlatModule, teachers: Teachers, ctx: ServerContext) -> ImagePool:
         """Epochs of a new generator, of the weights, and of the student."""

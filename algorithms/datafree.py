@@ -71,7 +71,6 @@ class DataFree(Method[ServerState, None]):
     options: Options
     summary = "a student that sees generated samples only, from a centrally trained teacher"
     paper = "Zhou et al. 2023, arXiv 2207.11447, Table IV"
-    group_training = "none: there is one client"
     server_keeps = "teacher, student, generator, the optimisers of the last two"
     client_keeps = "nothing"
     down = {"teacher": "weights"}

@@ -108,7 +108,7 @@ class FedCOG(Averaging[ClientState | None]):
                         yield drawn, {"generated": images[chosen], "taught": taught[chosen]}
 
             phase = Phase(self.loss, [Optimizer(ctx.local.optimizer, student)])
-            train_phases({"student": student}, [phase], batches, ctx)
+            train_phases({"student": student}, [phase], batches(), ctx)
         else:
             train_on_labels(student, ctx)
         trained = student.vector()

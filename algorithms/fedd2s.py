@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -174,7 +173,7 @@ class FedD2S(Method[Tensor, Tensor]):
         def further(drawn: Drawn) -> Tensors:
             return {} if len(phases) == 1 else {"knowledge": message[self._part][drawn.numbers]}
 
-        batches = partial(own_batches, ctx, range(self._passes(ctx)), further)
+        batches = own_batches(ctx, range(self._passes(ctx)), further)
         train_phases({"student": student, "head": head}, phases, batches, ctx)
         return student.vector(), Reply()
 

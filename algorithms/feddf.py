@@ -100,6 +100,7 @@ class FedDF(Averaging[None]):
     options: Options
     summary = "the server distils the ensemble of its clients' models into their average"
     paper = "Lin et al. 2020, arXiv 2006.07242"
+    group_training = "all local training"
     public = "samples"
     averages = False
 

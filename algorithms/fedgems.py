@@ -184,6 +184,7 @@ class FedGEMS(FedGEM):
 
     options: Options
     summary = "a larger server model that asks its clients only about samples that it never got right"
+    group_training = "all local training"
     server_keeps = "its model and optimiser, the pool of logits, who has started"
     down = {"knowledge": "logits", "ids": "ids"}
 

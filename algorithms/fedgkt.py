@@ -43,6 +43,7 @@ class FedGKT(KnowledgeTransfer):
     options: Options
     summary = "clients' features and logits train a large server model behind them; it sends logits back"
     paper = "He, Annavaram, Avestimehr 2020, arXiv 2007.14513"
+    group_training = "all local training"
 
     def client_terms(self, given: Tensors) -> Terms:
         """alpha T^2 KL(s_T(z_s), s_T(z_k)): the server's logits teach the client."""

@@ -56,6 +56,7 @@ class FedICT(KnowledgeTransfer):
     options: Options
     summary = "FedGKT with distillation that weighs classes, or clients, by how often they see which class"
     paper = "Wu et al. 2024, arXiv 2301.00389"
+    group_training = "all local training"
     up = {**KnowledgeTransfer.up, "counts": "counts"}
 
     def introduction(self, ctx: ClientContext) -> Mapping[str, Tensor]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from pydantic import Field
@@ -118,7 +117,7 @@ class FedKD(Method[Replicated, ClientState]):
         mentee.load(received.vector)
         models = {MENTOR: ctx.model(client.mentor), MENTEE: mentee, MAP: linear_map(client.map)}
         optimizers = [Optimizer(ctx.local.optimizer, model) for model in models.values()]
-        batches = partial(own_batches, ctx, range(ctx.local.epochs))
+        batches = own_batches(ctx, range(ctx.local.epochs))
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
         sent = to_low_rank(mentee.vector() - received.vector, matrix_places(mentee), message["energy"])
         own = models[MENTOR].vector(), received, models[MAP].vector().view(client.map.shape)

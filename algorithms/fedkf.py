@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, count, islice
 from typing import Annotated, Any, Literal
 
@@ -167,23 +166,23 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         """On each batch, step theta_k on L_G and the student on L; both use one x^, p^ and f^."""
         student = ctx.model(message["student"])
         optimizer = Optimizer(ctx.local.optimizer, student)
-        drawn = partial(self._drawn, int(message["steps"]), ctx)
+        drawn = self._drawn(int(message["steps"]), ctx)
         if ctx.round <= self.options.warmup_rounds:
             phase = Phase(label_loss, [optimizer])
-            train_phases({"student": student}, [phase], lambda: ((own, {}) for own in drawn()), ctx)
+            train_phases({"student": student}, [phase], ((own, {}) for own in drawn), ctx)
             return client, Reply(student=student.vector(), samples=ctx.num_samples)
         generator = ctx.model(client.generator, "generator")
         adam = Optimizer(self.options.generator.optimizer, generator, client.moments)
 
         def batches() -> Iterator[OwnBatch]:
-            for own in drawn():
+            for own in drawn:
                 yield own, {"noise": noise(len(own.indices), generator, ctx)}
 
         steps = [Phase(self.imitate, [adam]), Phase(self.distil, [optimizer])]
         if self.options.order == "student_first":
             steps.reverse()
         models = {"student": student, "teacher": self._teacher(message, ctx), "generator": generator}
-        train_phases(models, [Phase(self.look, []), *steps], batches, ctx, given=ctx.scale._asdict())
+        train_phases(models, [Phase(self.look, []), *steps], batches(), ctx, given=ctx.scale._asdict())
         state = GeneratorState(generator.vector(), adam.state())
         return state, Reply(student=student.vector(), samples=ctx.num_samples)
 

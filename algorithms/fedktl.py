@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -76,6 +75,7 @@ class FedKTL(SimplexClients[ServerState]):
     options: Options
     summary = "clients of any architecture learn an image and a latent of each class of a server's generator"
     paper = "Zhang et al. 2024, arXiv 2403.15760"
+    group_training = "all local training"
     server_keeps = "the generator, the transformer, the last images and latents"
     down = {"images": "images", "latents": "features"}
     public = "samples"
@@ -116,7 +116,7 @@ class FedKTL(SimplexClients[ServerState]):
 
         recipe = clipped(ctx.local.optimizer, self.options.clip)
         optimizers = [Optimizer(recipe, model) for model in models.values()]
-        batches = partial(own_batches, ctx, range(ctx.local.epochs), pairs)
+        batches = own_batches(ctx, range(ctx.local.epochs), pairs)
         given = {"etf": simplex(ctx.classes, self.options.etf_seed).to(ctx.device)}
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx, given=given)
         return (own := models["student"].vector()), self.uploaded(own, ctx)

@@ -42,6 +42,7 @@ class FedNTD(Averaging[None]):
     options: Options
     summary = "local distillation from the received model, over the classes that a sample is not of"
     paper = "Lee et al. 2022, arXiv 2106.03097"
+    group_training = "all local training"
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Train w from w^t on L for E epochs, with w^t as the frozen teacher; send w_k and n_k."""

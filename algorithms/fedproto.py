@@ -61,6 +61,7 @@ class FedProto(PrototypeClients[ServerState]):
     options: Options
     summary = "clients of any architecture exchange mean features of their classes, and are drawn to them"
     paper = "Tan et al. 2022, arXiv 2105.00243"
+    group_training = "all local training"
     server_keeps = "all clients' latest prototypes, and their means"
 
     def init_server(self, ctx: ServerContext) -> ServerState:

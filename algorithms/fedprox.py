@@ -33,6 +33,7 @@ class FedProx(Averaging[None]):
     options: Options
     summary = "local training with a proximal term to the received model"
     paper = "Li et al. 2020, arXiv 1812.06127"
+    group_training = "all local training"
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Train w from w^t for E epochs, with w^t as the proximal term's centre; send w_k and n_k."""

@@ -43,6 +43,7 @@ class FedRep(PersonalLayers):
     options: Options
     summary = "a shared representation, trained after the client's own head, one fixed while the other learns"
     paper = "Collins et al. 2021, arXiv 2102.07078"
+    group_training = "all local training"
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if `personal` are not the last layers, or E_h is above E."""
@@ -66,6 +67,7 @@ class FedRepPlus(DroppedLayers):
     options: PlusOptions
     summary = "FedRep whose clients drop shared layers, the deepest first, as they take part"
     paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
+    group_training = "all local training"
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if `dropping` are not the last layers, or E_h is above E."""

@@ -68,6 +68,7 @@ class FedTGP(PrototypeClients[ServerState]):
     options: Options
     summary = "FedProto whose server trains the prototypes with a margin between classes"
     paper = "Zhang et al. 2024, arXiv 2401.03230"
+    group_training = "all local training"
     server_keeps = "the prototypes, and the vectors and layers that make them"
     up = {"prototypes": "prototypes", "classes": "labels"}
 

@@ -18,7 +18,6 @@ each round, as everywhere. With beta = 1 the meme is FedAvg's model, with alpha 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import torch
 from pydantic import Field
@@ -94,7 +93,7 @@ class FML(OneExchange[Tensor, Tensor]):
         """Train both models for E epochs; the private one stays, the meme is sent."""
         models = {PRIVATE: ctx.model(client), MEME: ctx.model(message["meme"], MEME)}
         optimizers = [Optimizer(ctx.local.optimizer, model) for model in models.values()]
-        batches = partial(own_batches, ctx, range(ctx.local.epochs))
+        batches = own_batches(ctx, range(ctx.local.epochs))
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
         return models[PRIVATE].vector(), Reply(meme=models[MEME].vector(), samples=ctx.num_samples)
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import torch
@@ -180,9 +179,7 @@ class KDIA(OneExchange[ServerState, None]):
         student, teacher = ctx.model(message["student"]), ctx.frozen_model(message["teacher"])
         generator = ctx.frozen_model(message["generator"], "generator")
         generating = options.lambda_gen > 0 and ctx.round >= options.generator_from_round
-        batches = partial(
-            labelled_noise_batches, generator, ctx, generating=generating, drop_last=options.drop_last
-        )
+        batches = labelled_noise_batches(generator, ctx, generating=generating, drop_last=options.drop_last)
         models = {"student": student, "teacher": teacher, "generator": generator}
         loss = LocalLoss(self, stage_of_maps(student, ctx) if generating else None)
         phase = Phase(loss.of_batch, [Optimizer(ctx.local.optimizer, student)])

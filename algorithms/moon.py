@@ -57,6 +57,7 @@ class MOON(Averaging[ClientState]):
     options: Options
     summary = "contrastive term between features of the local, the received and the client's last model"
     paper = "Li, He, Song 2021, arXiv 2103.16257"
+    group_training = "all local training"
     client_keeps = "its last local models (buffer)"
 
     def check(self, ctx: ServerContext) -> None:

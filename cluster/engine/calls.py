@@ -103,8 +103,7 @@ class StepFacts:
         samples: training samples drawn, counted in every epoch.
         host, node: number of the host that ran the step, and name of its machine.
         seconds: real seconds of the step; in a group, the group's seconds divided by its clients.
-        alone: for a step in a group: why its local epochs ran alone, or "" if they ran with the others'.
-            None: the step was not in a group.
+        grouped: whether the step was in a group.
         refused: what is wrong with each part that its codec cannot encode.
         keeps_state: whether the client has a state after the step.
         rss_mb: memory of the host's process after the step, in MiB.
@@ -126,7 +125,7 @@ class StepFacts:
     node: str
     seconds: float
     rss_mb: float
-    alone: str | None = None
+    grouped: bool = False
     keeps_state: bool = True
     refused: tuple[str, ...] = ()
     releases: int = 0

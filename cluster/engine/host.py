@@ -35,7 +35,7 @@ from cluster.engine.evaluating import ModelEvaluation
 from cluster.engine.gpu_use import GpuWatch
 from cluster.engine.last_message import LastMessage
 from cluster.engine.outcomes import CAUGHT, checked_outcome, non_finite_parts, one_line
-from rayfed_kd.batching.group_training import GroupTraining
+from rayfed_kd.batching.group_training import run_group
 from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import (
     Array,
@@ -102,7 +102,6 @@ class Host:
         self._keep_states = keep_states
         self._messages = LastMessage(self._down, self._device)
         self._evaluating = ModelEvaluation(setting, self._module_pool, self._data)
-        self._groups = GroupTraining()  # kept over calls: it remembers what could not be batched
         self._process, self._node = psutil.Process(), node or platform.node()
         self._watch = GpuWatch(self._device)
 
@@ -183,20 +182,21 @@ class Host:
         steps = [(ctx, partial(self.step, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
         try:
             with self._surroundings(calls[0]):
-                outcomes = self._groups.run(steps, getattr(self._setting.method, calls[0].step))
+                facts, parts, states = zip(*run_group(steps), strict=True)
+        except self._caught as error:
+            clients = ", ".join(str(call.facts.client) for call in calls)
+            where = f"round {calls[0].facts.round}, clients {clients}, {calls[0].step}"
+            raise one_line(f"{where} (local.vectorise=off trains each by itself)", error) from error
         finally:
             self._module_pool.take_back()
-        facts, parts, states = zip(*(outcome.value for outcome in outcomes), strict=True)
         # The clients' turns interleave, so that only the group's time is known.
         seconds = (time.perf_counter() - started) / len(calls)
-        reasons = [outcome.alone for outcome in outcomes]
         first = self._watch.end()
         rest = first and replace(first, transfers=Transfers())
-        uses = [first, *[rest] * (len(calls) - 1)]
-        rss_mb = self._rss_mb
+        uses, rss_mb = [first, *[rest] * (len(calls) - 1)], self._rss_mb
         shared = [
-            replace(one, seconds=seconds, alone=why, gpu=use, rss_mb=rss_mb)
-            for one, why, use in zip(facts, reasons, uses, strict=True)
+            replace(one, seconds=seconds, grouped=True, gpu=use, rss_mb=rss_mb)
+            for one, use in zip(facts, uses, strict=True)
         ]
         return shared, list(parts), list(states)
 

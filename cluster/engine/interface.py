@@ -30,7 +30,7 @@ class Engine(Protocol):
         ...
 
     def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
-        """Start steps on one host; several run as one batched program where that is possible.
+        """Start steps on one host; several run as one batched program.
 
         Returns: one future per call. If one of several steps raises, all futures raise its error.
         """
@@ -40,7 +40,7 @@ class Engine(Protocol):
         """Start steps on one host, which sums their replies: all results have one `GroupSum` as their parts.
 
         Args:
-            groups: those in one group run as one batched program where that is possible.
+            groups: those in one group run as one batched program.
         Returns: one future per call, in order. If one of the steps raises, all futures raise its error.
         """
         ...

@@ -16,7 +16,7 @@ from rayfed_kd.protocol import Array, Reply
 CAUGHT = (Exception, SystemExit, GeneratorExit)
 
 
-def one_line(call: StepCall | PersonalCall, error: BaseException) -> StepError:
+def one_line(call: StepCall | PersonalCall | str, error: BaseException) -> StepError:
     """An error of a client's step, with its place; with its stack trace if it is not one of ours."""
     if isinstance(error, StepError):
         return error

@@ -266,7 +266,7 @@ class RayEngine:
 
     def _learn(self, host: int, call: StepCall, facts: StepFacts) -> None:
         """Note how long a step took. One of a batched group is left out: it tells nothing of a step alone."""
-        if facts.alone is None and self._pace.note(host, call, facts.seconds):
+        if not facts.grouped and self._pace.note(host, call, facts.seconds):
             self._waiting.sort()
 
     def _again(self, host: int, jobs: Sequence[Job], lost: str) -> None:

@@ -11,7 +11,6 @@ import torch
 
 from cluster.engine.interface import Engine
 from cluster.server.checkpoints import Checkpointer, Snapshot
-from cluster.server.grouping import Grouping
 from cluster.server.round_tables import Recorder
 from cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.errors import RayfedError, RunError
@@ -65,7 +64,7 @@ def assemble(
     Args:
         setting: method, data and partition.
         engine: runs the clients' steps.
-        folder: the run's folder, with its tables, checkpoints and decisions of `vectorise: auto`.
+        folder: the run's folder, with its tables and checkpoints.
         device: what the server computes on.
         resume: continue from the newest checkpoint in the folder.
         on_event: called after each round with its figures.
@@ -84,8 +83,7 @@ def assemble(
     checkpointer = Checkpointer(folder, checkpoints, recorder.flush)
     if after_round is not None:
         checkpointer.tidy(after_round)
-    grouping = Grouping(setting, engine, folder, tell)
-    simulation = Simulation(setting, engine, recorder, device, checkpointer, grouping, tell=tell)
+    simulation = Simulation(setting, engine, recorder, device, checkpointer, tell=tell)
     return AssembledRun(simulation, recorder, start)
 
 

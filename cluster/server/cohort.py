@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
 from cluster.server.event_queue import Arrival, Dispatch
+from cluster.server.grouping import jobs
 from cluster.server.ledger import travelling
 from cluster.server.observed_clients import ObservedClients, Published
 from cluster.server.questions import EngineQuestions
@@ -155,7 +156,7 @@ class EngineCohort(ObservedClients):
                 least_samples=self._method.least_samples(len(run.setting.partition.train[client]), local),
             )
             dispatches.append(dispatch)
-        for places, summed in run.grouping.jobs([dispatch.call for dispatch in dispatches]):
+        for places, summed in jobs([dispatch.call for dispatch in dispatches], run.setting):
             self._queue.start(*(dispatches[place] for place in places), summed=summed)
 
     def _collected(self, dispatched: Sequence[int], ask: Callable[[int], object] | None) -> Replies:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cluster.engine.interface import Engine
 from cluster.server.client_records import Records
 from cluster.server.event_queue import EventQueue
-from cluster.server.grouping import Grouping
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Schedule, UpdateRule
@@ -32,7 +31,6 @@ class RunState:
         queue: dispatches without a reply, and the simulated time.
         records: client id -> its record.
         counters: samplings and dispatches so far.
-        grouping: which clients' steps run as one batch.
         down, up: encode and decode the parts of messages and of replies.
         poisoning: replaces attackers' replies; None: there is no attack.
         privacy: counts releases and keeps the clip; None: the recipe has no `privacy`.
@@ -45,7 +43,6 @@ class RunState:
     queue: EventQueue
     records: Records
     counters: Counters
-    grouping: Grouping
     down: Wire
     up: Wire
     poisoning: Poisoning | None = None

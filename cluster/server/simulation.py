@@ -18,7 +18,7 @@ from cluster.server.client_records import Records
 from cluster.server.cohort import EngineCohort
 from cluster.server.evaluation import Evaluation, Evaluator
 from cluster.server.event_queue import EventQueue
-from cluster.server.grouping import Grouping
+from cluster.server.grouping import check_engine
 from cluster.server.observed_clients import ObservedClients
 from cluster.server.poisoning import Poisoning
 from cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
@@ -50,7 +50,6 @@ class Simulation:
         recorder: writes the results.
         device: where the server computes.
         checkpointer: writes checkpoints; None: there are none.
-        grouping: which clients' steps run as one batch; None: as the recipe says, its decisions not stored.
         models: after `run`, the models of the last evaluated round.
         tell: called with each line that the user should read.
         evaluator: evaluates the models of the rounds that are due.
@@ -62,7 +61,6 @@ class Simulation:
     recorder: Recorder
     device: torch.device | str = "cpu"
     checkpointer: Checkpointer | None = None
-    grouping: Grouping | None = None
     models: Mapping[str, Evaluable] = field(default_factory=dict)
     tell: Callable[[str], None] = lambda line: None
     run_state: RunState = field(init=False)
@@ -72,6 +70,7 @@ class Simulation:
     _given_up: bool = False
 
     def __post_init__(self) -> None:
+        check_engine(self.setting, self.engine)
         self._module_pool = self.setting.module_pool(self.device)
         # Without Ray the server may take what is free, whatever its request says.
         self._data = placed_data(self.setting, torch.device(self.device), 1.0, "server")
@@ -158,7 +157,7 @@ class Simulation:
         clock = None if setting.clock.measured else setting.clock
         queue = EventQueue(self.engine, clock, setting.method.up, start.now)
         for dispatch in start.under_way:
-            # One by one: a schedule that leaves steps under way between rounds forms no groups (grouping.py).
+            # One by one: a schedule that leaves steps under way between rounds forms no groups.
             queue.start(dispatch)
         self.run_state = RunState(
             setting=setting,
@@ -168,7 +167,6 @@ class Simulation:
             queue=queue,
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),
-            grouping=self.grouping or Grouping(setting, self.engine),
             down=setting.wires["down"],
             up=setting.wires["up"],
             poisoning=None if setting.recipe.attack is None else self._poisoning(),
@@ -231,7 +229,6 @@ class Simulation:
         self._check_storable(server, f"round {round_index}")
         cohort.end_round()
         self._module_pool.take_back()
-        self.run_state.grouping.note([facts for _, facts in cohort.traffic.facts])
         trained, client_s = time.perf_counter(), queue.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         self._settled()  # the round before: evaluations must not overlap, and records keep their order

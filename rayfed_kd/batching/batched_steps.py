@@ -15,8 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from rayfed_kd.batching.stacked_modules import PlainAttributes, StackedModules
-from rayfed_kd.batching.step_program import CannotBatchError, optimizers_of
+from rayfed_kd.batching.stacked_modules import StackedModules
+from rayfed_kd.batching.step_program import GroupError, optimizers_of
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import ClientContext
 from rayfed_kd.toolbox.local_training import LocalSteps, OwnBatch, Phase
@@ -30,7 +30,6 @@ class BatchedSteps:
 
     Args:
         members: of equal `program_of`.
-    Raises: CannotBatchError if they cannot run as one.
     """
 
     def __init__(self, members: Sequence[LocalSteps]) -> None:
@@ -40,7 +39,6 @@ class BatchedSteps:
         self._models, self._phases = first.models, first.phases
         self._trained: dict[str, StackedModules] = {}
         self._frozen: dict[str, StackedModules] = {}
-        self._attributes: list[PlainAttributes] = []
         names: dict[int, str] = {}
         for name, model in first.models.items():
             # A model under two names, as a student that is its own head, is stacked once.
@@ -65,10 +63,6 @@ class BatchedSteps:
 
     def _stack(self, name: str, models: Sequence[FlatModule]) -> None:
         """One model of every client: stacked, or the first one for all where all are equal."""
-        attributes = PlainAttributes(models[0])
-        if not all(attributes.same_in(other) for other in models[1:]):
-            raise CannotBatchError("it sets an attribute of a model to something of its own")
-        self._attributes.append(attributes)
         stack = StackedModules(models)
         if any(part.training for part in models[0].submodules):
             self._trained[name] = stack
@@ -79,18 +73,13 @@ class BatchedSteps:
     def run(self) -> None:
         """Makes all steps; models, optimisers and contexts then are as after the clients' own.
 
-        Raises: CannotBatchError, or what the losses raised; then nothing has changed.
+        Raises: GroupError, or what the losses raised.
         """
-        marks = [ctx.mark() for ctx in self._contexts]
-        try:
-            self._steps()
-        except BaseException:
-            for attributes in self._attributes:
-                attributes.restore()
-            for go_back in marks:
-                go_back()
-            raise
-        # Only here are clients' own models and optimisers written, so a failure above leaves them alone.
+        with warnings.catch_warnings():
+            # Some losses' operations run client by client inside of vmap: slower, still right.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            for places, batches in steps_of_one_shape([iter(member.batches) for member in self._members]):
+                self._step(places, batches)
         for stack in self._trained.values():
             stack.hand_back()
         for update in self._updates:
@@ -100,15 +89,6 @@ class BatchedSteps:
             counts = {name: own[place] for name, own in self._counts.items()}
             ctx.log_sums({name: (sums[name][place], count) for name, count in counts.items() if count})
             ctx.count_drawn(self._samples[place])
-
-    def _steps(self) -> None:
-        with warnings.catch_warnings():
-            # Some losses' operations run client by client inside of vmap: slower, still right.
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            for places, batches in steps_of_one_shape([member.batches() for member in self._members]):
-                self._step(places, batches)
-        if not all(attributes.unchanged for attributes in self._attributes):
-            raise CannotBatchError("its loss changes an attribute of a model")
 
     def _step(self, places: Sequence[int], batches: Sequence[OwnBatch]) -> None:
         """One step of these clients, each on its next batch."""
@@ -188,9 +168,9 @@ class BatchedSteps:
         versions = [tensor._version for tensor in given.values()]
         losses, logged, handed_on = torch.vmap(one)(trained, frozen, given, batch)
         if versions != [tensor._version for tensor in given.values()]:
-            raise CannotBatchError("its loss changes a tensor in place")
+            raise GroupError("its loss changes a tensor that it is given, in place")
         if losses.dim() != 1:
-            raise CannotBatchError("its loss is no scalar")
+            raise GroupError("its loss is no scalar")
         for name, stack in self._trained.items():
             stack.keep_buffers(rows, buffers[name])
         return losses, logged, handed_on

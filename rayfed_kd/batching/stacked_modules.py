@@ -6,21 +6,14 @@ code that it has.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rayfed_kd.models.flat_module import FlatModule, view_as
-
-EVERY = frozenset(vars(nn.Module()))  # what every module has
-SIMPLE = (type(None), bool, int, float, complex, str, bytes)
-PLAIN = (*SIMPLE, list, tuple, set, frozenset, dict, Tensor, np.ndarray)
 
 
 class StackedModules:
@@ -120,76 +113,12 @@ class StackedModules:
                 own.copy_(stacked[place])
 
 
-class PlainAttributes:
-    """What a flat module holds beside parameters, buffers and submodules, as it is now, if it is plain data.
-
-    One module computes for all of a stack, so these must be equal in all, and stay as they are.
-
-    Args:
-        module: whose.
-    """
-
-    def __init__(self, module: FlatModule) -> None:
-        self._module, self._plain = module, _attributes(module)
-        self._values = [
-            {name: _copied(value) for name, value in _own(part).items()} for part in module.submodules
-        ]
-
-    def same_in(self, other: FlatModule) -> bool:
-        """Whether another module holds the same."""
-        return self._plain == _attributes(other)
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether the module still holds what it held."""
-        return self.same_in(self._module)
-
-    def restore(self) -> None:
-        """Gives the module back what it held."""
-        for part, values in zip(self._module.submodules, self._values, strict=True):
-            for name in _own(part):
-                del part.__dict__[name]
-            part.__dict__.update(values)
-
-
-def _attributes(module: FlatModule) -> list[Any]:
-    return [{name: _plain(value) for name, value in _own(part).items()} for part in module.submodules]
-
-
-def _own(part: nn.Module) -> dict[str, Any]:
-    return {
-        name: value for name, value in vars(part).items() if name not in EVERY and isinstance(value, PLAIN)
-    }
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
-
-
-def _plain(value: Any) -> Any:
-    """A value that compares equal to others of the same content."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        return str(value.dtype), value.shape, value.tobytes()
-    if isinstance(value, Mapping):
-        return tuple((key, _plain(inner)) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
-    return value if isinstance(value, PLAIN) else type(value)
-
-
 def _places(module: nn.Module) -> tuple[list[tuple[nn.Module, str]], list[tuple[nn.Module, str]]]:
     """Who owns the module's parameters and buffers, and under which name, in a flat module's order."""
-    parameters, buffers, seen = [], [], set[int]()
+    parameters, buffers = [], []
     for owner in module.modules():
-        for name, parameter in owner._parameters.items():
-            if parameter is None:
-                continue
-            if id(parameter) in seen:
-                raise NotImplementedError("its model uses one parameter in two places")
-            seen.add(id(parameter))
-            parameters.append((owner, name))
+        # None: a layer without bias. No parameter is shared (rayfed_kd/models/batchable.py).
+        parameters += [(owner, name) for name, own in owner._parameters.items() if own is not None]
         buffers += [(owner, name) for name, buffer in owner._buffers.items() if buffer is not None]
     return parameters, buffers
 

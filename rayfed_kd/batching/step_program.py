@@ -8,19 +8,20 @@ from types import FunctionType, MethodType
 
 from torch import Tensor
 
+from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Method
 from rayfed_kd.toolbox.local_training import BatchLoss, LocalSteps
 from rayfed_kd.toolbox.optimizers import Optimizer
 
 
-class CannotBatchError(Exception):
-    """Why local training cannot be batched over clients."""
+class GroupError(RunError):
+    """A method that says it trains in groups gave steps that cannot run as one program."""
 
 
 def program_of(steps: LocalSteps) -> Hashable:
     """What must be equal for clients to train as one: the losses, and all names, architectures and shapes.
 
-    Raises: CannotBatchError if the losses are in a form that does not batch.
+    Raises: GroupError if the losses are in a form that does not batch.
     """
     modules = [id(model) for model in steps.models.values()]
     # `modules.index` tells which names stand for one and the same module.
@@ -48,9 +49,9 @@ def program_of(steps: LocalSteps) -> Hashable:
     trained = [model.storage for model in steps.models.values() if model.module.training]
     for name, tensor in steps.given.items():
         if tensor.requires_grad:
-            raise CannotBatchError(f"its loss is given {name}, a tensor that takes a gradient")
+            raise GroupError(f"its loss is given {name}, a tensor that takes a gradient")
         if any(_inside(tensor, storage) for storage in trained):
-            raise CannotBatchError(f"its loss is given {name}, which is part of a model that it trains")
+            raise GroupError(f"its loss is given {name}, which is part of a model that it trains")
     return models, phases, optimizers, given
 
 
@@ -62,7 +63,7 @@ def optimizers_of(steps: LocalSteps) -> list[Optimizer]:
 
 def _place_of(optimizer: Optimizer, modules: Sequence[int]) -> int:
     if id(optimizer.module) not in modules:
-        raise CannotBatchError("an optimiser is on a model that its loss is not told of")
+        raise GroupError("an optimiser is on a model that its loss is not told of")
     return modules.index(id(optimizer.module))
 
 
@@ -74,7 +75,7 @@ def _loss_key(loss: BatchLoss) -> Hashable:
         return loss.__func__, loss.__self__
     if isinstance(loss, FunctionType) and not (loss.__closure__ or loss.__defaults__ or loss.__kwdefaults__):
         return loss
-    raise CannotBatchError("its loss is neither a function without captured variables nor a frozen object's")
+    raise GroupError("its loss is neither a function without captured variables nor a frozen object's")
 
 
 def _is_frozen(owner: object) -> bool:

@@ -91,7 +91,7 @@ def methods_overview(methods: Mapping[str, str]) -> Table:
 
 def _conditions(method: AnyMethod) -> str:
     """What a method needs, and which of its clients' work `local.vectorise` batches over clients."""
-    group = method.group_training or "not said"
+    group = method.group_training or "nothing"
     return f"public data: {public_data(method)}\nschedules: {schedules(method)}\nin a group: {group}"
 
 
@@ -119,7 +119,7 @@ def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
         "client keeps": method.client_keeps,
         "public data": public_data(method),
         "schedules": schedules(method),
-        "in a group": method.group_training,
+        "in a group": method.group_training or "nothing",
         "models": "clients may have their own (client_models)" if method.heterogeneous else "one for all",
     }.items():
         facts.add_row(Text(f"  {fact}"), Text(text or "not said"))

@@ -215,7 +215,9 @@ def _printed_lines(published: Published) -> list[dict[str, Any]]:
 
 def _check_finished_run(run: PlannedRun, recipe: Recipe) -> None:
     """Refuse a finished run of another recipe: it would stand in the table under a wrong label."""
-    finished = load_recipe(run.folder / "config.yaml").model_dump(exclude=NOT_COMPARED)
+    from rayfed_kd.results.folder import begun_recipe
+
+    finished = begun_recipe(run.folder, recipe).model_dump(exclude=NOT_COMPARED)
     planned = recipe.model_dump(exclude=NOT_COMPARED)
     changed = [key for key in planned if planned[key] != finished[key]]
     if changed:

@@ -17,6 +17,7 @@ from rayfed_kd.experiment.running import run_prepared_here, run_prepared_on_ray
 from rayfed_kd.files import empty_folder, locked_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.study_console import Work
 from rayfed_kd.results.time_left import TimeLeft
 
@@ -123,7 +124,8 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, start: Callable[..
         raise RunError(f"{name}: {error}") from error
     # A finished run's recipe names its folder as it is then called.
     results = recipe.results.model_copy(update={"folder": str(run.folder)})
-    write_recipe(run.unfinished_folder, recipe.model_copy(update={"results": results}))
+    recipe = load_recipe(run.unfinished_folder / CONFIG).model_copy(update={"results": results})
+    write_recipe(run.unfinished_folder, recipe)
     run.unfinished_folder.rename(run.folder)
     work.end(name)
     seconds = f"{result.summary['wall_s']:.1f} s in rounds"
@@ -134,15 +136,14 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, start: Callable[..
 
 def _is_resumable(folder: Path, recipe: Recipe) -> bool:
     """Whether a run of the same recipe and code began in the folder and was cut off."""
-    config = folder / "config.yaml"
-    if not config.is_file():
+    if not (folder / CONFIG).is_file():
         return False
-    from rayfed_kd.results.folder import changed_own_code
+    from rayfed_kd.results.folder import begun_recipe, changed_own_code
 
     if changed_own_code(folder):
         return False
     excluded = {"results"}
-    return load_recipe(config).model_dump(exclude=excluded) == recipe.model_dump(exclude=excluded)
+    return begun_recipe(folder, recipe).model_dump(exclude=excluded) == recipe.model_dump(exclude=excluded)
 
 
 def _last_accuracies(result: Result) -> str:

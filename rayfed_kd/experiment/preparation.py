@@ -62,7 +62,6 @@ def make_ready(recipe: Recipe) -> Prepared:
     """
     location = method_location(recipe)
     own = find_own_modules()
-    from cluster.server.grouping import check_grouping
     from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names
     from rayfed_kd.setting.loading import load_data, load_partition
     from rayfed_kd.setting.metrics import check_metrics
@@ -87,7 +86,6 @@ def make_ready(recipe: Recipe) -> Prepared:
     # As every other process builds it, unpickling included: what fails there fails here, before the run.
     setting = blueprint.build()
     setting.check()
-    check_grouping(setting)
     check_metrics(recipe, dataset.classes)
     return Prepared(recipe, blueprint, setting)
 

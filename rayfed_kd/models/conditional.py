@@ -21,7 +21,7 @@ PATH = "method.generator.name"
 Latent = Annotated[int, Field(ge=1, description="length of the noise z")]
 
 
-class _Embedded(nn.Module):
+class Embedded(nn.Module):
     """[batch, latent] and labels -> [batch, latent + classes, 1, 1]: the class as a learned embedding."""
 
     def __init__(self, classes: int) -> None:
@@ -32,7 +32,7 @@ class _Embedded(nn.Module):
         return torch.cat([noise, self.embedding(labels)], dim=1)[:, :, None, None]
 
 
-class _Projected(nn.Module):
+class Projected(nn.Module):
     """[batch, latent] and labels -> maps: noise and one-hot label through a layer each, side by side."""
 
     def __init__(self, latent: int, classes: int, maps: Shape) -> None:
@@ -47,7 +47,7 @@ class _Projected(nn.Module):
         return torch.cat([side.view(len(noise), *self.maps) for side in sides], dim=1)
 
 
-class _OneHot(nn.Module):
+class OneHot(nn.Module):
     """[batch, latent] and labels -> [batch, latent + classes]."""
 
     def __init__(self, classes: int) -> None:
@@ -58,7 +58,7 @@ class _OneHot(nn.Module):
         return torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], dim=1)
 
 
-class _Growing(nn.ConvTranspose2d):
+class Growing(nn.ConvTranspose2d):
     """A transposed 2x2 convolution of stride 1 as one matrix product and four shifted sums.
 
     The same sums as torch's, whose kernel takes nearly twice as long on maps of five places a side.
@@ -100,9 +100,9 @@ def fedcg_feature(
     channels = (latent + classes, width, width // 2, width // 4)
     layers: list[nn.Module] = []
     for into, out in pairwise(channels):
-        layers += [_Growing(into, out), nn.BatchNorm2d(out), nn.LeakyReLU(0.2)]
-    layers += [_Growing(channels[-1], 16), nn.Sigmoid()]
-    return ConditionalGenerator(_Embedded(classes), nn.Sequential(*layers), latent, standardised=True)
+        layers += [Growing(into, out), nn.BatchNorm2d(out), nn.LeakyReLU(0.2)]
+    layers += [Growing(channels[-1], 16), nn.Sigmoid()]
+    return ConditionalGenerator(Embedded(classes), nn.Sequential(*layers), latent, standardised=True)
 
 
 @model_builder
@@ -138,7 +138,7 @@ def conditional_image(
         nn.Tanh(),
         nn.BatchNorm2d(channels, affine=False),
     )
-    join = _Projected(latent, classes, (half, height // 4, across // 4))
+    join = Projected(latent, classes, (half, height // 4, across // 4))
     return ConditionalGenerator(join, body, latent, standardised=True)
 
 
@@ -168,7 +168,7 @@ def dense_image(
         nn.Tanh(),
         nn.BatchNorm2d(channels, affine=False),
     )
-    return ConditionalGenerator(_Projected(latent, classes, maps), body, latent, standardised=True)
+    return ConditionalGenerator(Projected(latent, classes, maps), body, latent, standardised=True)
 
 
 @model_builder
@@ -191,4 +191,4 @@ def dense_feature(
     body = nn.Sequential(
         nn.Linear(latent + classes, hidden), normalising, nn.ReLU(), nn.Linear(hidden, shape[0])
     )
-    return ConditionalGenerator(_OneHot(classes), body, latent, standardised=True)
+    return ConditionalGenerator(OneHot(classes), body, latent, standardised=True)

@@ -201,20 +201,6 @@ class ClientContext(Context):
         """Counts samples whose batches were gathered elsewhere, or drawn and left out."""
         self._drawn(samples)
 
-    def mark(self) -> Callable[[], None]:
-        """Notes where this step's random streams and its count of samples are; the result goes back there."""
-        states = {purpose: stream.get_state() for purpose, stream in self._streams.items()}
-        samples = self.samples_drawn
-
-        def go_back() -> None:
-            # Streams opened since the mark are dropped, and so start from their beginning again.
-            self._streams = {purpose: self._streams[purpose] for purpose in states}
-            for purpose, state in states.items():
-                self._streams[purpose].set_state(state)
-            self.samples_drawn = samples
-
-        return go_back
-
     def samples(self) -> Iterator[Batch]:
         """The client's samples in their own order, 0 to num_samples - 1, not augmented, batch by batch."""
         chosen = moved(torch.from_numpy(self._client_data.indices), self._data.place)

@@ -135,7 +135,8 @@ class Method(Generic[ServerState, ClientState]):
         summary, paper: one line each, for `rayfed-kd methods`.
         down, up: every part that may cross, with its kind; others are refused.
         server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
-        group_training: which of its clients' work `local.vectorise` batches over clients, in a few words.
+        group_training: which of its clients' work `local.vectorise` batches over clients, in a few words;
+            empty: none. It is not inherited: a derived class, whose work may be another, says it itself.
         heterogeneous: whether clients may have architectures of their own (`client_models`).
         public: what the method needs of `partition.public` whatever its options: nothing, its samples, or
             their labels as well.
@@ -175,6 +176,11 @@ class Method(Generic[ServerState, ClientState]):
         """The model that `options` is annotated with; without an annotation the method has none."""
         annotated = get_type_hints(cls)["options"]
         return MethodOptions if annotated is Any else annotated
+
+    @property
+    def trains_in_groups(self) -> bool:
+        """Whether its own class says by `group_training` that clients' local training batches."""
+        return bool(vars(type(self)).get("group_training"))
 
     def architectures(self) -> Mapping[str, Architecture]:
         """Modules beside "model" that contexts can make, by the name used there."""

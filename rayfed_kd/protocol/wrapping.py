@@ -87,6 +87,11 @@ class Wrapping(Method[State, Any]):
         return self.inside.architectures()
 
     @property
+    def trains_in_groups(self) -> bool:
+        """Whether the method inside does, and this class says so, too."""
+        return super().trains_in_groups and self.inside.trains_in_groups
+
+    @property
     def generates(self) -> Literal["", "images", "feature maps of images"]:
         """What the method inside generates."""
         return self.inside.generates

@@ -148,7 +148,7 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _compiled_or_batched(self) -> Recipe:
-        if self.local.compile and self.local.vectorise not in ("off", "by_shape"):
+        if self.local.compile and isinstance(self.local.vectorise, int):
             raise ValueError(
                 f"local.compile = true: local.vectorise = {self.local.vectorise} trains groups by "
                 "torch.vmap, which takes no compiled model; expected local.vectorise: off or by_shape, "

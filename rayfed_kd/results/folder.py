@@ -29,6 +29,7 @@ from rayfed_kd.files import (
     write_json,
     written_aside,
 )
+from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
@@ -86,7 +87,7 @@ def begin_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> No
                 (folder / name).unlink(missing_ok=True)
         for name, write in writers.items():
             write(folder / name)
-        write_recipe(folder, recipe)
+        write_recipe(folder, _decided(recipe, setting))
 
 
 def continue_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> None:
@@ -105,7 +106,7 @@ def continue_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) ->
         for name, write in _description_writers(recipe, setting, engine).items():
             if not (folder / name).exists():
                 write(folder / name)
-        write_recipe(folder, recipe)
+        write_recipe(folder, _decided(recipe, setting))
 
 
 @contextmanager
@@ -124,6 +125,22 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
     text = yaml_text(recipe.model_dump())
     header = f"{recipe.header}\n" if recipe.header else ""
     atomic_write(folder / CONFIG, header + text)
+
+
+def _decided(recipe: Recipe, setting: Setting) -> Recipe:
+    """The recipe with what `local.vectorise: by_shape` came to, by which a resumed run goes."""
+    size = setting.group_size
+    return _vectorising(recipe, "off" if size == 1 else size)
+
+
+def begun_recipe(folder: Path, asked: Recipe) -> Recipe:
+    """The recipe of the run in a folder; if by_shape is asked for, that again in place of what it came to."""
+    begun = load_recipe(folder / CONFIG)
+    return _vectorising(begun, "by_shape") if asked.local.vectorise == "by_shape" else begun
+
+
+def _vectorising(recipe: Recipe, vectorise: str | int) -> Recipe:
+    return recipe.model_copy(update={"local": recipe.local.model_copy(update={"vectorise": vectorise})})
 
 
 def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[str, Callable[[Path], None]]:

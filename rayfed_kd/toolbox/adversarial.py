@@ -262,4 +262,4 @@ def train_adversarially(
                     further["mix"] = torch.rand(len(wanted), generator=stream, device=ctx.device)
                 yield drawn, further
 
-    train_phases(models, phases, batches, ctx, given=ctx.scale._asdict())
+    train_phases(models, phases, batches(), ctx, given=ctx.scale._asdict())

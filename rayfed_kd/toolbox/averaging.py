@@ -48,7 +48,6 @@ class Averaging(OneExchange[GlobalModel, ClientState]):
     options: Any
     server_keeps: ClassVar[str] = "the global model"
     client_keeps: ClassVar[str] = "nothing"
-    group_training: ClassVar[str] = "all local training"
     averages: ClassVar[bool] = True
     down: ClassVar[Declaration] = {"student": "weights"}
     up: ClassVar[Declaration] = {"student": "weights"}

@@ -8,14 +8,13 @@ and all that may differ from client to client reaches it through its three argum
 then run the same step of many clients as one batched program (rayfed_kd/batching/).
 
 The free form. `train_local_epochs` takes any `loss(images, labels)`, a closure as well. What a closure
-captured cannot be compared between clients, so each client trains alone.
+captured cannot be compared between clients, so each client trains alone, in a group, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -72,20 +71,20 @@ class LocalSteps:
     Attributes:
         models: trained and frozen ones, by name.
         phases: what is done on every batch, one after the other.
-        batches: starts the batches anew. They are drawn one by one, from this client's own random streams.
+        batches: drawn one by one, from this client's own random streams.
         given: what else the losses need of this client, the same for all its batches.
         ctx: the step's.
     """
 
     models: Models
     phases: Sequence[Phase]
-    batches: Callable[[], Iterator[OwnBatch]]
+    batches: Iterable[OwnBatch]
     given: Tensors
     ctx: Context
 
     def run(self) -> None:
         """Makes them for this client alone."""
-        for drawn, further in self.batches():
+        for drawn, further in self.batches:
             # A copy, because later phases find what earlier ones hand on in it.
             batch = dict(further)
             if drawn is not None:
@@ -96,24 +95,6 @@ class LocalSteps:
                 if phase.optimizers:
                     minimise(loss.value, *phase.optimizers)
                 batch.update(loss.handed_on)
-
-
-@dataclass(frozen=True)
-class FreeSteps:
-    """Steps on a free `loss(images, labels)` over a client's batches, still to be made."""
-
-    student: FlatModule
-    loss: Callable[[Tensor, Tensor], Tensor]
-    ctx: ClientContext
-    epochs: Iterable[int]
-    optimizer: Optimizer
-    clip: float | None = None
-
-    def run(self) -> None:
-        """Makes them, one batch after another."""
-        for epoch in self.epochs:
-            for images, labels in self.ctx.epoch(epoch):
-                self.optimizer.minimise(self.loss(images, labels), clip=self.clip)
 
 
 def train_local_epochs(
@@ -136,8 +117,9 @@ def train_local_epochs(
         clip: largest Euclidean norm of a step's gradient; None: any.
     """
     stepping = Optimizer(ctx.local.optimizer, student) if optimizer is None else optimizer
-    passes = range(ctx.local.epochs) if epochs is None else tuple(epochs)
-    _run(FreeSteps(student, loss, ctx, passes, stepping, clip), ctx)
+    for epoch in range(ctx.local.epochs) if epochs is None else epochs:
+        for images, labels in ctx.epoch(epoch):
+            stepping.minimise(loss(images, labels), clip=clip)
 
 
 def train_batches(
@@ -163,9 +145,7 @@ def train_batches(
         further: what a batch has beside images and labels, drawn from the client's own streams.
     """
     stepping = Optimizer(ctx.local.optimizer, models["student"]) if optimizer is None else optimizer
-    passes = range(ctx.local.epochs) if epochs is None else tuple(epochs)
-    # `passes` is no iterator: a group that cannot be batched starts its batches a second time.
-    batches = partial(own_batches, ctx, passes, further)
+    batches = own_batches(ctx, range(ctx.local.epochs) if epochs is None else epochs, further)
     train_phases(models, [Phase(loss, [stepping])], batches, ctx, given=given)
 
 
@@ -186,7 +166,7 @@ def own_batches(
 def train_phases(
     models: Models,
     phases: Sequence[Phase],
-    batches: Callable[[], Iterator[OwnBatch]],
+    batches: Iterable[OwnBatch],
     ctx: Context,
     *,
     given: Tensors = NOTHING,
@@ -196,20 +176,14 @@ def train_phases(
     Args:
         models: all that the losses use, by name; those in train mode are the client's own.
         phases: done on every batch, one after the other.
-        batches: starts them anew, so it must keep nothing between two starts but the step's random streams.
-            The samples of a `Drawn` are read as "images" and "labels" when their turn comes.
-        ctx: the step's; a server's steps are run as they are.
+        batches: drawn one by one. The samples of a `Drawn` are read as "images" and "labels" when their
+            turn comes.
+        ctx: the step's.
         given: tensors that the losses need of this client.
     """
-    _run(LocalSteps(models, phases, batches, given, ctx), ctx)
-
-
-def _run(steps: LocalSteps | FreeSteps, ctx: Context) -> None:
-    """Leaves the steps to the runner of the client's group, if it trains in one."""
-    if ctx.group_runner is None:
-        steps.run()
-    else:
-        ctx.group_runner(steps)
+    steps = LocalSteps(models, phases, batches, given, ctx)
+    # In a group of clients its runner takes them; a server's steps are run as they are.
+    (ctx.group_runner or LocalSteps.run)(steps)
 
 
 def label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:

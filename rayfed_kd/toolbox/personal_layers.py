@@ -66,7 +66,6 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
     options: PersonalOptions
     server_keeps: ClassVar[str] = "the shared layers"
     client_keeps: ClassVar[str] = "its whole model"
-    group_training: ClassVar[str] = "all local training"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
     averages: ClassVar[bool] = True
@@ -142,7 +141,6 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     options: DroppingOptions
     server_keeps: ClassVar[str] = "all layers, everybody's participations"
     client_keeps: ClassVar[str] = "its whole model"
-    group_training: ClassVar[str] = "all local training"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
 

@@ -125,7 +125,7 @@ def train_on_public(
             batch = {"images": images, "said": values[chosen]}
             yield None, {**batch, "labels": ctx.public.labels(ids[chosen])} if labelled else batch
 
-    train_phases({"student": student}, [Phase(loss, [optimizer])], batches, ctx)
+    train_phases({"student": student}, [Phase(loss, [optimizer])], batches(), ctx)
 
 
 def train_on_public_labels(
@@ -161,4 +161,4 @@ def train_on_public_labels(
                 batch = {"images": images, "labels": public.labels(ids)}
                 yield None, batch if said is None else {**batch, "said": said[ids]}
 
-    train_phases({"student": student}, [Phase(loss, [optimizer])], batches, ctx)
+    train_phases({"student": student}, [Phase(loss, [optimizer])], batches(), ctx)

@@ -99,7 +99,6 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     Raises:
         RecipeError, DataError: it cannot.
     """
-    from cluster.server.grouping import check_grouping
     from rayfed_kd.setting.blueprint import make_method, read_names
     from rayfed_kd.setting.timing import check_exchanges, check_timing
     from rayfed_kd.tuning.space import coefficient_overrides
@@ -116,7 +115,6 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     check_timing(timing, changed, method)
     setting = replace(setting, recipe=changed, method=method, timing=timing, codecs=codecs)
     setting.check()
-    check_grouping(setting)
 
 
 def _search_on_ray(

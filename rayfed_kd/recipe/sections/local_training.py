@@ -96,12 +96,12 @@ class LocalRecipe(Strict):
         None, description="how the learning rate changes, over rounds and within local training; null: not"
     )
     clip: ClipRecipe | None = Field(None, description="clipping of gradients; null: none")
-    vectorise: Literal["by_shape", "auto", "off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
+    vectorise: Literal["by_shape", "off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
         "by_shape",
         description="how many clients of one architecture train together as one batched program, at most; "
         "by_shape: 25 where clients are tiny (equally many samples, at most 32 steps, at most 2^20 products "
-        "a step, linear layers only), else off; auto: as a short measurement decides; part of what makes "
-        "bits equal",
+        "a step, linear layers only), else off; decided before the first round, and written to the run's "
+        "config.yaml; part of what makes bits equal",
     )
     sum_replies: Literal["off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
         "off",
@@ -124,6 +124,16 @@ class LocalRecipe(Strict):
     @classmethod
     def _off_is_a_word(cls, value: Any) -> Any:
         return "off" if value is False else value  # what YAML makes of a plain `off`
+
+    @field_validator("vectorise", mode="before")
+    @classmethod
+    def _nothing_is_measured(cls, value: Any) -> Any:
+        if value == "auto":
+            raise ValueError(
+                "auto is gone: it measured time, so the bits depended on the machine; expected by_shape, "
+                "off or a number of clients"
+            )
+        return value
 
     def in_round(self, round_index: int, rounds: int) -> LocalRecipe:
         """What holds in a round: the optimiser has the learning rate of that round.

@@ -66,7 +66,6 @@ class PrototypeClients(OneExchange[State, Tensor]):
 
     options: Any
     client_keeps: ClassVar[str] = "its model"
-    group_training: ClassVar[str] = "all local training"
     down: ClassVar[Declaration] = {"prototypes": "prototypes", "classes": "labels"}
     up: ClassVar[Declaration] = {"prototypes": "prototypes", "classes": "labels", "counts": "counts"}
     heterogeneous: ClassVar[bool] = True

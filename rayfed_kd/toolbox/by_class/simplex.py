@@ -99,7 +99,6 @@ class SimplexClients(OneExchange[State, Tensor]):
 
     options: Any
     client_keeps: ClassVar[str] = "its model"
-    group_training: ClassVar[str] = "all local training"
     up: ClassVar[Declaration] = {"outputs": "prototypes", "classes": "labels"}
     heterogeneous: ClassVar[bool] = True
     aligned: ClassVar[bool] = False

@@ -54,7 +54,6 @@ class OneShot(OneExchange[OneShotState, None]):
     options: Any
     server_keeps: ClassVar[str] = "the student, some synthesised images to look at"
     client_keeps: ClassVar[str] = "nothing"
-    group_training: ClassVar[str] = "all local training"
     down: ClassVar[Declaration] = {"student": "weights"}
     up: ClassVar[Declaration] = {"trained": "weights"}
     heterogeneous: ClassVar[bool] = True

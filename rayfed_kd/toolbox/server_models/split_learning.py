@@ -104,7 +104,6 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     up: ClassVar[Declaration] = {"features": "features", "logits": "logits", "labels": "labels"}
     server_keeps: ClassVar[str] = "its model and optimiser, clients' labels"
     client_keeps: ClassVar[str] = "its model, the server's logits on its samples"
-    group_training: ClassVar[str] = "all local training"
     heterogeneous: ClassVar[bool] = True
     aligned: ClassVar[bool] = False
 
