@@ -10,15 +10,11 @@ from algorithms import METHODS
 from cluster.engine.host import Host
 from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
-from rayfed_kd.batching.group_training import OWN_LOOP
-from rayfed_kd.batching.step_purity import ModuleData
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.registry import load_object
 
 ONE_CLIENT = ("centralized", "datafree")
 CLOSE = 2e-4
-# They go over samples, and train at most at first.
-INFERENCE = {"predict", "extract", "class_features", "class_moments"}
 RECIPE = {
     "model": {"name": "lenet5"},
     "data": {"name": "digits", "fraction": 0.2},
@@ -57,8 +53,7 @@ def test_a_groups_steps_are_the_clients_own_up_to_rounding(name):
         alone = [host.step(call) for call in asked]
         for own, *grouped in zip(alone, *host.steps(asked), strict=True):
             facts, parts, state = own
-            inference = asked[0].step in INFERENCE
-            assert grouped[0].alone in ({"", OWN_LOOP} if inference else {""})
+            assert grouped[0].grouped
             trained += facts.samples > 0
             assert grouped[0].samples == facts.samples
             assert_close(grouped[1], parts)
@@ -101,15 +96,7 @@ def leaves(tree, prefix=""):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_no_step_uses_a_modules_data_that_can_change(name):
-    method = load_object(METHODS[name], "")
-    steps = {"client_update", "train", "keep", "update", "predict", "start", "learn", "extract", "distil"}
-    for step in steps & set(dir(method)):
-        assert ModuleData.used_by(getattr(method(), step)).mutable == "", step
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_says_what_of_it_batches(name):
-    said = load_object(METHODS[name], "").group_training
-    assert said
-    assert said.startswith("none") == (name in ONE_CLIENT)
+def test_every_method_says_itself_what_of_it_batches(name):
+    """Its own class does, as it is not inherited."""
+    method = load_object(METHODS[name], "")()
+    assert method.trains_in_groups == (name not in ONE_CLIENT)

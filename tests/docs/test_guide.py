@@ -85,7 +85,7 @@ def test_tables_and_models_are_read_as_it_is_told(tmp_path, monkeypatch):
 
 def test_every_file_of_a_run_folder_is_told(tmp_path):
     folder = tmp_path / "run"
-    changes = [*SHORT, f"results.folder={folder}", "clock.name=lognormal", "local.vectorise=auto"]
+    changes = [*SHORT, f"results.folder={folder}", "clock.name=lognormal"]
     rayfed_kd.run(ROOT / "configs/quickstart.yaml", changes, local=True)
     told = set(re.findall(r"^\| `([\w.]+)/?` \|", PAGES["guide/results-folder.md"], re.MULTILINE))
     assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} <= told

@@ -1,24 +1,17 @@
-"""Groups: formed by client order, the same everywhere, decided once, refused where they cannot be."""
+"""Groups: decided before round 1 by the recipe alone, formed by client order, the same everywhere."""
 
-import shutil
-from dataclasses import replace
-
-import numpy as np
 import pytest
 import yaml
-from runs import Silent, run_in_process
+from runs import run_in_process
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
 from cluster.engine.calls import Held, StepCall
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
 from cluster.ray_backend.handles import RowHandle, Rows
-from cluster.server.grouping import FILE, Grouping
-from cluster.server.simulation import Simulation
+from cluster.server.grouping import jobs
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import DispatchFacts, shared_vectors
+from rayfed_kd.protocol import DispatchFacts
 
 RECIPE = {
     "model": {"name": "mlp", "hidden": 16},
@@ -31,29 +24,41 @@ RECIPE = {
 }
 
 
-OWN_LOOP = """
+OWN = """
+from torch import nn
+
 from algorithms.fedavg import FedAvg
-from rayfed_kd.protocol import Reply
-from rayfed_kd.toolbox.losses import cross_entropy
-from rayfed_kd.toolbox.optimizers import Optimizer
 
 
-class OwnLoop(FedAvg):
-    def client_update(self, client, message, ctx):
-        student = ctx.model(message["student"])
-        optimizer = Optimizer(ctx.local.optimizer, student)
-        for images, labels in ctx.epoch(0):
-            optimizer.minimise(cross_entropy(student(images), labels))
-        return None, Reply(student=student.vector(), samples=ctx.num_samples)
+class Derived(FedAvg):
+    summary = "does something else perhaps"
+
+
+class Declared(FedAvg):
+    group_training = "all local training"
+
+
+class DropoutMlp(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        size = shape[0] * shape[1] * shape[2]
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(size, 8), nn.Dropout(), nn.Linear(8, classes))
+
+    def forward(self, images):
+        return self.net(images)
+
+
+def dropout(shape, classes):
+    return DropoutMlp(shape, classes).net
 """
 
 
 @pytest.fixture
-def own_loop(tmp_path, monkeypatch):
-    """A method whose step goes over its batches itself."""
+def own(tmp_path, monkeypatch):
+    """The module in which somebody has methods and models of their own."""
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_loop_of_grouping.py").write_text(OWN_LOOP)
-    return "own_loop_of_grouping:OwnLoop"
+    (tmp_path / "own_of_grouping.py").write_text(OWN)
+    return "own_of_grouping"
 
 
 def recipe(method="fedavg", **local):
@@ -64,17 +69,20 @@ def calls(clients):
     return [StepCall("client_update", DispatchFacts(c, 1, 1), Held({}), {}, None, -1) for c in clients]
 
 
+def groups(asked, setting):
+    return [places for places, _ in jobs(calls(asked), setting)]
+
+
 def test_groups_are_even_in_client_order_and_of_one_architecture():
     one = prepare(recipe()).setting
-    grouping = Grouping(one, LocalEngine(Host(one)))
-    assert grouping.groups(calls(range(3))) == [[0, 1, 2]]
-    assert grouping.groups(calls(range(5))) == [[0, 1], [2, 3, 4]]  # not three and two left over
-    assert grouping.groups(calls([4])) == [[0]]
+    assert groups(range(3), one) == [[0, 1, 2]]
+    assert groups(range(5), one) == [[0, 1], [2, 3, 4]]  # not three and two left over
+    assert groups([4], one) == [[0]]
     models = [{"name": "mlp", "hidden": 16}, {"name": "mlp", "hidden": 8}]
     two = prepare({**recipe("fedmd"), "client_models": {"models": models}}).setting
     names = [two.architectures.of_client(client) for client in range(4)]
     assert [name == "model" for name in names] == [True, False, True, False]
-    assert Grouping(two, LocalEngine(Host(two))).groups(calls(range(4))) == [[0, 2], [1, 3]]
+    assert groups(range(4), two) == [[0, 2], [1, 3]]
 
 
 # Stateless, with slots, with states, several exchanges.
@@ -82,7 +90,7 @@ def test_groups_are_even_in_client_order_and_of_one_architecture():
 def test_any_placement_gives_the_local_engines_bits(method, hosts):
     asked = with_slots_or_not(method)
     expected = run_in_process(asked)
-    for share in (6, 2):
+    for share in (6, 2, 1):
         assert_same_run(hosts.run(asked, f"placement.clients_per_actor={share}"), expected)
     alone = run_in_process(asked, "local.vectorise=off")
     rows = zip(alone.tables["rounds"]["losses"], expected.tables["rounds"]["losses"], strict=True)
@@ -94,8 +102,10 @@ def test_any_placement_gives_the_local_engines_bits(method, hosts):
 def test_a_whole_run_on_ray_gives_the_local_engines_bits(method, shared_ray, tmp_path):
     asked = with_slots_or_not(method)
     expected = rayfed_kd.run(asked, [f"results.folder={tmp_path}/local"], local=True)
-    placed = [f"results.folder={tmp_path}/ray", "placement.clients_per_actor=2"]
-    assert_same_run(rayfed_kd.run(asked, placed), expected)
+    for share in (2, 1):
+        shares = "placement={client: {num_cpus: 0.25}, server: {num_cpus: 0.25}}"
+        placed = [shares, f"placement.clients_per_actor={share}", f"results.folder={tmp_path}/{share}"]
+        assert_same_run(rayfed_kd.run(asked, placed), expected)
 
 
 def with_slots_or_not(method):
@@ -120,107 +130,68 @@ def test_what_slots_and_states_keep_holds_no_other_clients_arrays(shared_ray):
     assert handles[1].own() is kept
 
 
-def test_a_resumed_run_groups_alike_and_gives_the_same_bits(tmp_path):
-    asked = {**recipe(vectorise="auto"), "rounds": 4, "checkpoint": {"every": 2}}
-    first = [f"results.folder={tmp_path}/whole"]
-    whole = rayfed_kd.run(asked, first, local=True)
-    decided = yaml.safe_load((tmp_path / "whole" / FILE).read_text())
-    assert set(decided) == {"client_update"}
-    assert decided["client_update"]["together"] in (1, 5)
-    # The other decision than was measured, so that following it shows.
-    other = {1: 5, 5: 1}[decided["client_update"]["together"]]
-    half = tmp_path / "half"
-    rayfed_kd.run({**asked, "rounds": 2}, [f"results.folder={half}"], local=True)
-    decided["client_update"]["together"] = other
-    (half / FILE).write_text(yaml.safe_dump(decided))
-    shutil.copytree(half, tmp_path / "again")
-    lines = []
-    resumed = [
-        rayfed_kd.resume(tmp_path / name, ["rounds=4"], local=True, tell=lines.append)
-        for name in ("half", "again")
-    ]
-    assert_same_run(resumed[0], resumed[1])
-    assert yaml.safe_load((half / FILE).read_text())["client_update"]["together"] == other
-    assert not [line for line in lines if "ms" in line]  # nothing was measured again
-    assert resumed[0].tables["rounds"].num_rows == whole.tables["rounds"].num_rows
+TINY = {
+    **RECIPE,
+    "method": {"name": "fedavg"},
+    "data": {"name": "digits", "fraction": 0.1},
+    "partition": {"name": "iid", "clients": 6},
+    "local": {"epochs": 2, "batch_size": 16},
+}
 
 
-class Timed(LocalEngine):
-    """An engine whose clock says what a test wants: seconds a client, alone and together."""
-
-    def __init__(self, host, alone_s, together_s, hosts=1):
-        super().__init__(host)
-        self._seconds, self._hosts, self.asked, self.now = (alone_s, together_s), hosts, [], 0.0
-
-    @property
-    def hosts(self):
-        return self._hosts
-
-    def clock(self):
-        return self.now
-
-    def submit(self, calls):
-        self.asked.append(list(calls))
-        self.now += self._seconds[len(calls) > 1] * len(calls)
-        return super().submit(calls)
+def size_of(asked):
+    return prepare(asked).setting.group_size
 
 
-def first_calls(one, count):
-    vector = one.module_pool().initial_vector("model").numpy()
-    asked = calls(range(count))
-    return [replace(call, message=Held({"student": vector})) for call in asked]
+def test_tiny_clients_form_groups_of_25_unless_the_recipe_says_otherwise():
+    one = prepare({**TINY, "partition": {"name": "iid", "clients": 60}}).setting
+    assert [len(places) for places in groups(range(60), one)] == [20, 20, 20]
+    assert groups([3], one) == [[0]]
+    off = prepare({**TINY, "local": {**TINY["local"], "vectorise": "off"}}).setting
+    assert groups(range(3), off) == [[0], [1], [2]]
 
 
-@pytest.mark.parametrize(("together_s", "expected"), [(0.2, [[0, 1, 2], [3, 4, 5]]), (0.95, None)])
-def test_auto_takes_what_is_faster_by_a_tenth_and_says_so(together_s, expected, tmp_path):
-    one = prepare(recipe(vectorise="auto")).setting
-    engine, lines = Timed(Host(one), 1.0, together_s, hosts=2), []
-    grouping = Grouping(one, engine, tmp_path, lines.append, engine.clock)
-    asked = first_calls(one, 6)
-    assert grouping.groups(asked) == (expected or [[place] for place in range(6)])
-    assert [len(group) for group in engine.asked] == [3, 3, *6 * [1], 3, 3]
-    assert all(call.observing for group in engine.asked for call in group)
-    assert f"{1000 * together_s:.2f} ms a client in groups of 3, 1000.00 ms alone" in lines[0]
-    grouping.groups(asked)
-    assert len(engine.asked) == 10  # decided once
-    again = Grouping(one, other := Timed(Host(one), 1.0, 5.0), tmp_path)
-    assert again.groups(asked) == (expected or [[place] for place in range(6)])
-    assert other.asked == []
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": {"name": "lenet5"}},
+        # 16 rows through 64 x 1,024 and 1,024 x 10 weights: 1.2 million products, 2^20 are 1.05 million.
+        {"model": {"name": "mlp", "hidden": 1024}},
+        {"local": {"epochs": 33, "batch_size": 1000}},  # 33 steps
+        {"local": {"epochs": 0, "batch_size": 16}},
+        {"partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6}},
+        {"schedule": {"name": "fedbuff", "buffer": 2}, "clock": {"name": "lognormal"}},
+        {"local": {"epochs": 2, "batch_size": 16, "compile": True}},
+        {"method": {"name": "own_of_grouping:Derived"}},
+        {"model": {"name": "own_of_grouping:dropout"}},
+        {"model": {"name": "own_of_grouping:DropoutMlp"}},
+        # A second network, which is not tiny.
+        {"data": {"name": "synthetic", "shape": [1, 28, 28]}, **small_recipe({}, "fedkf")},
+    ],
+)
+def test_others_train_one_by_one(changed, own):
+    assert size_of({**TINY, **changed}) == 1
 
 
-class Warming(Timed):
-    """Its first groups take long, as modules are built and caches filled."""
-
-    def submit(self, calls):
-        groups_so_far = sum(len(asked) > 1 for asked in self.asked)
-        self._seconds = (self._seconds[0], 0.02 if groups_so_far > 2 else 0.04)
-        return super().submit(calls)
-
-
-def test_auto_is_not_misled_by_what_takes_long_at_first():
-    one = prepare(recipe(vectorise="auto")).setting
-    engine, lines = Warming(Host(one), 0.03, 0.02), []
-    grouping = Grouping(one, engine, None, lines.append, engine.clock)
-    assert grouping.groups(first_calls(one, 6)) == [[0, 1, 2, 3, 4, 5]]
-    assert "20.00 ms a client in groups of 6, 30.00 ms alone" in lines[0]
+@pytest.mark.parametrize(
+    "placement",
+    [
+        {"clients_per_actor": 1},
+        {"clients_per_actor": 3},
+        {"overrides": [{"clients": [0], "num_cpus": 2.0}]},
+        {"max_inflight": 1},
+    ],
+)
+def test_placement_decides_nothing(placement):
+    assert size_of({**TINY, "placement": placement}) == 25
+    assert size_of({**recipe(), "placement": placement}) == 3
 
 
-def test_auto_leaves_a_method_with_a_loop_of_its_own_alone(own_loop, tmp_path):
-    lines = []
-    asked = {**recipe(vectorise="auto"), "method": {"name": own_loop}, "rounds": 1}
-    rayfed_kd.run(asked, [f"results.folder={tmp_path}/run"], local=True, tell=lines.append)
-    assert [line for line in lines if "in a loop of its own" in line]
-
-
-def test_a_number_with_a_method_that_cannot_be_batched_says_so_once(own_loop, tmp_path):
-    lines = []
-    asked = {**recipe(), "method": {"name": own_loop}}
-    rayfed_kd.run(asked, [f"results.folder={tmp_path}/run"], local=True, tell=lines.append)
-    assert lines == [
-        "local.vectorise: 0 of 5 steps of this round ran together",
-        "local.vectorise: clients train one by one in spite of it: "
-        "its step goes over batches in a loop of its own",
-    ]
+def test_a_method_of_somebodys_own_trains_in_groups_if_its_class_says_so(own):
+    assert size_of({**TINY, "method": {"name": f"{own}:Declared"}}) == 25
+    inside = {"name": "ccvr", "method": {"name": f"{own}:Derived"}}
+    assert size_of({**TINY, "method": inside}) == 1
+    assert size_of({**TINY, "method": {"name": "ccvr", "method": {"name": f"{own}:Declared"}}}) == 25
 
 
 @pytest.mark.parametrize(
@@ -234,101 +205,54 @@ def test_a_number_with_a_method_that_cannot_be_batched_says_so_once(own_loop, tm
             },
             "keeps late replies",
         ),
-        ({"placement": {"clients_per_actor": 1}}, "a client's own actor"),
-        (
-            {"placement": {"overrides": [{"clients": [0], "num_cpus": 2.0}]}},
-            "hosts of their own",
-        ),
+        ({"method": {"name": "own_of_grouping:Derived"}}, "Derived does not say by `group_training`"),
+        ({"model": {"name": "own_of_grouping:dropout"}}, "in 'model', 2 is a torch.*Dropout, which is not"),
+        ({"model": {"name": "own_of_grouping:DropoutMlp"}}, "in 'model', the model itself is a own_of_.*Mlp"),
     ],
 )
-def test_groups_that_cannot_be_are_refused_or_given_up_aloud(changed, reason):
-    refusal = rf"local\.vectorise = 3: .*{reason}.*; expected off, by_shape or auto"
+def test_a_number_is_refused_where_clients_cannot_train_as_one(changed, reason, own):
+    refusal = rf"local\.vectorise = 3: .*{reason}.*; expected off, or by_shape, which is off then"
     with pytest.raises(RecipeError, match=refusal):
         prepare({**recipe(), **changed})
-    one = prepare({**recipe(vectorise="auto"), **changed}).setting
-    lines = []
-    grouping = Grouping(one, LocalEngine(Host(one)), None, lines.append)
-    assert grouping.groups(calls(range(4))) == [[0], [1], [2], [3]]
-    assert len(lines) == 1
-    assert reason in lines[0]
 
 
-TINY = {
-    **RECIPE,
-    "data": {"name": "digits", "fraction": 0.1},
-    "partition": {"name": "iid", "clients": 6},
-    "local": {"epochs": 2, "batch_size": 16},
-}
+def test_auto_is_refused_with_what_takes_its_place():
+    with pytest.raises(
+        RecipeError, match=r"local\.vectorise.*auto is gone.*expected by_shape, off or a number"
+    ):
+        prepare(recipe(vectorise="auto"))
 
 
-def grouping_of(asked, method="fedavg"):
-    one = prepare(small_recipe(asked, method)).setting
-    lines = []
-    return Grouping(one, LocalEngine(Host(one)), None, lines.append), lines
+@pytest.mark.parametrize(("model", "decided"), [("mlp", 25), ("own_of_grouping:dropout", "off")])
+def test_a_run_writes_the_decision_down_and_is_resumed_by_it(model, decided, own, tmp_path):
+    asked = {**TINY, "model": {"name": model}, "rounds": 4, "checkpoint": {"every": 1}}
+    whole = rayfed_kd.run(asked, [f"results.folder={tmp_path}/whole"], local=True)
+    half = tmp_path / "half"
+    rayfed_kd.run({**asked, "rounds": 2}, [f"results.folder={half}"], local=True)
+    config = yaml.safe_load((half / "config.yaml").read_text())
+    assert config["local"]["vectorise"] == decided
+    resumed = rayfed_kd.resume(half, ["rounds=4"], local=True)
+    assert_same_run(resumed, whole)
+    assert yaml.safe_load((half / "config.yaml").read_text())["local"]["vectorise"] == decided
 
 
-def test_tiny_clients_form_groups_of_25_unless_the_recipe_says_otherwise():
-    grouping, lines = grouping_of({**TINY, "partition": {"name": "iid", "clients": 60}})
-    assert [len(places) for places in grouping.groups(calls(range(60)))] == [20, 20, 20]
-    assert grouping.groups(calls([3])) == [[0]]
-    grouping, _ = grouping_of({**TINY, "local": {**TINY["local"], "vectorise": "off"}})
-    assert grouping.groups(calls(range(3))) == [[0], [1], [2]]
-    assert lines == []
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"model": {"name": "lenet5"}},
-        # 16 rows through 64 x 1,024 and 1,024 x 10 weights: 1.2 million products, 2^20 are 1.05 million.
-        {"model": {"name": "mlp", "hidden": 1024}},
-        {"local": {"epochs": 33, "batch_size": 1000}},  # 33 steps
-        {"local": {"epochs": 0, "batch_size": 16}},
-        {"partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6}},
-        {"schedule": {"name": "fedbuff", "buffer": 2}, "clock": {"name": "lognormal"}},
-        {"placement": {"clients_per_actor": 1}},
-        {"local": {"epochs": 2, "batch_size": 16, "compile": True}},
-    ],
-)
-def test_others_train_one_by_one_and_nothing_is_said(changed):
-    grouping, lines = grouping_of({**TINY, **changed})
-    assert grouping.groups(calls(range(4))) == [[0], [1], [2], [3]]
-    assert lines == []
-
-
-def test_a_method_with_a_network_that_is_not_tiny_trains_one_by_one():
-    grouping, _ = grouping_of({**TINY, "data": {"name": "synthetic", "shape": [1, 28, 28]}}, "fedkf")
-    assert grouping.groups(calls(range(3))) == [[0], [1], [2]]
-
-
-def test_groups_by_shape_end_where_the_method_cannot_be_batched(own_loop, tmp_path):
-    asked = {**TINY, "method": {"name": own_loop}, "sampling": {"count": 5}, "evaluation": {"samples": False}}
-    one = prepare(asked).setting
-    seen, lines = [], []
-
-    class Counting(LocalEngine):
-        def submit(self, calls):
-            seen.append(len(calls))
-            return super().submit(calls)
-
-    engine = Counting(Host(one))
-    simulation = Simulation(one, engine, Silent(), grouping=Grouping(one, engine, None, lines.append))
-    simulation.run()
-    assert [size for size in seen if size > 1] == [5]  # the first round's; later ones are one by one
-    assert lines == []
-    alone = run_in_process(asked, "local.vectorise=off")
-    for name, vector in shared_vectors(simulation.models).items():
-        assert np.array_equal(vector, alone.models[name])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mlp", "own_of_grouping:dropout"])
+def test_an_actor_for_each_client_gives_the_bits_of_one_process(model, own, shared_ray, tmp_path):
+    asked = {**TINY, "model": {"name": model}}
+    expected = rayfed_kd.run(asked, [f"results.folder={tmp_path}/local"], local=True)
+    for share in ("auto", 1, 4):
+        shares = "placement={client: {num_cpus: 0.25}, server: {num_cpus: 0.25}}"
+        placed = [shares, f"placement.clients_per_actor={share}", f"results.folder={tmp_path}/{share}"]
+        assert_same_run(rayfed_kd.run(asked, placed), expected)
 
 
 def test_groups_by_shape_have_the_bits_of_groups_of_25():
     by_shape, numbered, alone = (
-        run_in_process(TINY | {"method": {"name": "fedavg"}}, f"local.vectorise={how}")
-        for how in ("by_shape", "25", "off")
+        run_in_process(TINY, f"local.vectorise={how}") for how in ("by_shape", "25", "off")
     )
     assert_same_run(by_shape, numbered)
     grouped, single = (
         [dict(row.as_py())["ce"] for row in one.tables["rounds"]["losses"]] for one in (by_shape, alone)
     )
     assert grouped == pytest.approx(single, abs=1e-4)
-    assert grouped != single  # by rounding; else there was no group

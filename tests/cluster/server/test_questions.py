@@ -82,7 +82,6 @@ def asked(engine, question="ids", message=None, *, drop=False, codec=None):
         queue=EventQueue(engine, NoClock(None, ClockFacts(5, seed=1)), method.up),
         records=Records({k: ClientRecord(3, Held({"state": None}), 7, 0) for k in ANSWERS}),
         counters=Counters(),
-        grouping=None,  # questions are asked one by one
         down=Wire(method.down, "down"),
         up=Wire(method.up, "up", {} if codec is None else {"logits": Chain((Stage("codec", codec),))}),
     )

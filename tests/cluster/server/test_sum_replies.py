@@ -10,11 +10,10 @@ from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 import rayfed_kd
 from algorithms import METHODS
 from cluster.engine.calls import DispatchFacts, StepCall, StepError
-from cluster.engine.host import Host
-from cluster.engine.local import Held, LocalEngine
+from cluster.engine.local import Held
 from cluster.ray_backend.handles import RayHandle
 from cluster.server.cohort import BadReplyError
-from cluster.server.grouping import Grouping
+from cluster.server.grouping import check_engine, jobs
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.registry import load_object
@@ -365,7 +364,7 @@ def test_an_engine_that_cannot_sum_is_refused_before_the_first_round():
         hosts = 1
 
     with pytest.raises(RecipeError, match=r"local\.sum_replies = 2: the engine Plain has no `submit_summed`"):
-        Grouping(prepare(recipe("fedavg")).setting, Plain())
+        check_engine(prepare(recipe("fedavg")).setting, Plain())
 
 
 @pytest.mark.parametrize("size", [1, 0, "auto"])
@@ -376,13 +375,11 @@ def test_other_sizes_are_refused(size):
 
 def test_groups_that_train_together_lie_within_sums():
     one = prepare(recipe("fedavg", sum_replies=3, vectorise=2)).setting
-    grouping = Grouping(one, LocalEngine(Host(one)))
 
     def calls(clients):
         return [StepCall("client_update", DispatchFacts(c, 1, 1), Held({}), {}, None, -1) for c in clients]
 
     # Of the first three clients one trains alone: groups of a job are of about equal size.
-    assert list(grouping.jobs(calls(range(5)))) == [([0, 1, 2], [1, 2]), ([3, 4], [2])]
+    assert list(jobs(calls(range(5)), one)) == [([0, 1, 2], [1, 2]), ([3, 4], [2])]
     alone = prepare(recipe("fedavg", sum_replies=3, vectorise="off")).setting
-    jobs = list(Grouping(alone, LocalEngine(Host(alone))).jobs(calls(range(5))))
-    assert jobs == [([0, 1, 2], [1, 1, 1]), ([3, 4], [1, 1])]
+    assert list(jobs(calls(range(5)), alone)) == [([0, 1, 2], [1, 1, 1]), ([3, 4], [1, 1])]

@@ -14,7 +14,6 @@ from cluster.engine.calls import Held, StepCall, StepError
 from cluster.engine.host import Host
 from rayfed_kd.batching.batched_steps import steps_of_one_shape
 from rayfed_kd.data.batches import Drawn
-from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Reply, to_array
 from rayfed_kd.toolbox.local_training import label_loss, train_batches, train_local_epochs
@@ -66,7 +65,7 @@ def assert_learnt_the_same(one):
     initial, _ = calls(one)
     alone, together = both(one)
     for (facts, parts), (theirs, sent) in zip(alone, together, strict=True):
-        assert theirs.alone == ""
+        assert theirs.grouped
         moved = np.abs(parts["student"] - initial["student"]).max()
         assert moved > 1000 * CLOSE
         assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
@@ -134,7 +133,7 @@ def test_group_normalisation():
     one = setting(model={"name": "resnet8", "width": 4}, local={"epochs": 1, "batch_size": 32})
     alone, together = both(one)
     for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
-        assert theirs.alone == ""
+        assert theirs.grouped
         assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
 
 
@@ -150,7 +149,7 @@ def test_batchnorms_statistics_and_counters_are_each_clients_own():
     flat = one.module_pool().lend("model", one.module_pool().initial_vector("model"))
     counters = []
     for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
-        assert theirs.alone == ""
+        assert theirs.grouped
         assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
         flat.load(torch.from_numpy(sent["student"]))
         counters.append(int(flat.integers[0]))
@@ -163,7 +162,7 @@ def test_a_part_of_the_model_alone_is_trained_where_the_method_says_so():
     one = setting({"name": "fedrep", "head_epochs": 1}, model={"name": "lenet5"})
     alone, together = both(one)
     for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
-        assert theirs.alone == ""
+        assert theirs.grouped
         assert np.abs(sent["base"] - parts["base"]).max() < CLOSE
 
 
@@ -230,39 +229,6 @@ class Shrinking(OwnLoss):
         return loss._replace(value=loss.value / (1 + given["weights"].square().sum()))
 
 
-class Marking(OwnLoss):
-    """Leaves a number of the client's own at its model."""
-
-    def given(self, student, ctx):
-        student.module.prior = float(1 + ctx.client)
-        return {}
-
-    def loss(self, models, batch, given):
-        loss = label_loss(models, batch, given)
-        return loss._replace(value=models["student"].module.prior * loss.value)
-
-
-class Ageing(OwnLoss):
-    """Counts its steps at its model."""
-
-    def given(self, student, ctx):
-        student.module.age = 0
-        return {}
-
-    def loss(self, models, batch, given):
-        models["student"].module.age += 1
-        loss = label_loss(models, batch, given)
-        return loss._replace(value=loss.value / models["student"].module.age)
-
-
-class AgeingNoisily(Ageing):
-    """The same, and fails under vmap after it has counted."""
-
-    def loss(self, models, batch, given):
-        loss = super().loss(models, batch, given)
-        return loss._replace(value=loss.value * loss.value.item() / loss.value.item())
-
-
 class Closure(OwnLoss):
     def client_update(self, client, message, ctx):
         student = ctx.model(message["student"])
@@ -295,107 +261,36 @@ class OwnLoop(FedAvg):
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
 
-CURRENT = {}
-
-
-def scaled(value):
-    return CURRENT["scale"] * value
-
-
-class Global(OwnLoss):
-    """Reads what lies outside of the step: by a function that lies outside, too, within an expression."""
-
-    def given(self, student, ctx):
-        CURRENT["scale"] = 1 + ctx.client
-        return {}
-
-    def loss(self, models, batch, given):
-        loss = label_loss(models, batch, given)
-        return loss._replace(value=sum(scaled(loss.value) for _ in range(1)))
-
-
-class Holder:
-    scale = 0.0
-
-
-HOLDER = Holder()
-
-
-class OnTheClass(OwnLoss):
-    """Leaves the number in a table of the class, which a frozen method may have."""
-
-    table = {}  # noqa: RUF012 -- what is refused
-
-    def given(self, student, ctx):
-        self.table["scale"] = 1 + ctx.client
-        return {}
-
-    def loss(self, models, batch, given):
-        loss = label_loss(models, batch, given)
-        return loss._replace(value=self.table["scale"] * loss.value)
-
-
-class AfterTraining(OwnLoss):
-    """The loss is pure, but what is sent comes from an object outside of the step."""
-
-    def client_update(self, client, message, ctx):
-        HOLDER.scale = 1.0 + ctx.client
-        _, reply = super().client_update(client, message, ctx)
-        return None, Reply(student=HOLDER.scale * reply["student"], samples=ctx.num_samples)
-
-
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        (Marking, "attribute of a model"),
-        (Ageing, "changes an attribute of a model"),
-        (AgeingNoisily, "turns a tensor into a number"),
-        (Global, "the global CURRENT, a dict"),
-        (OnTheClass, "table, a dict"),
-        (AfterTraining, "the global HOLDER, a Holder"),
-        (Averaging, "in place"),
+        (Averaging, "changes a tensor that it is given, in place"),
         (Shrinking, "part of a model that it trains"),
-        (Closure, "closure"),
         (CapturingLoss, "without captured variables"),
-        (OwnLoop, "a loop of its own"),
         (Peeking, "item"),
+        (Noisy, "randomness"),
     ],
 )
-def test_what_cannot_be_batched_runs_alone_to_the_same_bits_and_says_why(method, reason):
+def test_a_loss_that_cannot_be_batched_is_an_error_that_names_the_cure(method, reason):
+    one = setting(method=method)
+    _, asked = calls(one)
+    host = Host(one)
+    told = (
+        r"round 1, clients 0, 1, 2, 3, 4, client_update failed .*local\.vectorise=off trains each by itself"
+    )
+    with pytest.raises(StepError, match=rf"{told}(?s:.*){reason}"):
+        host.steps(asked)
+    for call in asked:
+        host.step(call)
+
+
+@pytest.mark.parametrize("method", [Closure, OwnLoop])
+def test_what_is_not_in_the_form_that_batches_runs_by_itself_to_the_same_bits(method):
     alone, together = both(setting(method=method))
     for (facts, parts), (theirs, sent) in zip(alone, together, strict=True):
-        assert reason in theirs.alone
         assert np.array_equal(sent["student"], parts["student"])
         assert theirs.logged == facts.logged
         assert theirs.samples == facts.samples
-
-
-def test_a_loss_that_draws_random_numbers_is_told_to_draw_them_with_its_batch():
-    _, asked = calls(one := setting(method=Noisy))
-    assert all("draws random numbers" in fact.alone for fact in Host(one).steps(asked)[0])
-
-
-SCALE = 0.0
-
-
-class Rebinding(OwnLoss):
-    """Leaves a number in a module's variable: a number cannot be changed, but the variable can."""
-
-    def given(self, student, ctx):
-        global SCALE  # noqa: PLW0603 -- what is refused
-        SCALE = 1.0 + ctx.client
-        return {}
-
-    def loss(self, models, batch, given):
-        loss = label_loss(models, batch, given)
-        return loss._replace(value=SCALE * loss.value)
-
-
-def test_a_step_that_rebinds_a_modules_variable_is_refused_in_a_group_and_runs_alone():
-    _, asked = calls(one := setting(method=Rebinding))
-    with pytest.raises(RunError, match="SCALE was changed while clients trained as a group"):
-        Host(one).steps(asked)
-    Host(one).step(asked[0])
 
 
 class DrawnNoise(OwnLoss):
@@ -415,29 +310,8 @@ class DrawnNoise(OwnLoss):
         return label_loss(models, {**batch, "images": batch["images"] + batch["noise"]}, given)
 
 
-class DrawnNoisePeeking(DrawnNoise):
-    def loss(self, models, batch, given):
-        loss = super().loss(models, batch, given)
-        return loss if loss.value.item() > 0 else loss._replace(logged={})
-
-
 def test_noise_of_a_batch_is_each_clients_own():
     assert_learnt_the_same(setting(method=DrawnNoise))
-
-
-def test_random_streams_go_back_where_a_group_could_not_be_made():
-    alone, together = both(setting(method=DrawnNoisePeeking))
-    for (facts, parts), (theirs, sent) in zip(alone, together, strict=True):
-        assert "turns a tensor into a number" in theirs.alone
-        assert np.array_equal(sent["student"], parts["student"])
-        assert theirs.logged == facts.logged
-
-
-def test_dropout_is_drawn_client_by_client():
-    one = with_model(setting(), nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10)))
-    _, asked = calls(one)
-    facts, _, _ = Host(one).steps(asked)
-    assert all("draws random numbers" in fact.alone for fact in facts)
 
 
 class Failing(FedAvg):
@@ -457,15 +331,19 @@ class FailingInTheLoss(OwnLoss):
         return label_loss(models, batch, given)
 
 
-@pytest.mark.parametrize("method", [Failing, FailingInTheLoss])
-def test_a_bug_names_its_client_and_the_host_goes_on(method):
+@pytest.mark.parametrize(
+    ("method", "named"), [(Failing, "client 3, client_update failed:"), (FailingInTheLoss, "seventeen")]
+)
+def test_a_bug_names_its_client_and_the_host_goes_on(method, named):
     one = setting(method=method)
     _, asked = calls(one)
     host = Host(one)
-    with pytest.raises(StepError, match=r"client 3, client_update failed:(?s:.*)seventeen"):
+    with pytest.raises(StepError, match=rf"{named}(?s:.*)seventeen"):
         host.steps(asked)
-    facts, _, _ = host.steps(asked[:3])
-    assert [fact.alone for fact in facts] == [""] * 3
+    expected = [host.step(call)[1] for call in asked[:3]]
+    found = host.steps(asked[:3])[1]
+    for sent, own in zip(found, expected, strict=True):
+        assert np.abs(sent["student"] - own["student"]).max() < CLOSE
 
 
 def test_what_is_given_is_each_clients_own():
@@ -481,7 +359,6 @@ def test_what_is_given_is_each_clients_own():
 
     facts, _, _ = Host(one := setting(method=Weighed)).steps(calls(one)[1])
     assert [bool(fact.non_finite) for fact in facts] == [False, True, False, False, False]
-    assert [fact.alone for fact in facts] == [""] * CLIENTS
 
 
 def test_clients_who_are_given_other_shapes_are_other_programs():
@@ -493,9 +370,11 @@ def test_clients_who_are_given_other_shapes_are_other_programs():
             loss = label_loss(models, batch, given)
             return loss._replace(value=given["factor"].mean() * loss.value)
 
-    facts, _, _ = Host(one := setting(method=Shaped)).steps(calls(one)[1])
-    assert "no other client" in facts[1].alone
-    assert [fact.alone for fact in facts[2:]] == [""] * 3
+    alone, together = both(setting(method=Shaped))
+    # Client 1 has nobody to train with, so it trains as it does alone.
+    assert np.array_equal(together[1][1]["student"], alone[1][1]["student"])
+    for (_, parts), (_, sent) in zip(alone, together, strict=True):
+        assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
 
 
 def test_the_group_decides_the_bits_and_nothing_else():

@@ -481,11 +481,6 @@ DAMAGES = {
     "devices.parquet: no Parquet": damaged("devices.parquet", b"PAR1"),
     "devices.parquet: nothing": damaged("devices.parquet", b""),
     "partition.parquet: no Parquet": damaged("partition.parquet", b"PAR1"),
-    "vectorise.yaml: no YAML": damaged("vectorise.yaml", b"{"),
-    "vectorise.yaml: not UTF-8": damaged("vectorise.yaml", b"\xff"),
-    "vectorise.yaml: a list": damaged("vectorise.yaml", b"[1]"),
-    "vectorise.yaml: other fields": damaged("vectorise.yaml", b"client_update: {x: 1}"),
-    "vectorise.yaml: a text for a number": damaged("vectorise.yaml", b"client_update: {together: x}"),
     "tables: a part cut off": damaged_part,
     "tables: a part of another table": other_part,
 }
