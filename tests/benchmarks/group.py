@@ -25,7 +25,6 @@ from cluster.engine.local import LocalEngine
 from cluster.server.simulation import Simulation
 from rayfed_kd.batching import group_training
 from rayfed_kd.batching.batched_steps import BatchedSteps
-from rayfed_kd.batching.group_training import GroupTraining
 from rayfed_kd.batching.stacked_modules import StackedModules
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol.wire import Wire
@@ -38,7 +37,7 @@ TIMED = [
     (Host, "steps"),
     (Host, "_keep"),
     (Wire, "encoded"),
-    (GroupTraining, "_train"),
+    (group_training, "_train"),
     (group_training, "program_of"),
     (BatchedSteps, "__init__"),
     (BatchedSteps, "run"),
@@ -84,7 +83,9 @@ def _parts(spent: Mapping[str, float], whole: float) -> dict[str, float]:
         "random streams, order of batches": run - step - spent["StackedModules.hand_back"],
         "stacking, handing back": spent["BatchedSteps.__init__"] + spent["StackedModules.hand_back"],
         "comparing programs": spent["group_training.program_of"],
-        "steps, contexts, modules, optimisers": spent["Host.steps"] - spent["GroupTraining._train"] - replies,
+        "steps, contexts, modules, optimisers": spent["Host.steps"]
+        - spent["group_training._train"]
+        - replies,
         "replies and states": replies,
     }
     return {"a group": spent["Host.steps"], **inside, "the server's part": whole - spent["Host.steps"]}

@@ -161,7 +161,7 @@ def main() -> None:
     )
     parser.add_argument("--tiny", action="store_true", help="workload 2")
     parser.add_argument("--start", action="store_true", help="time to the first finished round, three times")
-    parser.add_argument("--vectorise", default="off", help="as local.vectorise: off, auto or a number")
+    parser.add_argument("--vectorise", default="off", help="as local.vectorise: off or a number")
     parser.add_argument("--rounds", type=int, help="fewer or more rounds")
     parser.add_argument("--epochs", type=int, default=1, help="local epochs, in both sides")
     parser.add_argument(
