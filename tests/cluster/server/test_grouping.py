@@ -28,6 +28,7 @@ OWN = """
 from torch import nn
 
 from algorithms.fedavg import FedAvg
+from rayfed_kd import model_builder
 
 
 class Derived(FedAvg):
@@ -48,6 +49,7 @@ class DropoutMlp(nn.Module):
         return self.net(images)
 
 
+@model_builder
 def dropout(shape, classes):
     return DropoutMlp(shape, classes).net
 """
