@@ -141,7 +141,7 @@ class CCVR(Wrapping[ServerState]):
         rows, labels = drawn_rows(moments, self.options.samples_per_class, stream := ctx.stream("virtual"))
         for _ in range(self.options.epochs):
             order = torch.randperm(len(rows), generator=stream, device=rows.device)
-            for batch in torch.split(order, self.options.batch_size or ctx.local.batch_size):
+            for batch in ctx.in_batches(order, self.options.batch_size):
                 loss = cross_entropy(head(rows[batch]), labels[batch])
                 ctx.log(calibration_ce=loss)
                 optimizer.minimise(loss)

@@ -163,4 +163,4 @@ def endless_batches(number: int, ctx: ClientContext) -> Iterator[Tensor]:
     """Indices of `number` images in the recipe's batch size, pass after pass in orders of their own."""
     while True:
         order = torch.randperm(number, generator=ctx.stream("image order"), device=ctx.device)
-        yield from torch.split(order, ctx.local.batch_size)
+        yield from ctx.in_batches(order)

@@ -193,7 +193,7 @@ class FedD2S(Method[Tensor, Tensor]):
         stream = ctx.stream(f"order of client {reply.client}")
         for _ in range(self._passes(ctx)):
             order = torch.randperm(len(labels), generator=stream, device=ctx.device)
-            for chosen in torch.split(order, ctx.local.batch_size):
+            for chosen in ctx.in_batches(order):
                 if self.options.mechanism != "none" and compared > 1:  # at 1 both sides are H_1
                     with torch.no_grad():
                         target = between(layer, compared, before, deep[chosen])

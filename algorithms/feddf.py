@@ -142,7 +142,7 @@ class FedDF(Averaging[None]):
         """w, [P], after J steps from `start`."""
         options = self.options
         ids, held_out = self._split(ctx)
-        passes = options.epochs * math.ceil(len(ids) / options.batch_size)
+        passes = options.epochs * len(ctx.local.batch_sizes(len(ids), options.batch_size))
         steps = passes if options.steps is None else options.steps
         if not steps:
             return start

@@ -76,6 +76,16 @@ class FrozenError(AttributeError):
     """A method was changed after it was made."""
 
 
+# What torch says of a batch of one sample, where a module normalises by a batch's statistics.
+ONE_SAMPLE = "Expected more than 1 value per channel"
+
+
+def told_in_full(error: BaseException) -> str:
+    """An error with its stack trace, and with the key that cures it where one is known."""
+    single = "\nA batch of one sample: local.last_batch = join or drop makes none." * (ONE_SAMPLE in str(error))
+    return f"{traceback.format_exc()}{single}"
+
+
 @contextmanager
 def blaming_method(where: str) -> Iterator[None]:
     """Let what a method's part at the server raises become one message; ours are messages already.
@@ -93,7 +103,7 @@ def blaming_method(where: str) -> Iterator[None]:
         raise
     # Also what would end the process in which the server runs. Ctrl-C is the user's.
     except (Exception, SystemExit, GeneratorExit) as error:
-        raise ServerError(f"{where} failed:\n{traceback.format_exc()}") from error
+        raise ServerError(f"{where} failed:\n{told_in_full(error)}") from error
 
 
 def shortened(text: str, most: int = 60) -> str:

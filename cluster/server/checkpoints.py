@@ -183,6 +183,8 @@ class Checkpointer:
                 path.unlink()
         self._remove_old()
         remove_unfinished(self._folder)
+        for path in self._folder.glob(".tmp*"):  # safetensors' own, of earlier versions of this project
+            path.unlink()
 
     def _remove_old(self) -> None:
         notes = self._notes()

@@ -101,7 +101,7 @@ class Simulation:
                 self.run_state.records.begin(round_index)
                 if self._stopping:
                     raise StoppedError(f"stopped after round {round_index - 1}")
-                server = self._round_or_error(round_index, known[1].server)
+                server = self.round(round_index, known[1].server)
                 known = known[1], self.snapshot(round_index, server)
                 last = round_index == self.setting.recipe.rounds
                 # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
@@ -111,16 +111,13 @@ class Simulation:
         except (StoppedError, KeyboardInterrupt):
             self._end_early(*known)
             raise
-
-    def _round_or_error(self, round_index: int, server: Any) -> Any:
-        try:
-            return self.round(round_index, server)
-        except StoppedError:
-            raise
         except Exception:
-            # The round before still gets its rows; this round's own error is the one to report.
+            # The one to report, whatever becomes of the round before: that still gets its rows, if it can,
+            # before the engine is told to stop, and its checkpoint.
             with suppress(Exception):
                 self._settled(GRACE_S)
+            with suppress(Exception):
+                self._end_early(*known)
             raise
 
     def _end_early(self, before: Snapshot, after: Snapshot) -> None:
@@ -134,7 +131,11 @@ class Simulation:
         records = self.run_state.records
         if records.round > after.round:
             records.undo()
-        if not self._settled(GRACE_S):  # the last complete round has no rows yet, so it must run again
+        try:
+            settled = self._settled(GRACE_S)
+        except Exception:  # of its evaluation or its record: the error that ends this run
+            settled = False
+        if not settled:  # the last complete round has no rows yet, so it must run again
             records.undo()
             after = before
         self._save(after)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -141,6 +141,7 @@ class Public:
         share: which samples.
         order: epoch -> the stream that its order is drawn from.
         drawn: told of every batch's size.
+        in_batches: items and the size of a batch -> the batches of a training pass over them.
     """
 
     def __init__(
@@ -149,8 +150,10 @@ class Public:
         share: PublicShare,
         order: Callable[[int], np.random.Generator],
         drawn: Callable[[int], None],
+        in_batches: Callable[[Tensor, int], Sequence[Tensor]],
     ) -> None:
         self._data, self._share, self._order, self._drawn = data, share, order, drawn
+        self._in_batches = in_batches
         self._places = torch.from_numpy(share.indices).to(data.place)
 
     def __len__(self) -> int:
@@ -181,16 +184,16 @@ class Public:
         return torch.arange(len(self), device=self._data.device)
 
     def epoch(self, index: int, batch_size: int, ids: Tensor | None = None) -> Iterator[PublicBatch]:
-        """One pass over the public samples in an order that is drawn for this epoch.
+        """One pass over the public samples, to train on, in an order that is drawn for this epoch.
 
         Args:
             index: the epoch; the same index gives the same order to every client and to the server.
-            batch_size: the last batch may be smaller.
+            batch_size: what becomes of fewer samples at the end `local.last_batch` says.
             ids: [n] int64, which samples; None: all.
         """
         among = self.ids if ids is None else ids
         order = torch.from_numpy(self._order(index).permutation(len(among))).to(self._data.device)
-        yield from self._batches(among[order], batch_size)
+        yield from self._read(self._in_batches(among[order], batch_size))
 
     def in_order(self, ids: Tensor | None = None, batch_size: int = 256) -> Iterator[PublicBatch]:
         """One pass over the public samples in ascending order of their ids.
@@ -199,10 +202,10 @@ class Public:
             ids: [n] int64, which samples, in the order wanted; None: all.
             batch_size: the last batch may be smaller.
         """
-        yield from self._batches(self.ids if ids is None else ids, batch_size)
+        yield from self._read(torch.split(self.ids if ids is None else ids, batch_size))
 
-    def _batches(self, ids: Tensor, batch_size: int) -> Iterator[PublicBatch]:
-        for chosen in torch.split(ids, batch_size):
+    def _read(self, batches: Iterable[Tensor]) -> Iterator[PublicBatch]:
+        for chosen in batches:
             self._drawn(len(chosen))
             yield PublicBatch(chosen, self.images(chosen))
 

@@ -185,7 +185,7 @@ def _measure(
             f"evaluation.every={rounds}",
             f"results.folder={folder}/run",
         )
-        prepared = make_ready(load_recipe(recipe, [*lines, *short]))
+        prepared = make_ready(load_recipe(recipe, [*lines, *short]), measured=True)
         prepared = _fewer_tested(prepared, fraction / whole.data.fraction)
         try:
             return _last_round(prepared, run_prepared(prepared, InProcess(), lambda event: None))

@@ -55,14 +55,19 @@ def method_location(recipe: Recipe) -> str:
     return locate(recipe.method.name, METHODS, "method.name")
 
 
-def make_ready(recipe: Recipe) -> Prepared:
+def make_ready(recipe: Recipe, *, measured: bool = False) -> Prepared:
     """`prepare` of a resolved recipe.
+
+    Args:
+        recipe: resolved.
+        measured: it is a recipe that passed, on few of its samples: whether these suffice is not looked at.
 
     Raises: RecipeError or DataError.
     """
     location = method_location(recipe)
     own = find_own_modules()
     from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names
+    from rayfed_kd.setting.client_samples import check_samples
     from rayfed_kd.setting.loading import load_data, load_partition
     from rayfed_kd.setting.metrics import check_metrics
     from rayfed_kd.setting.timing import check_exchanges, check_timing
@@ -86,6 +91,8 @@ def make_ready(recipe: Recipe) -> Prepared:
     # As every other process builds it, unpickling included: what fails there fails here, before the run.
     setting = blueprint.build()
     setting.check()
+    if not measured:
+        check_samples(setting)
     check_metrics(recipe, dataset.classes)
     return Prepared(recipe, blueprint, setting)
 

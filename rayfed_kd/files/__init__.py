@@ -1,6 +1,6 @@
 """Files and folders on disk: whole files, locked folders, safe names, damage told in one message."""
 
-from rayfed_kd.files.folders import LOCK, locked_folder, no_folder, unwritable_folder, writing
+from rayfed_kd.files.folders import LOCK, locked_folder, new_folder, no_folder, unwritable_folder, writing
 from rayfed_kd.files.names import file_name, folder_name, path_fault, plain_folder
 from rayfed_kd.files.reading import read_json, read_parquet
 from rayfed_kd.files.whole import (
@@ -23,6 +23,7 @@ __all__ = [
     "folder_name",
     "folder_written_aside",
     "locked_folder",
+    "new_folder",
     "no_folder",
     "path_fault",
     "plain_folder",

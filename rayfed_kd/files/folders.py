@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -46,6 +46,28 @@ def locked_folder(folder: Path, option: str, doing: str, wait_s: float = 0) -> I
         yield
     finally:
         lock.release()
+
+
+def new_folder(folder: Path) -> Path:
+    """Make a folder that nobody else has: two processes that ask for one name get two folders.
+
+    Args:
+        folder: where it is to lie; where there is one already, `-2`, `-3` and so on is added to its name.
+
+    Returns: the folder's path.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made, attempt = folder, 1
+    while True:
+        # Made, not looked for: between a look and the making another process could take the name.
+        with suppress(FileExistsError):
+            made.mkdir()
+            return made
+        attempt += 1
+        made = folder.with_name(f"{folder.name}-{attempt}")
 
 
 def unwritable_folder(folder: Path, option: str, error: OSError) -> RecipeError:

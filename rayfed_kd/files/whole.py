@@ -72,23 +72,34 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def tensors_written_aside(path: Path) -> Iterator[Path]:
-    """As `written_aside`, for safetensors, which wraps the file system's error in a type of its own.
+    """As `written_aside`, for safetensors: it writes a temporary file of its own beside the one it is given.
+
+    Both lie in an unfinished folder, so that a kill leaves nothing that `remove_unfinished` does not know.
 
     Args:
         path: the file to write; its folder exists.
 
-    Yields: as `written_aside`.
+    Yields: a path without a file, in an empty folder.
 
     Raises:
-        OSError: the disk does not take the file.
+        OSError: the disk does not take the file; safetensors wraps that in an error of its own.
     """
     from safetensors import SafetensorError
 
-    with written_aside(path) as aside:
-        try:
-            yield aside
-        except SafetensorError as error:
-            raise OSError(f"{path}: {error}") from None
+    folder = _unfinished(path)
+    try:
+        folder.mkdir()
+        aside = folder / path.name
+        yield aside
+        # safetensors' files are their owner's alone; the folder has what the umask leaves.
+        aside.chmod(folder.stat().st_mode & 0o666)
+        _flush_to_disk(aside)
+        aside.replace(path)
+    except SafetensorError as error:
+        raise OSError(f"{path}: {error}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    _flush_to_disk(path.parent)
 
 
 @contextmanager

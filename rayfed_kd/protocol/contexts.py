@@ -47,7 +47,28 @@ class Context:
         if share is None:
             raise MisuseError("this recipe has no partition.public")
         scope = ("public batches", *self._scope)
-        return Public(self._data, share, lambda index: numpy_stream(self._seed, *scope, index), self._drawn)
+        return Public(
+            self._data,
+            share,
+            lambda index: numpy_stream(self._seed, *scope, index),
+            self._drawn,
+            self.in_batches,
+        )
+
+    def in_batches(
+        self, items: Tensor, size: int | None = None, *, every: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Items in the batches of a training pass, as `local.last_batch` says.
+
+        Args:
+            items: [n, ...], in the pass's order: samples, or their indices.
+            size: of a batch; None: the recipe's.
+            every: none is left out, as where a pass does not train.
+        """
+        if every:
+            return torch.split(items, size or self.local.batch_size)
+        sizes = self.local.batch_sizes(len(items), size)
+        return torch.split(items[: sum(sizes)], sizes)
 
     def read(self, drawn: Drawn) -> Batch:
         """The images and labels of a batch that was drawn."""
@@ -154,27 +175,30 @@ class ClientContext(Context):
     def _drawn(self, samples: int) -> None:
         self.samples_drawn += samples
 
-    def epoch(self, index: int) -> Iterator[Batch]:
-        """One pass over the client's samples in this epoch's own order; the last batch may be small."""
-        for _, batch in self.numbered_epoch(index):
-            yield batch
+    def epoch(self, index: int, *, every: bool = False) -> Iterator[Batch]:
+        """One pass over the client's samples in this epoch's own order, as `batches` gives them."""
+        for drawn in self.batches(index, every=every):
+            yield self.read(drawn)
 
     def numbered_epoch(self, index: int) -> Iterator[tuple[Tensor, Batch]]:
         """The same, each batch with its samples' numbers in `samples`, [batch] int64."""
         for drawn in self.batches(index):
             yield drawn.numbers, self.read(drawn)
 
-    def batches(self, index: int) -> Iterator[Drawn]:
-        """What that pass's batches are made of, in order; for those who gather many clients' at once."""
+    def batches(self, index: int, *, every: bool = False) -> Iterator[Drawn]:
+        """What that pass's batches are made of, in order; for those who gather many clients' at once.
+
+        Args:
+            index: the pass's number.
+            every: no sample is left out, also where `local.last_batch` drops some in training.
+        """
         # Drawn by numpy on the CPU: a client's batches are the same on every device.
         order = numpy_stream(self._seed, "batches", *self._scope, index).permutation(self.num_samples)
         chosen = moved(torch.from_numpy(self._client_data.indices[order]), self._data.place)
         numbers = moved(torch.from_numpy(order), self.device)
-        augmented, size = self._augmentation(index), self.local.batch_size
-        if len(order) <= size:
-            yield Drawn(numbers, chosen, augmented)
-            return
-        for which, indices in zip(torch.split(numbers, size), torch.split(chosen, size), strict=True):
+        augmented = self._augmentation(index)
+        parts = (self.in_batches(places, every=every) for places in (numbers, chosen))
+        for which, indices in zip(*parts, strict=True):
             yield Drawn(which, indices, augmented)
 
     def _augmentation(self, index: int) -> Callable[[Tensor], Tensor]:

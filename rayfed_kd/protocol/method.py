@@ -301,7 +301,7 @@ class OneExchange(Method[ServerState, ClientState]):
 
     def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
         """Local epochs over all samples; a method that draws less overrides it."""
-        return local.epochs * num_samples
+        return local.epochs * sum(local.batch_sizes(num_samples))
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         """What every client of the cohort receives."""

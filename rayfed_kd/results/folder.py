@@ -23,6 +23,7 @@ from rayfed_kd.errors import DataError, shown
 from rayfed_kd.files import (
     atomic_write,
     locked_folder,
+    new_folder,
     read_json,
     remove_unfinished,
     unwritable_folder,
@@ -189,17 +190,19 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
 
 
 def _chosen_folder(recipe: Recipe) -> Path:
-    """The folder that the recipe names, else a new one below runs/."""
+    """The folder that the recipe names, else a new one below runs/, which is made here.
+
+    Raises: RecipeError if it cannot be made.
+    """
     if recipe.results.path is not None:
         return recipe.results.path
     # A method or data of the user's own is named as package.module:Object.
     method, data = (location.rpartition(":")[2] for location in (recipe.method.name, recipe.data.name))
     name = f"{method}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
-    folder, attempt = Path("runs") / name, 1
-    while folder.exists():  # two runs that begin in the same second
-        attempt += 1
-        folder = folder.with_name(f"{name}-{attempt}")
-    return folder.resolve()
+    try:
+        return new_folder(Path("runs").resolve() / name)
+    except OSError as error:
+        raise unwritable_folder(Path("runs").resolve(), "results.folder", error) from None
 
 
 def environment(engine: str) -> dict[str, Any]:

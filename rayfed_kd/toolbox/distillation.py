@@ -129,7 +129,7 @@ def distil(
     for _ in range(options.epochs):
         order = torch.randperm(len(samples), generator=ctx.stream("distillation order"), device=ctx.device)
         losses = []
-        for chosen in torch.split(order, options.batch_size):
+        for chosen in ctx.in_batches(order, options.batch_size):
             with normalising(student, options.batchnorm):
                 logits = predict(samples[chosen])
             loss = target_divergence(targets[chosen], logits, options.temperature)

@@ -107,7 +107,7 @@ class LabelPool:
                 self._samples, generator=self._ctx.stream("label order"), device=self._ctx.device
             )
             labels = self._labels[order]
-        yield from torch.split(labels, self._batch_size)
+        yield from self._ctx.in_batches(labels, self._batch_size)
 
 
 def labelled_noise_batches(
@@ -123,7 +123,7 @@ def labelled_noise_batches(
     """
     pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.local.epochs, ctx)
     for epoch in range(ctx.local.epochs):
-        # Both cut N_k into stretches of B, so a batch has as many labels as samples.
+        # Both are N_k in batches of one pass, so a batch has as many labels as samples.
         for drawn, wanted in zip(ctx.batches(epoch), pool.epoch(epoch), strict=True):
             size = len(wanted)
             # A client with fewer samples than a batch keeps its only one: it would train on nothing.
@@ -153,7 +153,7 @@ def class_directions(model: FlatModule, ctx: ClientContext) -> tuple[Tensor, Ten
     # F is known with the first batch.
     sums = torch.zeros(ctx.classes, 0, device=ctx.device)
     with torch.no_grad():
-        for images, labels in ctx.epoch(0):
+        for images, labels in ctx.epoch(0, every=True):
             units = F.normalize(model.up_to(stage, images).flatten(1), dim=1)
             if not sums.numel():
                 sums = units.new_zeros(ctx.classes, units.shape[1])

@@ -218,7 +218,7 @@ def mean_loss(model: FlatModule, ctx: ClientContext) -> float:
     """Mean cross entropy of a frozen model over all of a client's samples, as its first epoch shows them."""
     total = torch.zeros((), dtype=torch.float64, device=ctx.device)
     with torch.no_grad():
-        for images, labels in ctx.epoch(0):
+        for images, labels in ctx.epoch(0, every=True):
             # Weighed by length, because the last batch may be smaller.
             total += len(labels) * cross_entropy(model(images), labels).to(torch.float64)
     return float(total) / max(ctx.num_samples, 1)

@@ -91,6 +91,11 @@ class LocalRecipe(Strict):
 
     epochs: int = Field(10, ge=0, le=MOST, description="local epochs, E")
     batch_size: int = Field(64, ge=1, le=MOST, description="batch size, B")
+    last_batch: Literal["keep", "drop", "join"] = Field(
+        "keep",
+        description="a last batch with fewer samples, of a pass over samples in training: keep trains on it, "
+        "drop leaves it out, join makes one batch of it and the one before it",
+    )
     optimizer: OptimizerRecipe = OptimizerRecipe()
     lr_schedule: LearningRates | None = Field(
         None, description="how the learning rate changes, over rounds and within local training; null: not"
@@ -135,6 +140,22 @@ class LocalRecipe(Strict):
             )
         return value
 
+    def batch_sizes(self, samples: int, size: int | None = None) -> list[int]:
+        """The sizes of one pass's batches, in order; a pass of fewer samples than a batch is one batch.
+
+        Args:
+            samples: how many the pass is over.
+            size: of a whole batch, where a method has one of its own; None: `batch_size`.
+        """
+        size = size or self.batch_size
+        whole, rest = divmod(samples, size)
+        sizes = [size] * whole
+        if rest and (not sizes or self.last_batch == "keep"):
+            sizes.append(rest)
+        elif rest and self.last_batch == "join":
+            sizes[-1] += rest
+        return sizes
+
     def in_round(self, round_index: int, rounds: int) -> LocalRecipe:
         """What holds in a round: the optimiser has the learning rate of that round.
 
@@ -156,7 +177,7 @@ class LocalRecipe(Strict):
         """
         rates, pace = self.lr_schedule, None
         if rates is not None and (rates.epochs or rates.steps):
-            pace = Pace(rates, self.epochs, max(1, -(-samples // self.batch_size)))
+            pace = Pace(rates, self.epochs, max(1, len(self.batch_sizes(samples))))
         if pace is None and self.clip is None:
             return self
         # Not checked again: a client's every step would check the options of torch's class.

@@ -6,7 +6,6 @@ parameters alone, so that every machine and every resumed run gives the same one
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -37,10 +36,11 @@ def is_tiny(
         builders: architecture name -> what makes the module; all that a step may train.
     """
     most_samples = int(sizes.max())
-    steps = local.epochs * math.ceil(most_samples / local.batch_size)
+    batches = local.batch_sizes(most_samples)
+    steps = local.epochs * len(batches)
     if not 0 < steps <= MOST_STEPS or most_samples - sizes.min() > MOST_DIFFERENCE:
         return False
-    rows = min(local.batch_size, most_samples)
+    rows = max(batches)
     with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
         return all(_is_small(build(), rows) for build in builders.values())
 

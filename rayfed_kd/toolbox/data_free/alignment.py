@@ -52,7 +52,7 @@ def aligned(
     stream = ctx.stream("latents")
     for _ in range(options.server_epochs):
         order = torch.randperm(len(labels), generator=stream, device=labels.device)
-        for batch in torch.split(order, options.server_batch_size):
+        for batch in ctx.in_batches(order, options.server_batch_size):
             if len(batch) == 1:  # BatchNorm has no variance of one
                 continue
             latents = transformer(sent[batch])

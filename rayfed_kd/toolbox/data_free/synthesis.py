@@ -66,7 +66,8 @@ class ImagePool:
         """One pass in an order of its own: images as the model sees them, and classes."""
         stream, device = self._ctx.stream("pool order"), self._ctx.device
         images, labels = torch.cat(self._images), torch.cat(self._labels)
-        for chosen in torch.split(torch.randperm(len(self), generator=stream, device=device), size):
+        order = torch.randperm(len(self), generator=stream, device=device)
+        for chosen in self._ctx.in_batches(order, size):
             yield self._ctx.normalise(images[chosen].float() / 255), labels[chosen]
 
     def newest(self) -> Samples:

@@ -247,7 +247,7 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         # A stream for each client: its order does not depend on who else is in the cohort.
         stream = ctx.stream(f"order of client {reply.client}")
         order = torch.randperm(len(labels), generator=stream, device=ctx.device)
-        for chosen in torch.split(order, self._batch_size(ctx)):
+        for chosen in ctx.in_batches(order, self._batch_size(ctx)):
             own = model(features[chosen])
             loss = transfer_loss(own, labels[chosen], teacher[chosen], terms)
             ctx.log(**{f"server_{name}": value for name, value in loss.logged.items()})

@@ -1,0 +1,118 @@
+"""Whether clients' samples suffice: for batches that their models can train on, and for a test of anybody."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.protocol import RECIPE_MODEL
+from rayfed_kd.recipe.registry import blame
+from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape
+from rayfed_kd.setting.setting import Setting
+
+
+def check_samples(setting: Setting) -> None:
+    """Refuse what the sizes of the clients' parts make impossible.
+
+    Raises: RecipeError
+    """
+    _check_tested(setting)
+    _check_whole_batches(setting)
+    _check_single_samples(setting)
+
+
+def _check_tested(setting: Setting) -> None:
+    if len(setting.tested.indices) or setting.dataset.test is not None:
+        return
+    asked, drawn = setting.recipe.partition, setting.recipe.evaluation.clients
+    whose = f"{asked.clients} clients" if drawn is None else f"{drawn} clients of evaluation.clients"
+    few = float(setting.partition.sizes.mean())
+    raise RecipeError(
+        f"none of the {whose} has a test sample, and {setting.dataset.name} has no official test set, so that "
+        f"nothing could be evaluated: a client has {few:.1f} training samples on average, and "
+        f"partition.test_fraction = {asked.test_fraction:g}; expected fewer partition.clients, a larger "
+        "partition.test_fraction or data.fraction, or data with a test set, for partition.test=official",
+        path="partition.clients",
+    )
+
+
+def _check_whole_batches(setting: Setting) -> None:
+    local, sizes = setting.recipe.local, setting.partition.sizes.tolist()
+    short = [client for client, samples in enumerate(sizes) if samples < local.batch_size]
+    if local.last_batch == "drop" and short:
+        raise RecipeError(
+            f"local.last_batch = 'drop': client {short[0]} has {_samples(sizes[short[0]])}, fewer than one "
+            f"batch of local.batch_size = {local.batch_size}, and would train on nothing, as {len(short)} of "
+            f"{len(sizes)} clients; expected keep or join, or a smaller local.batch_size"
+        )
+
+
+def _check_single_samples(setting: Setting) -> None:
+    """Whether a batch of one sample meets a model that cannot train on one, as with BatchNorm."""
+    local, sizes = setting.recipe.local, setting.partition.sizes.tolist()
+    ones = {samples for samples in set(sizes) if min(local.batch_sizes(samples)) == 1}
+    alone = [client for client, samples in enumerate(sizes) if samples in ones]
+    # What a method's clients train beside their own model is the recipe's, as FML's meme.
+    beside = [n for n, one in setting.method.architectures().items() if one.name == RECIPE_MODEL]
+    for name in dict.fromkeys([*beside, *(setting.models_by_client[client] for client in alone)]):
+        with_it = [c for c in alone if name in beside or setting.models_by_client[c] == name]
+        with torch.random.fork_rng(devices=[]):  # layers draw their initial values there
+            fault = single_sample_fault(setting.builders[name](), setting.dataset.shape) if with_it else None
+        if fault is not None:
+            samples = sizes[with_it[0]]
+            raise RecipeError(
+                f"local.last_batch = {local.last_batch!r}: client {with_it[0]} has {_samples(samples)}, which "
+                f"leaves a batch of one sample at local.batch_size = {local.batch_size}, as at {len(with_it)} "
+                f"of {len(sizes)} clients, and {setting.architectures.described(name).name} cannot train on "
+                f"one: {fault}; expected {_cure(samples, local.batch_size)}"
+            )
+
+
+def _samples(count: int) -> str:
+    return f"{count} training sample{'' if count == 1 else 's'}"
+
+
+def _cure(samples: int, batch_size: int) -> str:
+    if batch_size == 1:
+        return "a local.batch_size of 2 or more"
+    if samples == 1:
+        return "two samples or more for each client, as partition.min_size=2 gives them"
+    return "local.last_batch=join or drop, or another local.batch_size"
+
+
+def single_sample_fault(module: nn.Module, shape: Shape) -> str | None:
+    """Why a classifier that trains on two samples cannot train on one; None if it can, or on neither.
+
+    Args:
+        module: a new one, which this changes.
+        shape: of a sample.
+    """
+    with torch.random.fork_rng(devices=[]):  # dropout draws there, and the samples here
+        torch.manual_seed(0)
+        samples = _made_up(shape, 2)
+        if _fault(module, samples) is not None:
+            return None  # whatever is wrong with it, batches of one are not the reason
+        return _fault(module, samples[:1])
+
+
+def _fault(module: nn.Module, samples: Tensor) -> str | None:
+    try:
+        with torch.no_grad():
+            logits = module.train()(samples)
+        if len(logits) != len(samples):
+            return f"it makes {tuple(logits.shape)} of {len(samples)}"
+        # A layer of one's own may divide by a deviation, which one sample does not have.
+        return None if bool(torch.isfinite(logits).all()) else "its logits are not finite"
+    except Exception as error:  # of a module of anybody's, which is tried
+        return blame(error)
+
+
+def _made_up(shape: Shape, count: int) -> Tensor:
+    """Samples that differ, [count, *shape], from torch's global generator."""
+    if isinstance(shape, TextShape):
+        return torch.randint(shape.vocabulary, (count, *shape))
+    samples = torch.randn(count, *shape)
+    if isinstance(shape, RowShape):  # codes of categories are whole numbers, and each has a 0
+        samples[:, shape.numbers :] = 0
+    return samples
