@@ -59,6 +59,7 @@ class Options(MethodOptions):
     detach_intensity: bool = Field(True, description="S is a number; false: gradient passes through it")
     energy_start: float = Field(0.95, ge=0, le=1, description="share of energy that is sent, T, at first")
     energy_end: float = Field(0.98, ge=0, le=1, description="T in the end; 1: matrices travel as they are")
+    energy_rounds: int | None = Field(None, ge=1, description="rounds in which T rises; null: the run's")
     weighting: Weighting = Field("uniform", description="a client's weight in the mean")
 
 
@@ -103,7 +104,8 @@ class FedKD(Method[Replicated, ClientState]):
     def run_round(self, server: Replicated, cohort: Cohort, ctx: ServerContext) -> Replicated:
         """Bring every client to the newest mentee; add the mean of what their training changed in it."""
         start, rise = self.options.energy_start, self.options.energy_end - self.options.energy_start
-        energy = start + rise * (ctx.round - 1) / ctx.rounds
+        rounds = self.options.energy_rounds or ctx.rounds
+        energy = start + rise * min(ctx.round - 1, rounds) / rounds
         messages = {client: server.message(client, energy=energy) for client in cohort.clients}
         replies = cohort.scatter(self.update, messages)
         changes = {one.client: LowRank(one["update"], one["ranks"]) for one in replies}

@@ -111,6 +111,7 @@ class Checkpointer:
             "draws": snapshot.draws,
             "dispatches": snapshot.dispatches,
             "privacy": snapshot.privacy,
+            "asked_rounds": snapshot.asked_rounds,
             "under_way": under_way,
         }
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"
@@ -119,6 +120,7 @@ class Checkpointer:
             # Of the file under its temporary name: what is renamed afterwards is what was hashed.
             size, digest = aside.stat().st_size, checkpoint_digest(aside)
         facts = {"round": snapshot.round, "bytes": size, "blake2b": digest, "rows": rows, "log": log}
+        facts["asked_rounds"] = snapshot.asked_rounds
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.
         atomic_write(path.with_suffix(".json"), json.dumps(facts))
 

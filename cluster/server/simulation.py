@@ -65,6 +65,7 @@ class Simulation:
     tell: Callable[[str], None] = lambda line: None
     run_state: RunState = field(init=False)
     _stopping: bool = False
+    _asked_rounds: bool = False
     _settling: Future[None] | None = None
     _evaluation: Evaluation | None = None
     _given_up: bool = False
@@ -148,11 +149,14 @@ class Simulation:
         """
         setting = self.setting
         if start is None:
+            ctx = self._context(0)
             with blaming_method(f"before round 1, server of {setting.recipe.method.name}"):
-                server = setting.method.init_server(self._context(0))
+                server = setting.method.init_server(ctx)
             self._module_pool.take_back()
+            self._asked_rounds = ctx.asked_rounds
             self._check_storable(server, "before the first round")
             start = Snapshot(0, server, {}, 0.0)
+        self._asked_rounds |= start.asked_rounds
         # Real seconds go on from the checkpoint's: `wall_s` does not count the time between two processes.
         self._started -= start.wall_s
         clock = None if setting.clock.measured else setting.clock
@@ -196,6 +200,7 @@ class Simulation:
             dispatches=run.counters.dispatches,
             under_way=run.queue.under_way,
             privacy=None if run.privacy is None else run.privacy.stored,
+            asked_rounds=self._asked_rounds,
         )
 
     def _save(self, snapshot: Snapshot) -> None:
@@ -230,6 +235,7 @@ class Simulation:
         self._check_storable(server, f"round {round_index}")
         cohort.end_round()
         self._module_pool.take_back()
+        self._asked_rounds |= ctx.asked_rounds
         trained, client_s = time.perf_counter(), queue.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         self._settled()  # the round before: evaluations must not overlap, and records keep their order

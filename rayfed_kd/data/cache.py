@@ -7,6 +7,7 @@ is hashed again only if its size or time changed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
-from rayfed_kd.data.cache_keys import entry_key
+from rayfed_kd.data.cache_keys import contents, entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.data.decoding import begin_decoding
 from rayfed_kd.errors import DataError, RecipeError, shortened, shown
@@ -61,6 +62,19 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
             notes = (*raw.notes, *_absent(raw))
             _write(entry, name, replace(_reduced(raw, fraction), notes=notes), len(raw.train))
     return open_entry(entry)
+
+
+def content_hashes(dataset: Dataset) -> dict[str, str]:
+    """A hash of each part of a data set, its rows in their order: what a run is of, beside its recipe.
+
+    Args:
+        dataset: of a cache entry. A file is read once: its hash is remembered, as those of sources are.
+    Returns: part, as `train-labels` -> hash.
+    """
+    files = sorted(dataset.folder.glob("*.npy"))
+    hashes = dict(zip([file.stem for file in files], contents(files, dataset.folder.parent), strict=True))
+    named = json.dumps([dataset.class_names, dataset.mean, dataset.std])
+    return {**hashes, "classes and scale": hashlib.blake2b(named.encode(), digest_size=16).hexdigest()}
 
 
 def pack_entry(entry: Path) -> dict[str, Array]:

@@ -23,12 +23,12 @@ def entry_key(name: str, source: Source, fraction: float, folder: Path) -> str:
     digest = hashlib.blake2b(digest_size=10)
     settings = json.dumps([FORMAT, name, dict(source.settings), float(fraction)], sort_keys=True, default=str)
     digest.update(settings.encode())
-    for content in _contents(source.files, folder):
+    for content in contents(source.files, folder):
         digest.update(content.encode())
     return digest.hexdigest()
 
 
-def _contents(files: Sequence[Path], folder: Path) -> list[str]:
+def contents(files: Sequence[Path], folder: Path) -> list[str]:
     """One fingerprint a file: a hash of its content, remembered by path, size and time.
 
     Trees of more than a thousand files (CINIC-10 has 270,000) go by path, size and time alone: reading

@@ -114,10 +114,13 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
     from cluster.server.checkpoints import Checkpointer
     from rayfed_kd.results.tables import last_round
 
+    _check_data(folder, setting)
     _check_partition(folder, setting)
     _check_devices(folder, setting)
     faults: list[str] = []
-    if Checkpointer(folder, setting.recipe.checkpoint).newest(faults.append, folder / "tables") is not None:
+    newest = Checkpointer(folder, setting.recipe.checkpoint).newest(faults.append, folder / "tables")
+    if newest is not None:
+        _check_rounds(folder, setting, newest.with_suffix(".json"))
         return
     rounds = last_round(folder / "tables")
     if not rounds:
@@ -130,6 +133,48 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
             f"would be deleted. `rayfed-kd resume {shlex.quote(str(folder))} --restart` does so{why}"
         )
     tell(f"no usable checkpoint: the run begins again at round 1, without its {recorded}")
+
+
+def _check_data(folder: Path, setting: Setting) -> None:
+    from rayfed_kd.data.cache import content_hashes
+    from rayfed_kd.results.folder import read_environment
+
+    begun, now = read_environment(folder).get("data", {}), content_hashes(setting.dataset)
+    changed = [part for part in sorted(begun.keys() | now.keys()) if begun.get(part) != now.get(part)]
+    if begun and changed:
+        raise RecipeError(
+            f"{folder}: its data, {setting.dataset.name}, are others than when it was begun, or in another "
+            f"order: {', '.join(changed)} changed. Give another folder for a new run, or the data as they were"
+        )
+
+
+def _check_rounds(folder: Path, setting: Setting, note: Path) -> None:
+    """Whether the rounds that are done would be the same in a run of as many as are wanted now.
+
+    Args:
+        note: of the checkpoint that the run would go on from.
+    """
+    from rayfed_kd.recipe.loading import load_recipe
+    from rayfed_kd.results.schemas import CONFIG
+
+    recipe = setting.recipe
+    begun, rates = load_recipe(folder / CONFIG).rounds, recipe.local.lr_schedule
+    if begun == recipe.rounds:
+        return
+    if rates and rates.rounds and rates.rounds.depends_on_total:
+        why = (
+            f"local.lr_schedule.rounds, a {rates.rounds.name}, falls over all rounds of a run; of one that is "
+            f"to be extended it says over how many, as local.lr_schedule.rounds.over={recipe.rounds}"
+        )
+    elif read_json(note).get("asked_rounds"):
+        why = f"{recipe.method.name} goes by the number of all rounds (ctx.rounds)"
+    else:
+        return
+    raise RecipeError(
+        f"{folder}: rounds was {begun}, is {recipe.rounds}, and those that are done would be others: {why}. "
+        f"`rayfed-kd run {shlex.quote(str(folder / CONFIG))} rounds={recipe.rounds} results.folder=ANOTHER` "
+        "runs it anew"
+    )
 
 
 def _check_partition(folder: Path, setting: Setting) -> None:

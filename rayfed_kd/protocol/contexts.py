@@ -252,7 +252,7 @@ class ServerContext(Context):
 
     Attributes:
         round: from 1; 0 before the first.
-        rounds: how many the recipe has.
+        asked_rounds: whether `rounds` was asked for: what the round did may depend on it.
         sizes: [K] training samples of every client.
         local: epochs, batch size and optimiser of the recipe.
         client_models: [K] what `model` and `initial_vector` call each client's own architecture.
@@ -267,9 +267,16 @@ class ServerContext(Context):
         seed: int,
     ) -> None:
         super().__init__(module_pool, data, seed, ("server", facts.round))
-        self.round, self.rounds, self.sizes, self.local = facts.round, facts.rounds, facts.sizes, facts.local
+        self.round, self.sizes, self.local = facts.round, facts.sizes, facts.local
+        self._rounds, self.asked_rounds = facts.rounds, False
         self.client_models = facts.models
         self.client_architectures = tuple(dict.fromkeys(facts.models))
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the recipe has. A run whose method asks for it cannot be extended."""
+        self.asked_rounds = True
+        return self._rounds
 
     def initial_vector(self, architecture: str = "model") -> Tensor:
         """As everywhere, but on the CPU: vectors of a server's state lie there, modules on its device."""

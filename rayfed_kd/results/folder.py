@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rayfed_kd.data.cache import content_hashes
 from rayfed_kd.errors import DataError, shown
 from rayfed_kd.files import (
     atomic_write,
@@ -35,7 +36,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.attacks import attackers
-from rayfed_kd.setting.code_identity import own_code, package_version
+from rayfed_kd.setting.code_identity import named_files, own_code, package_version
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -151,10 +152,17 @@ def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[
         options = yaml_text(_resolved_options(recipe, setting))
         atomic_write(path, f"# As they were, with all defaults.\n{options}")
 
+    def write_environment(path: Path) -> None:
+        dump = recipe.model_dump()
+        fingerprints = {
+            "own_code": own_code(_texts(dump)),
+            "files": named_files(_texts([dump["model"], dump["client_models"], dump["method"]])),
+            "data": content_hashes(setting.dataset),
+        }
+        write_json(path, {**environment(engine), **fingerprints})
+
     writers: dict[str, Callable[[Path], None]] = {
-        "environment.json": lambda path: write_json(
-            path, {**environment(engine), "own_code": own_code(_texts(recipe.model_dump()))}
-        ),
+        "environment.json": write_environment,
         "options.yaml": write_options,
         "partition.parquet": setting.partition.save,
         "classes.parquet": partial(_save_class_counts, setting),
@@ -263,7 +271,8 @@ def read_environment(folder: Path) -> dict[str, Any]:
     """
     path = folder / "environment.json"
     content = read_json(path)
-    for key, kind in {"packages": dict, "command": list, "gpus": list, "own_code": dict}.items():
+    kinds = {"packages": dict, "command": list, "gpus": list, "own_code": dict, "files": dict, "data": dict}
+    for key, kind in kinds.items():
         value = content.get(key, kind())
         if not isinstance(value, kind) or not all(isinstance(name, str) for name in value):
             raise DataError(f"{path} is damaged: {key} is {shown(value)}")
@@ -271,7 +280,7 @@ def read_environment(folder: Path) -> dict[str, Any]:
 
 
 def changed_packages(folder: Path) -> list[str]:
-    """The packages and the user's own modules that differ from those with which the run was begun.
+    """The packages, the user's own modules and named files that differ from those the run was begun with.
 
     Args:
         folder: a run's folder.
@@ -280,6 +289,9 @@ def changed_packages(folder: Path) -> list[str]:
         the folder has no environment.json.
     """
     own = [f"another {module}.py" for module in changed_own_code(folder)]
+    known = read_environment(folder).get("files", {})
+    now = named_files(known)
+    own += [f"another {name}" for name, digest in known.items() if now.get(name, digest) != digest]
     return own + [
         f"{name} {version}, now {package_version(name)}"
         for name, version in read_environment(folder).get("packages", {}).items()

@@ -6,18 +6,23 @@ would spoil the result silently.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import platform
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 
 from rayfed_kd.errors import RunError
+from rayfed_kd.files import path_fault
 
 PACKAGES = ("rayfed_kd", "algorithms", "cluster")
 VERSIONS = ("torch", "numpy", "ray")
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that have a version
 
 
 @cache
@@ -72,25 +77,64 @@ def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
 
 
 def own_code(named: Iterable[str]) -> dict[str, str]:
-    """A hash of each module of the user's own that a recipe names.
+    """A hash of each module of the user's own that a recipe names, and of those that these import.
 
     Args:
         named: texts of a recipe; those of the form package.module:Object name a module.
     Returns: module -> hash of its file, of those that are found and are no installed package's.
     """
-    modules = {text.partition(":")[0] for text in named if ":" in text}
-    files = {module: _own_file(module) for module in sorted(modules)}
-    return {module: _file_hash(file) for module, file in files.items() if file is not None}
+    waiting = [text.partition(":")[0] for text in named if ":" in text]
+    found: dict[str, str] = {}
+    while waiting:
+        module = waiting.pop()
+        file = None if module in found else _own_file(module)
+        if file is not None:
+            found[module] = _file_hash(file)
+            waiting += _imported(module, file)
+    return dict(sorted(found.items()))
 
 
 def _own_file(module: str) -> Path | None:
+    if module.partition(".")[0] in (*PACKAGES, *sys.stdlib_module_names):
+        return None
     try:
         spec = find_spec(module)
-    except (ImportError, ValueError):  # of a text with a colon that names no module
+    except (ImportError, ValueError, AttributeError):  # of a text or a name that is no module's
         return None
     file = None if spec is None or spec.origin is None else Path(spec.origin)
-    own = file is not None and file.suffix == ".py" and "site-packages" not in file.parts
+    own = file is not None and file.suffix == ".py" and not INSTALLED.intersection(file.parts)
     return file if own else None
+
+
+def _imported(module: str, file: Path) -> Iterator[str]:
+    """Names that a module's imports may mean, wherever they stand in it; some are no module's."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # who imports it says so
+        return
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            # As many dots as there are levels: one is the module's own package.
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            start = ".".join(filter(None, [*base, node.module]))
+            names = [start, *(f"{start}.{one.name}".lstrip(".") for one in node.names)]
+        else:
+            continue
+        for name in names:  # a package's own file runs, too
+            yield from accumulate(name.split("."), lambda whole, part: f"{whole}.{part}")
+
+
+def named_files(texts: Iterable[str]) -> dict[str, str]:
+    """A hash of each file that a recipe names beside its data, as of weights that a model starts from.
+
+    Args:
+        texts: of a recipe; those that end as a file's name does, and are one's, count.
+    """
+    files = [text for text in texts if Path(text).suffix and path_fault(text) is None]
+    return {text: _file_hash(Path(text)) for text in sorted(files) if Path(text).is_file()}
 
 
 def _file_hash(file: Path) -> str:

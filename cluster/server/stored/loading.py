@@ -64,6 +64,7 @@ def load_snapshot(path: Path, publish: Publish, device: torch.device | str) -> S
             draws=tree["draws"],
             dispatches=tree["dispatches"],
             privacy=tree.get("privacy"),
+            asked_rounds=tree.get("asked_rounds", False),
             under_way=[_dispatch(one, messages, records) for one in tree["under_way"]["dispatches"]],
         )
 

@@ -23,6 +23,7 @@ class Snapshot:
         draws, dispatches: client samplings and dispatches until then.
         under_way: dispatches without a reply yet; their replies belong to later rounds.
         privacy: what `PrivacyAccount.stored` gives; None without `privacy`.
+        asked_rounds: whether the method asked how many rounds the recipe has.
     """
 
     round: int
@@ -34,3 +35,4 @@ class Snapshot:
     dispatches: int = 0
     under_way: Sequence[Dispatch] = ()
     privacy: Mapping[str, Any] | None = None
+    asked_rounds: bool = False

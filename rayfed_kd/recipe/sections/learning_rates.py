@@ -11,7 +11,13 @@ from pydantic import Field, model_validator
 from rayfed_kd.recipe.strict import MOST, Strict
 
 # Which schedules have a key.
-OWNERS = {"every": ("step",), "factor": ("step", "exponential"), "least": ("cosine",)}
+OWNERS = {
+    "every": ("step",),
+    "factor": ("step", "exponential"),
+    "least": ("cosine",),
+    "over": ("cosine",),
+}
+OPTIONAL = ("least", "over")
 
 
 class RateSchedule(Strict):
@@ -25,6 +31,13 @@ class RateSchedule(Strict):
     least: float | None = Field(
         None, ge=0, lt=1, description="the share of the rate that it falls to; null: 0 (cosine)"
     )
+    over: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="so many it falls over, the warm-up with them, and then stays; null: all that there are "
+        "(cosine)",
+    )
     warmup: int = Field(0, ge=0, le=MOST, description="so many at the start in which it rises in equal steps")
 
     @model_validator(mode="after")
@@ -32,17 +45,25 @@ class RateSchedule(Strict):
         for key, owners in OWNERS.items():
             if getattr(self, key) is not None and self.name not in owners:
                 raise ValueError(f"{key} belongs to {' and '.join(owners)}, not to {self.name}")
-            if getattr(self, key) is None and self.name in owners and key != "least":
+            if getattr(self, key) is None and self.name in owners and key not in OPTIONAL:
                 raise ValueError(f"{self.name} needs {key}")
+        if self.over is not None and self.warmup >= self.over:
+            raise ValueError(f"warmup = {self.warmup}: expected fewer than over, {self.over}")
         return self
+
+    @property
+    def depends_on_total(self) -> bool:
+        """Whether a factor is another one where there are more rounds, epochs or steps."""
+        return self.name == "cosine" and self.over is None
 
     def at(self, place: int, total: int) -> float:
         """The factor of one round, epoch or step; of those beyond the last it is the last one's.
 
         Args:
             place: its number, from 0.
-            total: how many there are, the warm-up with them; cosine falls over them.
+            total: how many there are, the warm-up with them; cosine falls over them, or over `over`.
         """
+        total = self.over or total
         if place < self.warmup:
             return (place + 1) / (self.warmup + 1)
         past, length = place - self.warmup, max(1, total - self.warmup)
