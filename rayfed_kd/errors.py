@@ -82,8 +82,8 @@ ONE_SAMPLE = "Expected more than 1 value per channel"
 
 def told_in_full(error: BaseException) -> str:
     """An error with its stack trace, and with the key that cures it where one is known."""
-    single = "\nA batch of one sample: local.last_batch = join or drop makes none." * (ONE_SAMPLE in str(error))
-    return f"{traceback.format_exc()}{single}"
+    cure = "A batch of one sample: local.last_batch = join or drop makes none."
+    return f"{''.join(traceback.format_exception(error))}{cure if ONE_SAMPLE in str(error) else ''}"
 
 
 @contextmanager

@@ -216,11 +216,13 @@ class EvaluationResult:
 
     Attributes:
         correct: [stop - start] bool, whether each sample's prediction is correct.
+        finite: [stop - start] bool, whether each sample's logits say anything: see `ModelEvaluation.tested`.
         loss_sum: the stretch's summed cross entropy, in nats.
         logits: [stop - start, classes] float32; None if the recipe names no metrics that need them.
     """
 
     correct: Array
+    finite: Array
     loss_sum: float
     logits: Array | None = None
 
@@ -231,10 +233,12 @@ class PersonalResult:
 
     Attributes:
         correct: how many predictions are correct.
+        finite: whether the logits of all samples say anything.
         logits: [samples, classes] float32; None if the recipe names no metrics that need them.
     """
 
     correct: int
+    finite: bool
     logits: Array | None = None
 
 

@@ -54,13 +54,17 @@ class ModelEvaluation:
     def tested(self, model: Callable[[Tensor], Tensor], split: str, indices: Tensor) -> EvaluationResult:
         """Each sample's outcome, in order, and the summed loss.
 
+        A row of logits with NaN or inf predicts nothing: it counts as wrong, and as not finite. With some
+        -inf, as of classes that a model rules out, it predicts one of the others.
+
         Args:
             model: images, normalised -> logits.
             split: "local" or "official".
             indices: [n] int64, samples of the training split, or of the official test set.
         """
         # In float64: a float32 sum over all test samples would lose digits.
-        correct, loss_sum = [], torch.zeros((), dtype=torch.float64, device=self._data.device)
+        correct, finite = [], []
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self._data.device)
         # Only metrics that the recipe names need them: they are many times larger than the outcomes.
         kept: list[Tensor] | None = [] if self._setting.recipe.evaluation.metrics else None
         try:
@@ -69,7 +73,8 @@ class ModelEvaluation:
                     # Clients' own test parts are samples of the data set's training split.
                     images, labels = self._data.gather(chosen, "train" if split == "local" else "test")
                     logits = model(self._data.normalise(images))
-                    correct.append(logits.argmax(dim=1) == labels)
+                    finite.append(torch.isfinite(logits.logsumexp(dim=1)))
+                    correct.append((logits.argmax(dim=1) == labels) & finite[-1])
                     losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
                     loss_sum += losses.to(torch.float64).sum()
                     if kept is not None:
@@ -77,7 +82,8 @@ class ModelEvaluation:
         finally:
             self._module_pool.take_back()
         logits_array = None if kept is None else to_array(torch.cat(kept))
-        return EvaluationResult(to_array(torch.cat(correct)), float(loss_sum), logits_array)
+        outcomes = to_array(torch.cat(correct)), to_array(torch.cat(finite))
+        return EvaluationResult(*outcomes, float(loss_sum), logits_array)
 
     def _pool(self, split: str) -> Tensor:
         if split not in self._pools:

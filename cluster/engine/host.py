@@ -257,7 +257,7 @@ class Host:
             else:
                 model = self._completed(call, call.part)
             result = self._evaluating.of_client(call.client, call.split, model)
-            return PersonalResult(int(result.correct.sum()), result.logits)
+            return PersonalResult(int(result.correct.sum()), bool(result.finite.all()), result.logits)
         except self._caught as error:
             raise one_line(call, error) from error
         finally:

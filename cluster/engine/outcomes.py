@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from cluster.engine.calls import PersonalCall, StepCall, StepError
-from rayfed_kd.errors import RayfedError, kind_of
+from rayfed_kd.errors import RayfedError, kind_of, told_in_full
 from rayfed_kd.protocol import Array, Reply
 
 # What a method's code may raise: also what would end the process in which it runs. Ctrl-C is the user's.
@@ -22,7 +21,7 @@ def one_line(call: StepCall | PersonalCall | str, error: BaseException) -> StepE
         return error
     if isinstance(error, RayfedError):
         return StepError(f"{call}: {error}")
-    return StepError(f"{call} failed:\n{''.join(traceback.format_exception(error))}")
+    return StepError(f"{call} failed:\n{told_in_full(error)}")
 
 
 def checked_outcome(call: StepCall, returned: Any) -> tuple[Any, Reply]:

@@ -190,7 +190,7 @@ class EngineCohort(ObservedClients):
             except BadReplyError as bad:
                 if self._faults.bad_replies == "stop":
                     raise
-                self.traffic.dropped += 1
+                self.traffic.leave_out(str(bad))
                 error = bad
                 continue
             if reply is None:

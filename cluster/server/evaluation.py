@@ -10,12 +10,13 @@ test samples, joined in the samples' order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from cluster.engine.calls import (
     EvaluationCall,
@@ -116,13 +117,14 @@ class Evaluator:
         handle = self._engine.publish({name: to_array(vector) for name, vector in vectors.items()})
         started = self._start(models, handle)
         completed = self._start_completed(models, handle, records)
+        broken = {name for name, vector in vectors.items() if not bool(torch.isfinite(vector).all())}
         personal = any(isinstance(model, Personal) for model in models.values())
         own = self._start_own(records) if personal else {}
         return Evaluation(
             [future for futures in started.values() for future in futures]
             + [future for futures in completed.values() for future in futures.values()]
             + [future for _, future in own.values()],
-            lambda: self._rows(round_index, models, started, completed, own),
+            lambda: self._rows(round_index, models, started, completed, own, broken),
         )
 
     def _rows(
@@ -132,8 +134,13 @@ class Evaluator:
         started: Started,
         completed: Completed,
         own: Own,
+        broken: Set[str],
     ) -> dict[str, Rows]:
-        """Rows of the tables by name; waits for what was started."""
+        """Rows of the tables by name; waits for what was started.
+
+        Args:
+            broken: names of the shared models whose weights are not finite.
+        """
         # This runs in the writer's thread, and `_start_own` reads `_own_known` in the round's thread. They
         # never overlap: the loop waits for this evaluation before it starts the next one.
         for client, (version, future) in own.items():
@@ -148,17 +155,21 @@ class Evaluator:
                 else:
                     results = {client: future.result() for client, future in completed[name].items()}
                 correct = {client: result.correct for client, result in results.items()}
+                not_finite = sum(not result.finite for result in results.values())
                 rows = _client_rows(round_index, name, self._own_counts, correct)
                 scores += self._scores(round_index, name, self._own_split, [*results.values()])
             else:
-                correct = self._by_client(started[name, "local"])
+                correct, not_finite = self._by_client(started[name, "local"])
                 rows = _client_rows(round_index, name, self._counts, correct)
                 for split in self._lengths:
                     of_split = [future.result() for future in started[name, split]]
                     scores += self._scores(round_index, name, split, of_split)
             clients.extend(rows)
-            metrics.append({**_metrics(rows), "round": round_index, "model": name})
-            official, loss_sum = _joined(started.get((name, "official"), []))
+            official, finite, loss_sum = _joined(started.get((name, "official"), []))
+            if name in broken or not finite.all():  # one model of all
+                not_finite = max(1, len(self._own_counts))
+            row = {"round": round_index, "model": name, "not_finite": not_finite}
+            metrics.append({**_metrics(rows), **row})
             if (name in completed or isinstance(model, Personal)) and self._own_split == "official":
                 # On the official test set the clients' mean is comparable with a server model's accuracy.
                 metrics[-1]["server_accuracy"] = metrics[-1]["amp"]
@@ -238,15 +249,20 @@ class Evaluator:
                 started[client] = (record.version, self._engine.evaluate_personal(call))
         return started
 
-    def _by_client(self, futures: Sequence[Future[EvaluationResult]]) -> dict[int, int]:
-        """Correct predictions of a shared model on each client's test part; `futures` are in client order."""
+    def _by_client(self, futures: Sequence[Future[EvaluationResult]]) -> tuple[dict[int, int], int]:
+        """A shared model's correct predictions on each client's test part, and for how many it has none.
+
+        Args:
+            futures: of stretches, in client order.
+        """
         # A stretch may end inside a client's part, so stretches are joined before they are counted by client.
-        pooled, _ = _joined(futures)
-        correct, start = {}, 0
+        pooled, finite, _ = _joined(futures)
+        correct, not_finite, start = {}, 0, 0
         for client, count in self._counts.items():
             correct[client] = int(pooled[start : start + count].sum())
+            not_finite += not finite[start : start + count].all()
             start += count
-        return correct
+        return correct, not_finite
 
 
 def _client_rows(round_index: int, model: str, counts: Mapping[int, int], correct: Mapping[int, int]) -> Rows:
@@ -273,8 +289,10 @@ def _metrics(rows: Rows) -> dict[str, Any]:
     return {**empty, "amp": metrics.amp, "fm": metrics.fm, "wlp": metrics.wlp, "ua": metrics.ua}
 
 
-def _joined(futures: Sequence[Future[EvaluationResult]]) -> tuple[Array, float]:
+def _joined(futures: Sequence[Future[EvaluationResult]]) -> tuple[Array, Array, float]:
+    """Outcomes of stretches one after the other: correct, finite, summed loss."""
     results = [future.result() for future in futures]
     if not results:
-        return np.zeros(0, dtype=bool), 0.0
-    return np.concatenate([r.correct for r in results]), sum(r.loss_sum for r in results)
+        return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool), 0.0
+    correct, finite = (np.concatenate([getattr(r, name) for r in results]) for name in ("correct", "finite"))
+    return correct, finite, sum(r.loss_sum for r in results)

@@ -106,14 +106,15 @@ class EngineQuestions:
         rows = self._wire.decoded(sent.wire)[self._answer]
         if np.isfinite(rows).all() and not sent.refused:
             return to_tensor(rows)
+        why = (
+            f"{call}: answer {'; '.join(sent.refused)}"
+            if sent.refused
+            else f"{call}: answer {self._answer} has NaN or infinite values; expected finite ones. "
+            "A lower local.optimizer.lr is the usual cure."
+        )
         if not self._drop:
-            raise RunError(
-                f"{call}: answer {'; '.join(sent.refused)}"
-                if sent.refused
-                else f"{call}: answer {self._answer} has NaN or infinite values; expected finite ones. "
-                "A lower local.optimizer.lr is the usual cure."
-            )
-        self._traffic.dropped += 1
+            raise RunError(why)
+        self._traffic.leave_out(why)
         del self._started[client]
         return None
 

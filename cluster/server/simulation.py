@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -66,6 +66,7 @@ class Simulation:
     run_state: RunState = field(init=False)
     _stopping: bool = False
     _asked_rounds: bool = False
+    _told_bad: bool = False
     _settling: Future[None] | None = None
     _evaluation: Evaluation | None = None
     _given_up: bool = False
@@ -236,6 +237,7 @@ class Simulation:
         cohort.end_round()
         self._module_pool.take_back()
         self._asked_rounds |= ctx.asked_rounds
+        self._tell_bad_replies(cohort.traffic.bad)
         trained, client_s = time.perf_counter(), queue.waited_s - waited_s + cohort.traffic.answers_s
         record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
         self._settled()  # the round before: evaluations must not overlap, and records keep their order
@@ -273,6 +275,12 @@ class Simulation:
             models = self.setting.method.evaluated(server)
             check_evaluated(models, self._module_pool.lengths)
             return models
+
+    def _tell_bad_replies(self, reasons: Sequence[str]) -> None:
+        """Tell of the run's first reply that is left out; of all there are numbers in the rounds' lines."""
+        if reasons and not self._told_bad:
+            self._told_bad = True
+            self.tell(f"faults.bad_replies: drop leaves out: {reasons[0]}")
 
     def _settle(self, record: RoundRecord, evaluation: Evaluation | None) -> None:
         """Record a round: now, or as soon as its evaluation has ended."""

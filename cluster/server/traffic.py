@@ -18,6 +18,7 @@ class Traffic:
         cohort: number of the first exchange's replies, used or dropped.
         staleness: staleness of each used reply, in updates.
         dropped: number of replies that were not used.
+        bad: why replies were left out by `faults.bad_replies: drop`, which `dropped` counts, too.
         logged: what codecs of messages counted: name -> (sum, count).
         dispatch_s: real seconds spent on publishing messages.
         answers_s: real seconds spent on waiting for answers to questions.
@@ -28,9 +29,15 @@ class Traffic:
     cohort: int = 0
     staleness: list[int] = field(default_factory=list)
     dropped: int = 0
+    bad: list[str] = field(default_factory=list)
     logged: dict[str, tuple[float, int]] = field(default_factory=dict)
     dispatch_s: float = 0.0
     answers_s: float = 0.0
+
+    def leave_out(self, why: str) -> None:
+        """Count a bad reply that is not used."""
+        self.dropped += 1
+        self.bad.append(why)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,9 +188,27 @@ def _test(setting: Setting) -> str:
     drawn = setting.recipe.evaluation.clients
     whose = "the clients' own" if drawn is None else f"those of {_count(drawn, 'client')}"
     texts = [f"{own:,} samples, parts of {whose}"] if own else []
+    without = int((setting.tested.sizes[setting.evaluated_clients] == 0).sum())
+    if without and setting.recipe.partition.test == "local":
+        texts.append(f"{_count(without, 'client')} {'has' if without == 1 else 'have'} no test sample")
     if official is not None:
         texts.append(f"{len(official):,} samples of the official test set")
-    return "; ".join(texts) or "no samples"
+    return "; ".join([*texts, *_absent_classes(setting)]) or "no samples"
+
+
+def _absent_classes(setting: Setting) -> Iterator[str]:
+    """Of which classes there are no test samples, where metrics that the recipe names may need some."""
+    dataset = setting.dataset
+    labels = {"the clients' own parts": np.asarray(dataset.train.labels)[setting.tested.indices]}
+    if dataset.test is not None:
+        labels["the official test set"] = np.asarray(dataset.test.labels)
+    for whose, found in labels.items():
+        absent = dataset.classes - len(np.unique(found))
+        if setting.recipe.evaluation.metrics and len(found) and absent:
+            yield (
+                f"warning: {whose} have no sample of {absent} of the {dataset.classes} classes, "
+                "of which metrics by class, as an AUROC, may say nothing, or count them as 0"
+            )
 
 
 def _in_brackets(text: str) -> str:

@@ -83,13 +83,14 @@ class Result:
             shows it.
 
         Raises:
-            RecipeError: the run evaluated no model.
+            RecipeError: the run evaluated no model, or on no samples.
         """
         from rayfed_kd.results.charts.lines import curves_figure
 
-        if not self.tables["metrics"].num_rows:
+        figure = curves_figure(self.tables["metrics"])
+        if figure is None:
             raise RecipeError(f"{self.folder}: no round was evaluated, so there is no curve")
-        return curves_figure(self.tables["metrics"])
+        return figure
 
     def load(self, model: str, client: int | None = None) -> ExportedModel:
         """One of the run's models as a module that takes images, in eval mode.

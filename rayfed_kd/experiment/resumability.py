@@ -76,11 +76,12 @@ def check_unused(folder: Path) -> None:
     """
     from rayfed_kd.experiment.result import read_summary
     from rayfed_kd.results.schemas import CONFIG
+    from rayfed_kd.results.summary import is_finished
 
     if (folder / CONFIG).exists():
         command, summary = f"rayfed-kd resume {shlex.quote(str(folder))}", read_summary(folder)
         command += " --local" if _engine(folder) == "local" else ""
-        if summary.get("status") == "finished":
+        if is_finished(summary):
             rounds = "1 round" if summary["rounds"] == 1 else f"{summary['rounds']} rounds"
             holds = f"a finished run of {rounds}; `{command} rounds=N` with a larger N extends it"
         else:
@@ -144,7 +145,7 @@ def _check_data(folder: Path, setting: Setting) -> None:
     if begun and changed:
         raise RecipeError(
             f"{folder}: its data, {setting.dataset.name}, are others than when it was begun, or in another "
-            f"order: {', '.join(changed)} changed. Give another folder for a new run, or the data as they were"
+            f"order: {', '.join(changed)} changed. Give the data as they were, or a new folder"
         )
 
 
@@ -163,8 +164,8 @@ def _check_rounds(folder: Path, setting: Setting, note: Path) -> None:
         return
     if rates and rates.rounds and rates.rounds.depends_on_total:
         why = (
-            f"local.lr_schedule.rounds, a {rates.rounds.name}, falls over all rounds of a run; of one that is "
-            f"to be extended it says over how many, as local.lr_schedule.rounds.over={recipe.rounds}"
+            f"local.lr_schedule.rounds, a {rates.rounds.name}, falls over all rounds; in a run that is to be "
+            f"extended it says over how many, as local.lr_schedule.rounds.over={recipe.rounds}"
         )
     elif read_json(note).get("asked_rounds"):
         why = f"{recipe.method.name} goes by the number of all rounds (ctx.rounds)"

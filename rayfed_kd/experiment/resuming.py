@@ -50,7 +50,7 @@ def resume(
     Raises: RecipeError if this is no run, or not this run any more, with what differs.
     """
     from rayfed_kd.experiment.resumability import last_checkpoint
-    from rayfed_kd.results.summary import summarise
+    from rayfed_kd.results.summary import is_finished, summarise
     from rayfed_kd.results.tables import last_round
 
     folder = Path(folder).resolve()
@@ -63,7 +63,7 @@ def resume(
     done, summary = last_round(folder / TABLES), read_summary(folder)
     if recipe.rounds < done:
         raise RecipeError(_too_few_rounds(folder, recipe.rounds, done))
-    if summary.get("status") == "finished" and summary["rounds"] == recipe.rounds:
+    if is_finished(summary) and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
         tables = _tables(folder)
         # Made anew: an earlier version wrote a summary of another form.

@@ -18,8 +18,8 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import read_yaml_file
 from rayfed_kd.results.folder import read_environment
-from rayfed_kd.results.schemas import GPU_COLUMNS, SCHEMAS
-from rayfed_kd.results.summary import summarise
+from rayfed_kd.results.schemas import LATER, SCHEMAS
+from rayfed_kd.results.summary import is_finished, summarise
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
 from rayfed_kd.tuning.search_result import SearchResult, read_search_result
@@ -178,7 +178,7 @@ def _read_current_table(folder: Path, name: str, versions: str) -> pa.Table:
     except DataError as error:
         raise RecipeError(f"{folder}: table {name} cannot be read: {error}") from None
     missing = [column for column in SCHEMAS[name].names if column not in table.column_names]
-    if name == "hosts" and set(missing) <= set(GPU_COLUMNS):  # nothing but a host's cells depends on them
+    if set(missing) <= set(LATER.get(name, ())):  # nothing but their own cells depends on them
         for column in missing:
             nulls = pa.nulls(table.num_rows, SCHEMAS[name].field(column).type)
             table = table.append_column(column, nulls)
@@ -193,9 +193,9 @@ def _status(noted: Mapping[str, Any], recipe: Recipe, rounds: int) -> str:
     done = f"{rounds} of {recipe.rounds} rounds"
     if not noted:
         return f"not ended, {done}: it still runs, or was killed"
-    if noted["rounds"] != rounds or (noted["status"] == "finished" and rounds < recipe.rounds):
+    if noted["rounds"] != rounds or (is_finished(noted) and rounds < recipe.rounds):
         return f"gone on with and not ended, {done}: it still runs, or was killed"
-    return "finished" if noted["status"] == "finished" else f"{noted['status']}, {done}"
+    return str(noted["status"]) if is_finished(noted) else f"{noted['status']}, {done}"
 
 
 def _with_distinct_labels(runs: Sequence[Run]) -> list[Run]:

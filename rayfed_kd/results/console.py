@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from rayfed_kd.results.schemas import EPSILONS
+from rayfed_kd.results.schemas import EPSILONS, is_score
 from rayfed_kd.results.screen import Screen, Shown, fitting
-from rayfed_kd.results.summary_table import scores_table, summary_notes, summary_table
+from rayfed_kd.results.summary_table import counted, scores_table, summary_notes, summary_table
 from rayfed_kd.results.telling import Teller
 from rayfed_kd.results.time_left import TimeLeft, clock_text, left_text
 
@@ -154,6 +154,8 @@ def _round_head(event: Mapping[str, Any], left_s: float | None) -> str:
 
 
 def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
+    if event.get("bad_replies"):
+        yield f"{counted(event['bad_replies'], 'bad reply', 'bad replies')} left out"
     for model, metrics in (event.get("metrics") or {}).items():
         values = [
             f"{name} {metrics[name]:.3f}"
@@ -162,6 +164,11 @@ def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
         ]
         if values:
             yield f"{model} {' '.join(values)}"
+        if metrics.get("not_finite"):
+            yield f"{model} NaN or infinite for {counted(metrics['not_finite'], 'client')}"
+        for name in filter(is_score, metrics):
+            if metrics[name] is None:
+                yield f"{model} {name} undefined"
     losses = [(name, value) for name, value in event["losses"].items() if value is not None]
     for name, value in losses[:2]:  # more would not fit into a terminal's line
         yield f"{name} {value:.3f}"

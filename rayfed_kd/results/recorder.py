@@ -197,6 +197,7 @@ class RunRecorder:
             "bytes_up": row["bytes_up"],
             "bytes_down": row["bytes_down"],
             "cohort": row["cohort"],
+            "bad_replies": row.get("bad_replies"),
             "metrics": {row["model"]: row for row in with_scores(record.tables)},
         } | {name: row[name] for row in record.tables.get("privacy", []) for name in EPSILONS}
         self._last_wall_s = wall_s
@@ -275,9 +276,9 @@ class RunRecorder:
         logged = {row["round"]: dict(row["losses"]) for row in rounds}
         if any(logged.values()):
             self._save_picture("logged", logged_figure(logged), last, "logged")
-        metrics = read_table(self._folder / "tables", "metrics")
-        if metrics.num_rows:
-            self._save_picture("curves", curves_figure(metrics), last, "curves")
+        curves = curves_figure(read_table(self._folder / "tables", "metrics"))
+        if curves is not None:
+            self._save_picture("curves", curves, last, "curves")
         clients = read_table(self._folder / "tables", "clients")
         if clients.num_rows:
             figure = accuracy_histogram_figure(clients)

@@ -33,6 +33,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("dropped", _INT),
             ("staleness", _FLOAT),
             ("losses", pa.map_(_TEXT, _FLOAT)),
+            ("bad_replies", _INT),
         ]
     ),
     "metrics": pa.schema(
@@ -46,6 +47,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("ua", _FLOAT),
             ("server_accuracy", _FLOAT),
             ("server_loss", _FLOAT),
+            ("not_finite", _INT),
         ]
     ),
     "clients": pa.schema(
@@ -121,8 +123,10 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
 }
 
-# Columns that measure a host's device: null on a CPU, and in runs that were begun before there were any.
+# Columns that measure a host's device: null on a CPU.
 GPU_COLUMNS = SCHEMAS["hosts"].names[-6:]
+# Table -> columns that runs lack which were begun before there were any: they count as null.
+LATER = {"hosts": GPU_COLUMNS, "rounds": ["bad_replies"], "metrics": ["not_finite"]}
 
 EPSILONS = ("epsilon", "local_epsilon")  # columns of `privacy`: of the sums, and of single messages
 # Said wherever an epsilon is: it is of messages, and data are prepared with all clients' samples.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)
 # What a model is judged by: the first of these metrics that it has.
 HEADLINES = ("server_accuracy", "amp", "ua")
+DIVERGED = "finished, but diverged"  # the status of a run whose last round has NaN or infinite values
 LAST = 10  # evaluations that the mean of the last is over, as in the papers' tables
 
 
@@ -35,16 +36,21 @@ def summarise(
 
     Returns: what summary.json holds: status, rounds, wall_s, sim_s (None without a clock), bytes (on
         the wire, also by kind, and by kind without codecs), clients, drawn_clients (as `drawn`),
-        tested_clients (those with test samples; None if no client was tested), and models. Each model has
-        `last`, `best` and `last10` (the mean of the last ten evaluations) by metric. All of `best` is of one
-        round, `best_round`: the first in which `best_by` is largest, the model's first metric of `HEADLINES`.
-        A run with `privacy` has an entry of that name: the last row of its table.
+        tested_clients (those with test samples; None if no client was tested), bad_replies (those left out by
+        `faults.bad_replies: drop`), diverged (what in the last round is no finite number, a text each), and
+        models. Each model has `last`, `best` and `last10` (the mean of the last ten evaluations) by metric,
+        the number of its `evaluations`, and in how many of them metrics of the recipe's were `undefined`. All
+        of `best` is of one round, `best_round`: the first in which `best_by` is largest, the model's first
+        metric of `HEADLINES`. A run with `privacy` has an entry of that name: the last row of its table. The
+        status of a finished run that has diverged is `DIVERGED`.
     """
     rounds = tables["rounds"].to_pylist()
     last = rounds[-1] if rounds else {}
     tested = pa.compute.count_distinct(tables["clients"]["client"]).as_py()
+    metrics = with_scores({name: tables[name].to_pylist() for name in ("metrics", "scores")})
+    diverged = list(_diverged(last, metrics))
     summary = {
-        "status": status,
+        "status": DIVERGED if status == "finished" and diverged else status,
         "rounds": last.get("round", 0),
         "wall_s": last.get("wall_s", 0.0),
         "sim_s": last.get("sim_s"),
@@ -57,10 +63,33 @@ def summarise(
         "clients": clients,
         "drawn_clients": drawn,
         "tested_clients": tested or None,
-        "models": _models(with_scores({name: tables[name].to_pylist() for name in ("metrics", "scores")})),
+        "bad_replies": sum(row.get("bad_replies") or 0 for row in rounds),
+        "diverged": diverged,
+        "models": _models(metrics),
     }
     spent = tables["privacy"].to_pylist() if "privacy" in tables else []
     return {**summary, "privacy": _privacy(spent[-1])} if spent else summary
+
+
+def is_finished(summary: Mapping[str, Any]) -> bool:
+    """Whether a run has made all its rounds, diverged or not; `summary` may be empty."""
+    return summary.get("status") in ("finished", DIVERGED)
+
+
+def _diverged(last: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What in the last round, and in the evaluation after it, is no finite number.
+
+    Args:
+        last: row of the table `rounds`; empty without a round.
+        metrics: rows of the table `metrics`.
+    """
+    for name, value in dict(last.get("losses") or {}).items():
+        if value is not None and not math.isfinite(value):
+            yield f"{name} is {value} in round {last['round']}"
+    for row in metrics:
+        if row["round"] == last.get("round") and row.get("not_finite"):
+            who = "1 client" if row["not_finite"] == 1 else f"{row['not_finite']} clients"
+            yield f"{row['model']} gives NaN or infinite values for {who} in round {row['round']}"
 
 
 def _privacy(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +148,10 @@ def _model(by_round: Mapping[int, Mapping[str, float | None]]) -> dict[str, Any]
     if headline is not None:
         values = {index: value for index, e in by_round.items() if (value := e[headline]) is not None}
         best_round = max(values, key=values.__getitem__)  # of equal values the first
+    missing = {name: sum(e.get(name) is None for e in evaluations) for name in filter(is_score, metrics)}
     return {
+        "evaluations": len(evaluations),
+        "undefined": {name: count for name, count in missing.items() if count},
         "last": evaluations[-1],
         "best": dict.fromkeys(metrics) if best_round is None else by_round[best_round],
         "best_round": best_round,

@@ -44,9 +44,27 @@ def summary_notes(summary: Mapping[str, Any]) -> list[str]:
     titles = [dict(COLUMNS)[metric] for metric in judged]
     notes = [f"best: all of one round, that of the largest {' or '.join(titles)}"] if titles else []
     notes += model_notes(summary["models"])
+    notes += [f"diverged: {text}" for text in summary.get("diverged", ())]
+    notes += _undefined_notes(summary)
+    if bad := summary.get("bad_replies"):
+        notes.append(f"{counted(bad, 'bad reply', 'bad replies')} left out (faults.bad_replies: drop)")
     notes += privacy_notes(summary)
     untested = untested_text(summary)
     return notes if untested is None else [*notes, untested]
+
+
+def _undefined_notes(summary: Mapping[str, Any]) -> list[str]:
+    """Which metrics have no value in some evaluations: means are over the others alone."""
+    return [
+        f"{metric} of {name} has no finite value in {counted(count, 'evaluation')} of {model['evaluations']}"
+        for name, model in summary["models"].items()
+        for metric, count in model.get("undefined", {}).items()
+    ]
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number of things, as `1 reply` and `2 replies`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def privacy_notes(summary: Mapping[str, Any]) -> list[str]:
@@ -72,7 +90,7 @@ def privacy_notes(summary: Mapping[str, Any]) -> list[str]:
 def untested_text(summary: Mapping[str, Any]) -> str | None:
     """How many clients the metrics are of, as `9 of 10 clients have test samples`.
 
-    Returns: None if every client has some, or no client is tested.
+    Returns: None if every client has some, or none is tested as the official test set is enough.
     """
     tested, clients, drawn = summary["tested_clients"], summary["clients"], summary.get("drawn_clients")
     if tested is None or tested == clients:

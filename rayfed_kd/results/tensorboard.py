@@ -19,6 +19,7 @@ SHOWN = {
     "bytes_down": "bytes/down",
     "cohort": "round/cohort",
     "dropped": "round/dropped",
+    "bad_replies": "round/bad_replies",
     "staleness": "round/staleness",
     "dispatch_s": "time/dispatch_s",
     "client_s": "time/client_s",

@@ -29,8 +29,8 @@ def _check_tested(setting: Setting) -> None:
     whose = f"{asked.clients} clients" if drawn is None else f"{drawn} clients of evaluation.clients"
     few = float(setting.partition.sizes.mean())
     raise RecipeError(
-        f"none of the {whose} has a test sample, and {setting.dataset.name} has no official test set, so that "
-        f"nothing could be evaluated: a client has {few:.1f} training samples on average, and "
+        f"none of the {whose} has a test sample, and {setting.dataset.name} has no official test set: "
+        f"nothing could be evaluated. A client has {few:.1f} training samples on average, and "
         f"partition.test_fraction = {asked.test_fraction:g}; expected fewer partition.clients, a larger "
         "partition.test_fraction or data.fraction, or data with a test set, for partition.test=official",
         path="partition.clients",
@@ -62,10 +62,10 @@ def _check_single_samples(setting: Setting) -> None:
         if fault is not None:
             samples = sizes[with_it[0]]
             raise RecipeError(
-                f"local.last_batch = {local.last_batch!r}: client {with_it[0]} has {_samples(samples)}, which "
-                f"leaves a batch of one sample at local.batch_size = {local.batch_size}, as at {len(with_it)} "
-                f"of {len(sizes)} clients, and {setting.architectures.described(name).name} cannot train on "
-                f"one: {fault}; expected {_cure(samples, local.batch_size)}"
+                f"local.last_batch = {local.last_batch!r}: client {with_it[0]} has {_samples(samples)}, and "
+                f"local.batch_size = {local.batch_size} leaves a batch of one, as at {len(with_it)} of "
+                f"{len(sizes)} clients; {setting.architectures.described(name).name} cannot train on one: "
+                f"{fault}; expected {_cure(samples, local.batch_size)}"
             )
 
 

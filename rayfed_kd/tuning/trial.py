@@ -15,6 +15,7 @@ from rayfed_kd.experiment.result import Event, read_summary
 from rayfed_kd.experiment.running import run_prepared_on_ray
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.summary import is_finished
 from rayfed_kd.tuning.search_folder import TrialRecord
 from rayfed_kd.tuning.search_setup import Search
 from rayfed_kd.tuning.space import Coefficients, coefficient_overrides
@@ -121,7 +122,7 @@ class TrialRun:
         sys.argv[:] = self.command
         folder = self.search.folder.trial(number)
         self.search.folder.wait_for_trial(number)
-        if read_summary(folder).get("status") == "finished":
+        if is_finished(read_summary(folder)):
             return  # the search was cut off before the record said so
         prepared = make_ready(self._trial_recipe(number, coefficients))
         # The actors of `plan`, for which Ray Tune has placed this trial.

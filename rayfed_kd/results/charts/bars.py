@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rayfed_kd.results.charts.figure import COLOURS, Panels
+from rayfed_kd.results.charts.figure import COLOURS, Panels, drawable
 
 Array = np.ndarray[Any, Any]
+BINS = 30  # of a histogram
 MOST_LETTERS = 50  # of a bar's name; longer ones are cut
 PERCENTS = tuple(float(edge) for edge in range(0, 101, 5))  # edges of a histogram of accuracies
 
@@ -97,10 +98,14 @@ def distribution_figure(values: Mapping[str, Array], quantity: str, round_index:
         quantity: what the values are; the axis' label.
         round_index: the round that they are of.
     """
-    all_values = np.concatenate(list(values.values()))
-    edges = np.histogram_bin_edges(all_values[np.isfinite(all_values)], bins=30)
+    shown = {series: numbers[np.isfinite(drawable(numbers))] for series, numbers in values.items()}
+    every = np.concatenate([*shown.values(), [] if any(map(len, shown.values())) else [0.0]])
+    low, high = float(every.min()), float(every.max())
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):  # too near to each other for edges between them
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, BINS + 1)
     figure = Figure(figsize=(4.2 * len(values), 3.2), layout="constrained")
-    for place, (series, numbers) in enumerate(values.items()):
+    for place, (series, numbers) in enumerate(shown.items()):
         axes = figure.add_subplot(1, len(values), place + 1)
         axes.hist(numbers, bins=[float(edge) for edge in edges], color=COLOURS[place % len(COLOURS)])
         axes.set(xlabel=quantity, ylabel="how many", title=f"{series}, round {round_index}")
@@ -125,7 +130,7 @@ def class_values_figure(
     width = 0.8 / len(values)
     for place, (series, heights) in enumerate(values.items()):
         places = np.arange(classes) + (place - (len(values) - 1) / 2) * width
-        axes.bar(places, heights, width, color=COLOURS[place % len(COLOURS)], label=series)
+        axes.bar(places, drawable(heights), width, color=COLOURS[place % len(COLOURS)], label=series)
     step = 1 if classes <= 30 else 10
     axes.set_xticks(
         range(0, classes, step), class_names[::step], fontsize=7, rotation=90 if classes > 10 else 0

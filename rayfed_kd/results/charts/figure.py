@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
 
 from rayfed_kd.files import written_aside
 
@@ -20,6 +22,15 @@ FEW = 30  # points; a curve of fewer has a dot at each
 LEFT, RIGHT, TOP, BOTTOM = 0.65, 0.15, 0.35, 0.5
 LETTER = 0.1  # inches of a legend's average letter, and of its mark and margins
 MARK = 0.6
+
+
+LARGEST = 1e100  # a difference of two numbers that are not much larger overflows
+
+
+def drawable(values: ArrayLike) -> NDArray[np.float64]:
+    """Numbers of which matplotlib can make an axis: a gap, NaN, in the place of infinite and huge ones."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)
 
 
 class ShownFigure(Figure):

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from rayfed_kd.results.charts.figure import COLOURS, DASHES, FEW, Panels, ShownFigure
+from rayfed_kd.results.charts.figure import COLOURS, DASHES, FEW, Panels, ShownFigure, drawable
 
 LOGGED_PER_ROW = 4  # panels side by side in the picture of what a method logged
 MIB_SENT = "MiB sent"  # an axis on which methods differ by powers of ten
@@ -64,9 +64,10 @@ def draw_lines(
     for line in lines:
         colour = palette[line.look % len(palette)]
         dashes = "1 2" if line.dotted else DASHES[line.look // len(palette) % len(DASHES)]
+        y = drawable(line.y)
         axes.plot(
             line.x,
-            line.y,
+            y,
             color=colour,
             label=line.label or None,
             linestyle=(0, [float(dash) for dash in dashes.split()]) if dashes else "-",
@@ -74,9 +75,9 @@ def draw_lines(
             marker="." if len(line.x) < FEW and not line.dotted else "",
         )
         if costs and not line.dotted:
-            axes.plot(line.x[-1:], line.y[-1:], "o", color=colour, markersize=7, markerfacecolor="none")
+            axes.plot(line.x[-1:], y[-1:], "o", color=colour, markersize=7, markerfacecolor="none")
         if len(line.deviation):
-            y, half = np.asarray(line.y), np.asarray(line.deviation)
+            half = drawable(line.deviation)
             axes.fill_between(line.x, y - half, y + half, color=colour, alpha=shade, linewidth=0)
     axes.set_xlabel(across)
     if across == "round":
@@ -132,11 +133,12 @@ def lines_figure(
     return figure
 
 
-def curves_figure(metrics: pa.Table) -> Figure:
+def curves_figure(metrics: pa.Table) -> Figure | None:
     """AMP, FM, WLP and the official test by round, a line per model (FedKF's Fig. 5).
 
     Args:
-        metrics: the table `metrics`, with at least one row. A metric without values has no panel.
+        metrics: the table `metrics`. A metric without values has no panel.
+    Returns: None if no metric has a value.
     """
     rows = metrics.to_pylist()
     titles = {
@@ -146,6 +148,8 @@ def curves_figure(metrics: pa.Table) -> Figure:
         "server_accuracy": "official test (%)",
     }
     shown = [m for m in titles if any(row[m] is not None for row in rows)]
+    if not shown:
+        return None
     models = sorted({row["model"] for row in rows})
     panels = Panels(len(shown), len(shown), (4.2, 3.4), legend=tuple(models))
     for axes, metric in zip(panels.axes, shown, strict=True):
