@@ -27,12 +27,14 @@ COLUMNS = {
         **dict.fromkeys(["bytes_up", "bytes_down", "cohort", "dropped"], INT),
         "staleness": FLOAT,
         "losses": "map<string, double>",
+        "bad_replies": INT,
     },
     "metrics": {
         "round": INT,
         "sim_s": FLOAT,
         "model": TEXT,
         **dict.fromkeys(["amp", "fm", "wlp", "ua", "server_accuracy", "server_loss"], FLOAT),
+        "not_finite": INT,
     },
     "clients": {
         "round": INT,
@@ -131,7 +133,7 @@ def test_rows_come_back_with_nulls_where_a_method_has_none(tmp_path):
             "sim_s": None,
             "model": "aca",
             "amp": 0.1,
-            **dict.fromkeys(["fm", "wlp", "ua", "server_accuracy", "server_loss"]),
+            **dict.fromkeys(["fm", "wlp", "ua", "server_accuracy", "server_loss", "not_finite"]),
         }
     ]
 
