@@ -252,7 +252,7 @@ def interrupt_at(count, wanted):
     return lambda frame, event, _: lines if frame.f_code in wanted else None
 
 
-LOOP = [getattr(Simulation, name).__code__ for name in ("run", "_round_or_error", "_save", "_settled")]
+LOOP = [getattr(Simulation, name).__code__ for name in ("run", "_save", "_settled")]
 
 
 @pytest.mark.slow
