@@ -15,14 +15,14 @@ from size import PACKAGE, rooms, total
 
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (31_350, 26_000),
-    ("cluster",): (5_250, 4_100),
-    ("tests",): (34_550, 30_000),
+    PACKAGE: (32_130, 26_000),
+    ("cluster",): (5_185, 4_100),
+    ("tests",): (35_855, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {
-    "fedprox": (57, 316, 1_692, 5_548),
-    "fedkf": (61, 372, 1_921, 6_083),
+    "fedprox": (59, 343, 1_883, 5_715),
+    "fedkf": (63, 398, 2_101, 6_249),
 }
 AIM = (36, 200, 1_100, 3_300)
 
