@@ -33,8 +33,11 @@ OPTIONS: Mapping[type[nn.Module], Callable[[Any], bool]] = {
     # Without one it makes a Python number of its counter.
     **dict.fromkeys(BATCHNORM, lambda layer: layer.momentum is not None),
     nn.Conv2d: lambda layer: layer.padding_mode == "zeros",
-    # Others change rows of the weight outside of the gradient, or need one that is not dense.
-    nn.Embedding: lambda layer: layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse,
+    # Others change rows of the weight outside of the gradient, or make of the gradient something else.
+    nn.Embedding: lambda layer: (
+        (layer.max_norm, layer.padding_idx, layer.scale_grad_by_freq, layer.sparse)
+        == (None, None, False, False)
+    ),
     nn.MaxPool2d: lambda layer: not layer.return_indices,
     nn.Upsample: lambda layer: layer.mode == "nearest",
 }

@@ -256,6 +256,7 @@ def frozen():
         (lambda: nn.BatchNorm1d(3, momentum=None), "options .*momentum=None"),
         (lambda: nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), "options .*circular"),
         (lambda: nn.Embedding(3, 2, max_norm=1.0), "options .*max_norm"),
+        (lambda: nn.Embedding(3, 2, padding_idx=0), "options .*padding_idx"),
         (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), "options .*bilinear"),
         (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), "ParametrizedLinear, which"),
     ],
