@@ -8,21 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rayfed_kd.errors import MisuseError, RecipeError, nearest, shown
+from rayfed_kd.errors import MisuseError, RecipeError, kind_of, nearest, shown
 from rayfed_kd.protocol.dense import REAL, dense_fault
 from rayfed_kd.protocol.message_codec import VECTORS
 from rayfed_kd.protocol.messages import KINDS, Declaration, Package, Simulated, is_finite
+from rayfed_kd.protocol.method import RECIPE_MODEL, Architecture
 from rayfed_kd.protocol.state_packing import INT64
 
 
-def check_declared(method: str, declared: Mapping[str, Any]) -> None:
-    """Check what a method declares to send.
+def check_declared(method: str, declared: Mapping[str, Any], architectures: Mapping[str, Any]) -> None:
+    """Check what a method declares to send, and what it calls its architectures.
 
     Args:
         method: its name, for messages.
         declared: its `down` and `up` by direction.
-    Raises: RecipeError naming the part, and the kinds that there are.
+        architectures: as it gives them.
+    Raises: RecipeError naming the part or the architecture, and what was expected.
     """
+    for name, one in architectures.items():
+        if name == RECIPE_MODEL or not isinstance(one, Architecture):
+            raise RecipeError(
+                f"{method} calls {kind_of(one)} its architecture {name!r}; expected an Architecture by a "
+                f"name of its own, as {RECIPE_MODEL!r} is the recipe's",
+                path="method.name",
+            )
     for direction, parts in declared.items():
         where = f"{method} declares {direction} = {shown(parts)}"
         if not isinstance(parts, Mapping):

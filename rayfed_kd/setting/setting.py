@@ -185,7 +185,8 @@ class Setting:
                 "architecture for all; expected no client_models, only `model`"
             )
         method = self.method
-        check_declared(self.recipe.method.name, {"down": method.down, "up": method.up})
+        declared = {"down": method.down, "up": method.up}
+        check_declared(self.recipe.method.name, declared, method.architectures())
         check_public(self.recipe, method)
         if method.generates:
             check_generated(self.recipe.method.name, method.generates, self.dataset)

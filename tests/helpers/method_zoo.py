@@ -17,7 +17,7 @@ import torch
 from broken_methods import Keeping
 from torch import nn
 
-from rayfed_kd.protocol import PERSONAL, Evaluated, Message, Method, MethodOptions, Reply
+from rayfed_kd.protocol import PERSONAL, Architecture, Evaluated, Message, Method, MethodOptions, Reply
 
 WORKS = ""
 CLIENT = "round 1, client 0, client_update: "
@@ -602,6 +602,12 @@ class Sends(UsesTwice):
 # What is declared.
 
 
+class NamesAModel(Odd):
+    def architectures(self):
+        made = {"recipe's": Architecture("classifier", "mlp", {}), "other": nn.Linear(1, 1)}
+        return {"model" if self.what == "recipe's" else "other": made[self.what]}
+
+
 class DownText(Odd):
     down = "student"
 
@@ -803,6 +809,11 @@ ROWS: dict[Any, str] = {
     ("Sends", "lambda"): "round 1: '<lambda>' is no step; expected a bound method",
     ("Sends", "other"): "round 1: 'numbers' is no step; expected a bound method",
     ("Sends", "name"): "round 1: 'a str' is no step; expected a bound method",
+    ("NamesAModel", "recipe's"): "NamesAModel calls an Architecture its architecture 'model'; expected an",
+    (
+        "NamesAModel",
+        "other",
+    ): "NamesAModel calls a Linear its architecture 'other'; expected an Architecture",
     ("DownText", ""): "method.name: method_zoo:DownText declares down = 'student'; expected part names",
     ("UpNone", ""): "method.name: method_zoo:UpNone declares up = None; expected part names and their kinds",
     ("UnknownKind", ""): "'weight' is no kind; there are weights, generator,",

@@ -59,6 +59,15 @@ def test_a_method_that_misbehaves_is_answered_with_its_place_also_where_its_stat
     assert answer(run_in_process, recipe_of(row), 0) == said
 
 
+GROUPED = ("ChangesMessage", "ChangesState", "SharesABuffer", "ReplacesParts", "StepReturns", "StepRaises")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row[0] in GROUPED])
+def test_clients_of_a_group_give_the_same_answer(row):
+    grouped = {"local": {**TINY["local"], "vectorise": CLIENTS}}
+    check(answer(run_in_process, recipe_of(row) | grouped, CLIENTS), ROWS[row])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=NAMES)
 def test_hosts_on_ray_give_the_same_answer(row, hosts, monkeypatch):
