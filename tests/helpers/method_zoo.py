@@ -1,6 +1,6 @@
 """A zoo of small methods that misbehave, or keep and send what is rare; a bug report adds a row.
 
-`ROWS` has for each what a run of it says, or WORKS. All are `Keeping` (broken_methods.py) with one thing of
+method_zoo.yaml has for each what a run of it says. All are `Keeping` (broken_methods.py) with one thing of
 their own, which the option `what` names: a key of the table that the method reads.
 """
 
@@ -10,7 +10,7 @@ import enum
 import sys
 import types
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +18,6 @@ from broken_methods import Keeping
 from torch import nn
 
 from rayfed_kd.protocol import PERSONAL, Architecture, Evaluated, Message, Method, MethodOptions, Reply
-
-WORKS = ""
-CLIENT = "round 1, client 0, client_update: "
-SERVER = "round 1, server of method_zoo:"
 
 
 class Options(MethodOptions):
@@ -196,48 +192,6 @@ STATES = {
     "dataclass of a dict": lambda: FieldsInADict(1),
     "holds itself": endless,
     "reply": lambda: Reply(a=1),
-}
-REFUSED_STATES = {
-    "defaultdict": "a defaultdict",
-    "counter": "a Counter",
-    "ordered dict": "an OrderedDict",
-    "proxy": "a mappingproxy",
-    "own dict": "an Own",
-    "own list": "an OwnList",
-    "own text": "a Text",
-    "deque": "a deque",
-    "set": "a set",
-    "bytes": "a bytes",
-    "complex": "a complex",
-    "enum": "a Colour",
-    "numpy text": "an array of '<U1'",
-    "huge int": "an int of 20001 bits",
-    "size": "a Size",
-    "lambda": "a function",
-    "generator": "a generator",
-    "class": "a type",
-    "module": "a Linear",
-    "parameter": "a Parameter",
-    "subclass": "a Subclassed",
-    "takes a gradient": "a tensor that takes a gradient",
-    "has a graph": "a tensor that takes a gradient",
-    "sparse": "a tensor of the layout torch.sparse_coo",
-    "sparse rows": "a tensor of the layout torch.sparse_csr",
-    "meta": "a tensor on the device meta",
-    "quantised": "a quantised tensor (torch.qint8)",
-    "nested": "a nested tensor",
-    "masked array": "a MaskedArray",
-    "own array": "an OwnArray",
-    "object array": "an array of '|O'",
-    "text array": "an array of '<U1'",
-    "long double": "an array of '<f16'",
-    "other byte order": "an array of '>f4'",
-    "tensor as a key": "a dict with a Tensor as a key",
-    "attribute of a dataclass": "a Fields with the attribute 'more'",
-    "attribute of a named tuple": "a PairWithMore with the attribute 'more'",
-    "start value": "an Adds",
-    "dataclass of a dict": "a FieldsInADict",
-    "reply": "a Reply",
 }
 
 
@@ -639,187 +593,3 @@ class Undeclared(Odd):
 
 class NumberForAPart(Odd):
     up: ClassVar = {**Keeping.up, "samples": "scalars"}
-
-
-def _refused_or_works(kind, before):
-    """A row for every state: it works, or is refused by its place."""
-    return {
-        (kind, what): f"{before}{REFUSED_STATES[what]}" if what in REFUSED_STATES else WORKS
-        for what in STATES
-    }
-
-
-def _parts(kind, before, package):
-    """Rows for what no part may be, whoever sends it."""
-    refused = {
-        "bf16": "part 'student' is torch.bfloat16, which cannot travel; expected one of bool, uint8",
-        "fp8": "part 'student' is torch.float8_e4m3fn, which cannot travel; expected one of bool, uint8",
-        "complex": "part 'student' is torch.complex64, which cannot travel; expected one of bool, uint8",
-        "sparse": "part 'student' is a tensor of the layout torch.sparse_coo, which cannot travel",
-        "meta": "part 'student' is a tensor on the device meta, which cannot travel",
-        "quantised": "part 'student' is a quantised tensor (torch.qint8), which cannot travel",
-        "subclass": "part 'student' is a Subclassed, which cannot travel; expected a torch.Tensor itself",
-        "number": "'student' is the number 1.0; expected a tensor",
-    }
-    given = {"array": "a ndarray", "list": "a list", "none": "None", "text": "a str"}
-    works = dict.fromkeys(
-        ("half", "double", "takes a gradient", "parameter", "negative view", "strided"), WORKS
-    )
-    said = {what: f"{before}{text}" for what, text in refused.items()}
-    return {(kind, what): text for what, text in (said | works).items()} | {
-        (kind, what): f"{package}(student=...) is given {text}; expected a tensor"
-        for what, text in given.items()
-    }
-
-
-def _answers(described):
-    return f"{CLIENT}part 'student' is {described}, and answers float32 [310]; expected floats in that shape"
-
-
-RETURNED = "expected (state, Reply)"
-IN_PLACE = f"{CLIENT}it changed the message's 'student' in place; expected a clone()"
-NEW_STATE = "as the server's new state, which was a Tensor before; expected the state alone"
-FLOATS = "expected the 310 floats of 'model'"
-FAILED = "failed:\nTraceback (most recent call last):\n"
-ROWS: dict[Any, str] = {
-    **_refused_or_works("ClientState", f"{CLIENT}the state[1] is "),
-    **_refused_or_works("FirstState", f"{CLIENT}init_client: the state[1] is "),
-    **_refused_or_works("ServerState", "the server of ServerState, round 1: the state.more is "),
-    (
-        "ClientState",
-        "holds itself",
-    ): f"{CLIENT}the state[1][0][0] is nested more than 100 levels deep, or holds",
-    (
-        "FirstState",
-        "holds itself",
-    ): f"{CLIENT}init_client: the state[1][0][0] is nested more than 100 levels deep",
-    (
-        "ServerState",
-        "holds itself",
-    ): "round 1: the state.more[0][0] is nested more than 100 levels deep, or holds",
-    **_parts("ReplyPart", CLIENT, f"{CLIENT}Reply"),
-    ("ReplyPart", "bool"): _answers("bool [310]"),
-    ("ReplyPart", "int"): _answers("int64 [310]"),
-    ("ReplyPart", "column"): _answers("float32 [310, 1]"),
-    ("ReplyPart", "one number"): f"{CLIENT}reply part student has 1 elements; expected 310",
-    ("ReplyPart", "short"): f"{CLIENT}reply part student has 5 elements; expected 310",
-    ("ReplyPart", "nan"): f"{CLIENT}reply part student has NaN or infinite values",
-    **_parts("MessagePart", "round 1, message 1: ", f"{SERVER}MessagePart: Message"),
-    (
-        "MessagePart",
-        "bool",
-    ): f"{CLIENT}a model of 'model' was asked for with torch.bool [310]; expected its 310 floats",
-    ("MessagePart", "int"): f"{CLIENT}a model of 'model' was asked for with torch.int64 [310]",
-    ("MessagePart", "column"): f"{CLIENT}a model of 'model' was asked for with torch.float32 [310, 1]",
-    ("MessagePart", "one number"): f"{CLIENT}a model of 'model' was asked for with torch.float32 []",
-    ("MessagePart", "short"): f"{CLIENT}a model of 'model' was asked for with torch.float32 [5]",
-    ("MessagePart", "nan"): f"{CLIENT}reply part student has NaN or infinite values",
-    ("ReplyNumber", "int"): WORKS,
-    ("ReplyNumber", "bool"): WORKS,
-    ("ReplyNumber", "numpy float"): WORKS,
-    ("ReplyNumber", "big int"): f"{CLIENT}the number 'more' has more than 64 bits",
-    ("ReplyNumber", "numpy int"): f"{CLIENT}Reply(more=...) is given an int64; expected a tensor",
-    ("ReplyNumber", "complex"): f"{CLIENT}Reply(more=...) is given a complex; expected a tensor",
-    ("ReplyNumber", "none"): f"{CLIENT}Reply(more=...) is given None; expected a tensor",
-    ("ReplyNumber", "list"): f"{CLIENT}Reply(more=...) is given a list; expected a tensor",
-    ("ReplyNumber", "nan"): f"{CLIENT}reply number more has NaN or infinite values",
-    ("StepReturns", "none"): f"{CLIENT}it returned None, {RETURNED}",
-    ("StepReturns", "reply alone"): f"{CLIENT}it returned a Reply, {RETURNED}; a method whose clients keep",
-    ("StepReturns", "three"): f"{CLIENT}it returned (Tensor, Reply, int), {RETURNED}",
-    ("StepReturns", "list"): f"{CLIENT}it returned a list, {RETURNED}",
-    ("StepReturns", "swapped"): f"{CLIENT}it returned (Reply, Tensor), {RETURNED}",
-    ("StepReturns", "dict"): f"{CLIENT}it returned (Tensor, dict), {RETURNED}",
-    ("StepReturns", "message"): f"{CLIENT}it returned (Tensor, Message), {RETURNED}",
-    ("StepReturns", "class"): f"{CLIENT}it returned (Tensor, type), {RETURNED}",
-    **{("ChangesMessage", what): IN_PLACE for what in CHANGES},
-    ("ReplacesParts", ""): WORKS,
-    ("ChangesState", ""): WORKS,
-    ("SharesABuffer", ""): WORKS,
-    ("StepRaises", "exit"): f"{CLIENT[:-2]} {FAILED}",
-    ("StepRaises", "stop"): f"{CLIENT[:-2]} {FAILED}",
-    ("StepRaises", "generator"): f"{CLIENT[:-2]} {FAILED}",
-    ("StepRaises", "value"): f"{CLIENT[:-2]} {FAILED}",
-    ("ServerRaises", "exit"): f"{SERVER}ServerRaises {FAILED}",
-    ("ServerRaises", "stop"): f"{SERVER}ServerRaises {FAILED}",
-    ("ServerRaises", "generator"): f"{SERVER}ServerRaises {FAILED}",
-    ("ServerRaises", "value"): f"{SERVER}ServerRaises {FAILED}",
-    ("LogsOddly", "number"): WORKS,
-    (
-        "LogsOddly",
-        "vector",
-    ): f"{CLIENT}ctx.log(loss=...) is given the shape [2]; expected a tensor of one number",
-    ("LogsOddly", "text"): f"{CLIENT}ctx.log(loss=...) is given a str; expected a tensor of one number",
-    ("Absorbs", "none"): f"{SERVER}Absorbs: it returned None {NEW_STATE}",
-    ("Absorbs", "tuple"): f"{SERVER}Absorbs: it returned a tuple {NEW_STATE}",
-    ("Absorbs", "list"): f"{SERVER}Absorbs: evaluated gave 'global' as a list; {FLOATS}",
-    ("Absorbs", "text"): f"{SERVER}Absorbs: evaluated gave 'global' as a str; {FLOATS}",
-    ("Absorbs", "short"): f"{SERVER}Absorbs: evaluated gave 'global' as torch.float32 [5]; {FLOATS}",
-    ("Absorbs", "int"): f"{SERVER}Absorbs: evaluated gave 'global' as torch.int64 [310]; {FLOATS}",
-    ("Absorbs", "nan"): "round 2, client 0, client_update: reply part student has NaN or infinite values",
-    ("Dispatches", "none"): "round 1, message 1: the method sends None; expected a Message",
-    ("Dispatches", "vector"): "round 1, message 1: the method sends a Tensor; expected a Message",
-    ("Dispatches", "reply"): "round 1, message 1: the method sends a Reply; expected a Message",
-    ("Dispatches", "dict"): "round 1, message 1: the method sends a dict; expected a Message",
-    ("Evaluates", "none"): f"{SERVER}Evaluates: evaluated gave None; expected models by name",
-    ("Evaluates", "list"): f"{SERVER}Evaluates: evaluated gave a list; expected models by name",
-    ("Evaluates", "vector"): f"{SERVER}Evaluates: evaluated gave a Tensor; expected models by name",
-    ("Evaluates", "value none"): f"{SERVER}Evaluates: evaluated gave 'global' as None; {FLOATS}",
-    ("Evaluates", "value list"): f"{SERVER}Evaluates: evaluated gave 'global' as a list; {FLOATS}",
-    ("Evaluates", "number as a name"): f"{SERVER}Evaluates: evaluated names a model 1; expected a text",
-    ("Evaluates", "no name"): f"{SERVER}Evaluates: evaluated names a model ''; expected a text",
-    ("Evaluates", "short"): f"{SERVER}Evaluates: evaluated gave 'global' as torch.float32 [5]; {FLOATS}",
-    (
-        "Evaluates",
-        "column",
-    ): f"{SERVER}Evaluates: evaluated gave 'global' as torch.float32 [310, 1]; {FLOATS}",
-    ("Evaluates", "bf16"): f"{SERVER}Evaluates: evaluated gave 'global' as torch.bfloat16 [310]; {FLOATS}",
-    ("Evaluates", "int"): f"{SERVER}Evaluates: evaluated gave 'global' as torch.int64 [310]; {FLOATS}",
-    (
-        "Evaluates",
-        "unknown architecture",
-    ): "evaluated gave 'global' of the architecture 'other'; there are model",
-    ("Evaluates", "double"): WORKS,
-    ("Evaluates", "nothing"): WORKS,
-    ("Personal", "none"): f"evaluation of client 0's own model: personal gave a model as None; {FLOATS}",
-    ("Personal", "short"): f"own model: personal gave a model as torch.float32 [5]; {FLOATS}",
-    ("Personal", "whole"): WORKS,
-    ("ChangesServerState", ""): WORKS,
-    ("Shows", "none"): f"{SERVER}Shows: shown gave None; expected what to draw by name",
-    ("Shows", "vector"): f"{SERVER}Shows: shown gave a Tensor as 'weights'; expected Samples or values",
-    ("Shows", "value"): f"{SERVER}Shows {FAILED}",
-    ("Checks", "value"): "method.name: check of method_zoo:Checks failed: ValueError: so (",
-    (
-        "Asks",
-        "beyond",
-    ): "round 1, client 0, answers: 'answers' has no such rows: index 155",
-    (
-        "Asks",
-        "floats",
-    ): "round 1, client 0, answers: 'answers' has no such rows: arrays",
-    (
-        "Asks",
-        "other",
-    ): "round 1, client 0, answers: it gave no 'other', which is asked for",
-    ("Asks", "rows"): WORKS,
-    ("Weighs", "counts"): f"{SERVER}Weighs: aggregated('student') is given 2 counts for 3 replies",
-    ("Weighs", "around"): f"{CLIENT}the reply's 'student' has the shape [310]; expected [5], as what it is",
-    ("Weighs", "number"): f"{CLIENT}the reply's 'samples' is a number; expected a part",
-    ("Weighs", "other"): f"{CLIENT}the reply has no 'other', which the server's part of the method reads",
-    ("UsesTwice", ""): WORKS,
-    ("Sends", "lambda"): "round 1: '<lambda>' is no step; expected a bound method",
-    ("Sends", "other"): "round 1: 'numbers' is no step; expected a bound method",
-    ("Sends", "name"): "round 1: 'a str' is no step; expected a bound method",
-    ("NamesAModel", "recipe's"): "NamesAModel calls an Architecture its architecture 'model'; expected an",
-    (
-        "NamesAModel",
-        "other",
-    ): "NamesAModel calls a Linear its architecture 'other'; expected an Architecture",
-    ("DownText", ""): "method.name: method_zoo:DownText declares down = 'student'; expected part names",
-    ("UpNone", ""): "method.name: method_zoo:UpNone declares up = None; expected part names and their kinds",
-    ("UnknownKind", ""): "'weight' is no kind; there are weights, generator,",
-    ("KindOfNoText", ""): "1 is no kind; there are weights, generator,",
-    ("NameWithSlash", ""): "a part's name is an identifier",
-    ("NumberAsName", ""): "a part's name is an identifier",
-    ("Undeclared", ""): f"{CLIENT}part 'extra' goes up undeclared; declared are student",
-    ("NumberForAPart", ""): f"{CLIENT}'samples' is the number",
-}
