@@ -53,7 +53,7 @@ def _read(files: Sequence[Path]) -> tuple[Split, Array]:
             for user in content["users"]:
                 samples = content["user_data"][user]
                 pixels.append(_pixels(samples["x"]))
-                labels.append(np.asarray(samples["y"], dtype=np.int64).reshape(len(pixels[-1])))
+                labels.append(_whole(samples["y"]).reshape(len(pixels[-1])))
                 names.extend([user] * len(pixels[-1]))
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DataError(f"{file}: not LEAF's layout (users, user_data: x, y): {shown(error)}") from None
@@ -61,6 +61,15 @@ def _read(files: Sequence[Path]) -> tuple[Split, Array]:
         raise DataError(f"{files[0]}: no samples in this file nor in the {len(files) - 1} beside it")
     writers = np.unique(np.array(names), return_inverse=True)[1].astype(np.int64)
     return Split(np.concatenate(pixels), np.concatenate(labels)), writers
+
+
+def _whole(labels: Sequence[float]) -> Array:
+    """[n] int64 of n whole numbers."""
+    values = np.asarray(labels)
+    whole: Array = values.astype(np.int64)
+    if not np.array_equal(values, whole):
+        raise ValueError("labels that are no whole numbers")
+    return whole
 
 
 def _pixels(samples: Sequence[Sequence[float]]) -> Array:

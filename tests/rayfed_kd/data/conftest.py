@@ -24,6 +24,7 @@ def read_or_refused(tmp_path, own_cache):
     """
 
     def check(source, written, **options):
+        written = written if isinstance(written, str) else dict(written)
         if isinstance(written, str):
             with pytest.raises(RayfedError, match=written) as refused:
                 load_dataset(source, tmp_path, options=options)
