@@ -1,0 +1,148 @@
+"""A zoo of Hugging Face's, LEAF's and PFLlib's files: read as what they are, or refused in one line.
+
+A bug report adds a row.
+"""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from image_files import images, png, write_encoded, write_parquet
+
+GREY = images(4, 6, 5)
+FIRST = GREY[:, None]
+HALVES = [0, 1, 0, 1]
+
+
+def encoded(count=2):
+    return [png(one) for one in GREY[:count]]
+
+
+def shards(folder):
+    for shard in (0, 1):
+        write_parquet(folder / "data" / f"train-0000{shard}-of-00002.parquet", GREY[:2], [shard, shard])
+    write_parquet(folder / "data" / "test-00000-of-00001.parquet", GREY[:2], [0, 1])
+    return {"labels": [0, 0, 1, 1], "test_labels": [0, 1]}
+
+
+def validation(folder):
+    write_parquet(folder / "data" / "train-0.parquet", GREY[:2], [0, 1])
+    write_parquet(folder / "data" / "validation-0.parquet", GREY[:2], [0, 1])
+    return {
+        "labels": [0, 1],
+        "notes": [r"validation-\*.parquet is not used; data.test=validation-\*.parquet"],
+    }
+
+
+def one_level_down(folder):
+    write_parquet(folder / "plain_text" / "train-0.parquet", GREY[:2], [0, 1])
+    return r"data.train = 'train-\*.parquet' names no file in .*There are plain_text/train-0.parquet"
+
+
+def from_1(folder):
+    write_parquet(folder / "train-0.parquet", GREY, [1, 2, 3, 1])
+    return {"labels": [0, 1, 2, 0], "names": ("1", "2", "3"), "notes": ["labels are 1, 2 and 3"]}
+
+
+def large_words(folder):
+    write_encoded(folder / "train-0.parquet", encoded(), pa.array(["b", "a"], pa.large_string()))
+    return {"labels": [1, 0], "names": ("a", "b")}
+
+
+def categories(folder):
+    write_encoded(folder / "train-0.parquet", encoded(), pa.array(["b", "a"]).dictionary_encode())
+    return {"labels": [1, 0], "names": ("a", "b")}
+
+
+def floats(folder):
+    write_encoded(folder / "train-0.parquet", encoded(), pa.array([1.0, 0.0]))
+    return {"labels": [1, 0], "names": ("0", "1")}
+
+
+def fractions(folder):
+    write_encoded(folder / "train-0.parquet", encoded(), pa.array([0.5, 1.5]))
+    return "training files: 0.5 is no class"
+
+
+def names_beyond(folder):
+    write_parquet(folder / "train-0.parquet", GREY[:2], [0, 1], names=["a", "b", "c"])
+    return {"names": ("a", "b", "c"), "notes": ["training set has no sample of 1 of 3 classes: c"]}
+
+
+def no_label(folder):
+    write_parquet(folder / "train-0.parquet", GREY[:2], [0, -1], names=["a", "b"])
+    return "labels from -1 to 0, expected 0 to 1"
+
+
+def plain_bytes(folder):
+    pq.write_table(
+        pa.table({"image": pa.array(encoded(), pa.large_binary()), "label": [0, 1]}),
+        folder / "train-0.parquet",
+    )
+    return {"images": GREY[:2, None]}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        shards,
+        validation,
+        one_level_down,
+        from_1,
+        large_words,
+        categories,
+        floats,
+        fractions,
+        names_beyond,
+        no_label,
+        plain_bytes,
+    ],
+)
+def test_parquet_of_images_is_what_it_means_or_one_line(write, tmp_path, read_or_refused):
+    read_or_refused("parquet", write(tmp_path))
+
+
+WRITTEN = {"x": [[0.5] * 784] * 2, "y": [1, 2]}
+LEAF = {
+    "a NaN for a pixel": (WRITTEN | {"x": [[float("nan")] * 784] * 2}, "not LEAF's layout .*pixels from nan"),
+    "a label with a fraction": (WRITTEN | {"y": [1.5, 2]}, "labels that are no whole numbers"),
+    "a label that is no letter": (WRITTEN | {"y": [1, 62]}, "labels from 1 to 62, expected 0 to 61"),
+    "two letters": (WRITTEN, {"labels": [1, 2], "notes": ["no sample of 60 of 62 classes: 0, 3, 4"]}),
+}
+
+
+@pytest.mark.parametrize("kind", LEAF)
+def test_leaf_is_what_it_means_or_one_line(kind, tmp_path, read_or_refused):
+    samples, written = LEAF[kind]
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.json").write_text(json.dumps({"users": ["u"], "user_data": {"u": samples}}))
+    read_or_refused("femnist", written)
+
+
+PFLLIB = {
+    "pixels in [-1, 1]": (GREY[:, None] / np.float32(127.5) - np.float32(1), HALVES, {"images": FIRST}),
+    "labels from 1": (
+        GREY[:, None] / np.float32(255),
+        [1, 2, 1, 2],
+        {"labels": [1, 2, 1, 2] * 2, "notes": ["no sample of 1 of 3 classes: 0"]},
+    ),
+    "labels as floats": (
+        GREY[:, None] / np.float32(255),
+        [0.5] * 4,
+        "y is float64 of .4,.; expected a whole",
+    ),
+    "NaN": (np.full((4, 1, 2, 2), np.nan, np.float32), HALVES, "x has values that are NaN"),
+}
+
+
+@pytest.mark.parametrize("kind", PFLLIB)
+def test_pfllib_is_what_it_means_or_one_line(kind, tmp_path, read_or_refused):
+    samples, labels, written = PFLLIB[kind]
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        np.savez(tmp_path / part / "0.npz", data={"x": samples, "y": np.array(labels)})
+    if "images" in written:
+        written = {"images": np.concatenate([written["images"]] * 2)}
+    read_or_refused("pfllib", written)
