@@ -89,7 +89,7 @@ def number_classes(parts: Sequence[Labels]) -> tuple[list[Array], tuple[str, ...
     if ordered != list(range(len(ordered))) and not any(isinstance(value, str) for value in ordered):
         labels = [str(value) for value in ordered]
         if len(labels) > SHOWN_LABELS:
-            labels = [*labels[:SHOWN_LABELS], "..."]
+            labels = [*labels[:SHOWN_LABELS], "...", labels[-1]]
         notes.append(
             f"the labels are {in_words(labels)}; models number them 0 to {len(ordered) - 1}, in this order"
         )

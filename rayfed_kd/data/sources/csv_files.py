@@ -65,6 +65,8 @@ class CsvForm:
                 f"{shown(self.encoding)} is no encoding; expected one of Python's, as utf-16 or latin-1",
                 path="data.encoding",
             ) from None
+        if self.decimal == self.thousands:
+            raise RecipeError(f"{shown(self.decimal)} is data.thousands as well", path="data.decimal")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -203,11 +205,15 @@ def _ungrouped(column: pa.ChunkedArray, form: CsvForm, missing: Sequence[str]) -
     return pc.replace_substring(bare, form.decimal, ".").cast(pa.float64())
 
 
-def stray_text(column: pa.ChunkedArray, form: CsvForm) -> tuple[int, str, str] | None:
+def stray_text(
+    column: pa.ChunkedArray, form: CsvForm, *, numbers: bool = False
+) -> tuple[int, str, str] | None:
     """The first text of a column that otherwise holds numbers.
 
     Otherwise: half of the rows or more are numbers in some spelling, or all other rows have one same text.
 
+    Args:
+        numbers: the column holds numbers in another file, so that every text is one too many.
     Returns: row from 0, text, and which key reads such texts; None where texts are texts.
     """
     encoded = pa.concat_arrays([pa.array([], column.type), *column.chunks]).dictionary_encode()
@@ -218,7 +224,8 @@ def stray_text(column: pa.ChunkedArray, form: CsvForm) -> tuple[int, str, str] |
     filled = np.array([bool(text.strip()) for text in texts], bool)
     counts = np.bincount(places[places >= 0], minlength=len(texts))
     marker = (filled & ~spelt).sum() == 1 and spelt.sum() > 2
-    if not (filled & ~plain).any() or not (2 * counts[spelt].sum() >= counts[filled].sum() or marker):
+    most = numbers or marker or 2 * counts[spelt].sum() >= counts[filled].sum()
+    if not most or not (filled & ~plain).any():
         return None
     row = int(np.flatnonzero(np.append(filled & ~plain, False)[places])[0])
     text, keys = texts[places[row]], list[str]()

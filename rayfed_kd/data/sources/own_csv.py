@@ -77,7 +77,8 @@ def csv(
             samples = read.parts([load_images(pictures[file], size, fit, colour) for file in read.files])
             return read.dataset(samples, [label_column, image_column], client_column)
         apart = (label_column, *others)
-        wanted = columns or list(feature_columns(read, apart, ()))
+        others_too = feature_columns(read, apart, columns or ())
+        wanted = columns or list(others_too)
         if not wanted:
             raise DataError(f"{files[0]}: no column beside {', '.join(apart)}; expected one of numbers")
         rows = Rows(read, form, option="data.columns", cure=FILLED)

@@ -182,7 +182,8 @@ class Rows:
         Args:
             scaled: standardised by the training rows; else as they are.
         """
-        columns, constant, rounded = list[Parts](), list[str](), list[str]()
+        columns = list[Parts]()
+        constant, huge, rounded = list[str](), list[str](), list[str]()
         for name in names:
             train, test = number_column(
                 self._read, name, self._option, self._form, self._cure, gaps=self._gaps
@@ -190,6 +191,7 @@ class Rows:
             if scaled:
                 parts, same = standardised(train, test)
                 constant += [name] * bool(same.all())
+                huge += [name] * bool(train.values.dtype.kind == "f" and np.abs(train.values).max() > 2**53)
             else:
                 if train.scale != "numbers":
                     raise DataError(
@@ -204,6 +206,7 @@ class Rows:
                         f"{self._read.files[0]}: the column {shown(name)} has numbers that are too large"
                     )
             columns.append(parts)
+        self._note("numbers above 2^53, of which 64 bits keep 16 digits", huge)
         self._note("one value in all training rows, and became 0", constant)
         self._note(f"whole numbers above {EXACT:,}, which 32 bits round", rounded)
         count, tested = (

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_kd.data.dataset import Array, RawDataset, Split
-from rayfed_kd.data.sources.classes import Labels, number_classes
+from rayfed_kd.data.sources.classes import PLAIN_NUMBER, Labels, number_classes
 from rayfed_kd.data.sources.columns import (
     CATEGORIES,
     NOTHING,
@@ -30,7 +30,7 @@ from rayfed_kd.data.sources.columns import (
 )
 from rayfed_kd.data.sources.csv_files import CsvForm, read_csv, stray_text
 from rayfed_kd.data.sources.own_images import held_out_rows
-from rayfed_kd.errors import DataError, nearest, shortened, shown
+from rayfed_kd.errors import DataError, RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.sample_shapes import Shape
 
 # Of a column that a partition may go by: beyond it a column tells samples apart rather than groups them.
@@ -179,6 +179,8 @@ def present(file: Path, table: pa.Table, name: str, option: str) -> None:
         near = nearest(name, table.column_names)
         hint = f" Did you mean {near}?" if near else ""
         columns = shortened(", ".join(table.column_names), 300)
+        if any(map(PLAIN_NUMBER.fullmatch, table.column_names)):
+            hint = " The first line of a CSV file has the names of its columns."
         raise DataError(
             f"{option} = {shown(name)}: {file} has no column of this name; there are {columns}.{hint}"
         )
@@ -205,9 +207,12 @@ def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence
     Columns without values and pandas' row numbers are left out, which is noted, unless they are listed.
 
     Args:
-        apart: columns that are no features.
-        listed: columns that the recipe names.
+        apart: columns that are no features; the first has the classes.
+        listed: columns that the recipe names as features.
+    Raises: RecipeError if the column of classes is listed.
     """
+    if apart[0] in listed:
+        raise RecipeError(f"{apart[0]} is listed as a feature as well", path="data.label_column")
     table, kinds, left_out = read.tables[0], dict[str, str](), list[str]()
     for one in table.schema:
         if one.name in apart:
@@ -250,7 +255,7 @@ def number_column(
         what = meaning(table.schema.field(name))
         if what not in (*NUMBERS, "true and false", NOTHING):
             if what == "texts":
-                refuse_stray_text(file, table, name, form)
+                refuse_stray_text(file, table, name, form, numbers=bool(every))
             raise DataError(
                 f"{file}: {where} holds {what}, expected numbers; {option} names those that are used"
             )
@@ -282,13 +287,16 @@ def _check_finite(file: Path, where: str, numbers: Numbers, cure: str, *, gaps: 
         raise DataError(f"{file}, row {row + 1}: {value} in {where}; expected finite numbers")
 
 
-def refuse_stray_text(file: Path, table: pa.Table, name: str, form: CsvForm, more: str = "") -> None:
+def refuse_stray_text(
+    file: Path, table: pa.Table, name: str, form: CsvForm, more: str = "", *, numbers: bool = False
+) -> None:
     """Raises: DataError for a text in a column that otherwise holds numbers.
 
     Args:
         more: another way out, for the message.
+        numbers: as `stray_text` takes it.
     """
-    if stray := stray_text(table.column(name), form):
+    if stray := stray_text(table.column(name), form, numbers=numbers):
         row, text, cure = stray
         raise DataError(
             f"{file}, row {row + 1}: {shown(text)} in the column {shown(name)}, which otherwise holds "

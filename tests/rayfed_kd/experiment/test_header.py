@@ -1,5 +1,6 @@
 """What a run tells before its first round."""
 
+import numpy as np
 import pytest
 from small_recipes import FOUR_CLIENTS, small_recipe
 
@@ -120,3 +121,27 @@ def test_header_warns_of_classes_with_few_samples(classes, told):
     text = describe_run(prepare({**RECIPE, "data": data}), "local", 1)["data"]
     assert (f"warning: {told} samples of a class on average" in text) is (told is not None)
     assert ("warning" in text) is (told is not None)
+
+
+def test_notes_of_the_data_are_told_once_and_logged(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
+    np.savez(tmp_path / "a.npz", x_train=np.zeros((60, 4, 4), np.uint8), y_train=np.arange(60) % 3 + 1)
+    note = "the labels are 1, 2 and 3; models number them 0 to 2, in this order"
+    recipe = {
+        **RECIPE,
+        "data": {"name": "npz", "folder": str(tmp_path), "file": "a.npz"},
+        "partition": {"name": "iid", "clients": 4},
+        "rounds": 1,
+    }
+
+    def told_by(place, tell):
+        told = []
+        folder = {"results": {"folder": str(tmp_path / place)}}
+        rayfed_kd.run({**recipe, **folder}, local=True, tell=tell(told))
+        assert (tmp_path / place / "log.txt").read_text().count(f"note: {note}\n") == 1
+        return told
+
+    # The second run finds the data in the cache.
+    (facts,) = told_by("console", lambda told: Teller(lambda line: None, begin=told.append))
+    assert [text for name, text in facts.items() if name.startswith("note")] == [note]
+    assert told_by("lines", lambda told: told.append) == [f"note: {note}"]

@@ -184,6 +184,21 @@ def test_categories_are_compared_by_value(kind, parquet, tmp_path, read_or_refus
     read_or_refused("tabular", written, categorical=["x"], test="test.csv")
 
 
+def test_texts_among_a_test_files_numbers_are_told_with_the_key(tmp_path, read_or_refused):
+    (tmp_path / "train.csv").write_text(labelled("a", "b"))
+    (tmp_path / "test.csv").write_text("x,label\nnone,b\n")
+    refusal = r"test.csv, row 1: 'none' in the column 'x', .*data.null_values=\['none'\]"
+    read_or_refused("tabular", refusal, test="test.csv")
+
+
+def test_keys_that_contradict_one_another_are_refused(tmp_path, read_or_refused):
+    (tmp_path / "train.csv").write_text("1,2\n")
+    read_or_refused("tabular", "data.decimal: '.' is data.thousands as well", thousands=".")
+    read_or_refused("tabular", "there are 1, 2. The first line of a CSV file has the names of its columns")
+    (tmp_path / "train.csv").write_text("x,label\n1,2\n")
+    read_or_refused("csv", "data.label_column: label is listed as a feature as well", columns=["x", "label"])
+
+
 def test_a_test_file_is_standardised_by_the_training_file(tmp_path, read_or_refused):
     (tmp_path / "train.csv").write_text(labelled("a", "b", "a"))
     (tmp_path / "test.csv").write_text("x,label\n2.5,b\n")
