@@ -105,7 +105,8 @@ def numbers_of(column: pa.ChunkedArray) -> Numbers:
     if _is_list(column.type):
         lengths = pc.unique(pc.list_value_length(column)).to_pylist()
         if len(lengths) != 1 or not lengths[0]:
-            raise ValueError(f"lists of {', '.join(map(str, lengths[:4]))} numbers; expected one length")
+            counts = ", ".join(str(length or "no") for length in lengths[:4])
+            raise ValueError(f"lists of {counts} numbers; expected one length")
         width = lengths[0]
         column = _plain(pc.list_flatten(column))
     if pa.types.is_temporal(column.type):

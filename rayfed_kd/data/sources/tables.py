@@ -151,20 +151,24 @@ def parsed(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
     Raises: DataError if it cannot be read, or two columns have one name.
     """
     try:
-        with file.open("rb") as stream:
-            is_parquet = file.suffix == ".parquet" or stream.read(4) == b"PAR1"
-        if is_parquet:
+        kind = "Parquet" if is_parquet(file) else "CSV"
+        if kind == "Parquet":
             with pq.ParquetFile(file) as stored:
                 table = plain_table(stored.read(), _written_schema(stored))
         else:
             table = plain_table(read_csv(file, form, texts))
         twice = [name for name, count in Counter(table.column_names).items() if count > 1]
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is no UTF-8
-        kind = "Parquet" if is_parquet else "CSV"
         raise DataError(f"{file}: not readable as {kind} ({shortened(str(error), 300)})") from None
     if twice:
         raise DataError(f"{file}: two columns have the name {shown(twice[0])}; expected a name for each")
     return table
+
+
+def is_parquet(file: Path) -> bool:
+    """Whether a file is Parquet, by its name or its first bytes; all others are CSV."""
+    with file.open("rb") as stream:
+        return file.suffix == ".parquet" or stream.read(4) == b"PAR1"
 
 
 def _written_schema(stored: pq.ParquetFile) -> pa.Schema | None:
@@ -298,6 +302,7 @@ def refuse_stray_text(
     """
     if stray := stray_text(table.column(name), form, numbers=numbers):
         row, text, cure = stray
+        cure = "expected a file that has them as numbers" if is_parquet(file) else cure
         raise DataError(
             f"{file}, row {row + 1}: {shown(text)} in the column {shown(name)}, which otherwise holds "
             f"numbers; {cure}{more}"

@@ -87,6 +87,10 @@ ARROW = {
     ),
     "binary": (pa.array([b"a"] * 4), r"'x' holds binary; .*data.leave_out=\[x\]"),
     "list of texts": (pa.array([["a"]] * 4), r"'x' holds list<element: string>; .*data.leave_out"),
+    "numbers as texts, with a mark": (
+        pa.array(["1", "2", "?", "4"]),
+        r"row 3: '\?' in the column 'x', .* a file that has them as numbers, data.categorical=\[x\]",
+    ),
     "missing number": (
         pa.array([1, None, 2, 4]),
         "row 2: no value in the column 'x'; 1 have none. data.missing=mean",
