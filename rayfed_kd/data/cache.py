@@ -223,7 +223,9 @@ def _reduced(raw: RawDataset, fraction: float) -> RawDataset:
 
 
 def _absent(raw: RawDataset) -> Iterator[str]:
-    """Notes of classes without a sample."""
+    """Notes of classes without a sample, and of a single class."""
+    if len(raw.class_names) == 1:
+        yield f"all samples are of one class, {raw.class_names[0]}"
     for part, split in (("training", raw.train), ("official test", raw.test)):
         if split is not None:
             counts = np.bincount(split.labels, minlength=len(raw.class_names))

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rayfed_kd.errors import DataError, in_words, nearest, shown
+from rayfed_kd.errors import DataError, in_words, nearest, shortened, shown
 
 # Those of torchvision.datasets.ImageFolder.
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 TRAIN = ("train", "training")
 TEST = ("test", "testing")
-VALIDATION = ("val", "valid", "validation", "dev")
+VALIDATION = ("val", "valid", "validation")
 HIDDEN = ("__macosx", "@eadir", "thumbs.db", "desktop.ini")  # of macOS, Synology and Windows
 WHOLE = "."  # the part that is data.folder itself
 
@@ -53,6 +53,11 @@ def image_tree(folder: Path, train: str | None, test: str | None) -> ImageTree:
             notes.append(
                 f"folders for training: {train_name}, for the test: {test_name or 'none'}{rest}; data.train "
                 "and data.test name them"
+            )
+        if not _folders(folder / train_name):
+            raise DataError(
+                f"{folder / train_name} has no folders; expected one for each class, with images. If "
+                f"{train_name} is a class itself, data.train={WHOLE} takes all folders as classes"
             )
         trained = _files_by_class(folder / train_name, _folders(folder / train_name), left_out)
     tested = dict[str, list[Path]]()
@@ -108,6 +113,10 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name.casefold() in HIDDEN
 
 
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
 def _files_by_class(
     part: Path, folders: Mapping[str, Path], left_out: Counter[str], *, empty: bool = False
 ) -> dict[str, list[Path]]:
@@ -134,7 +143,7 @@ def _files_by_class(
                     )
             elif any(map(_hidden, inside)):
                 left_out["hidden"] += 1
-            elif path.suffix.lower() in SUFFIXES:
+            elif _is_image(path):
                 files[name].append(path)
             else:
                 left_out[path.suffix.lower() or "without suffix"] += 1
@@ -143,6 +152,11 @@ def _files_by_class(
     if not files:
         raise DataError(
             f"{part.resolve()} has no folders; expected one for each class, with images ({kinds})"
+        )
+    if len(files) == 1 and len(inner := _folders(folder)) > 1 and not any(map(_is_image, folder.iterdir())):
+        raise DataError(
+            f"{part.resolve()} has one folder, {folder.name}, which would be the only class; data.folder="
+            f"{folder} has the folders {shortened(', '.join(inner))}"
         )
     if not empty and (none := [name for name, own in files.items() if not own]):
         there = Counter(path.suffix or path.name for path in folders[none[0]].rglob("*") if path.is_file())

@@ -12,7 +12,7 @@ from pydantic import Field
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
 from rayfed_kd.data.sources.columns import plain_table
 from rayfed_kd.data.sources.csv_files import CsvForm
-from rayfed_kd.data.sources.own_table import Rows
+from rayfed_kd.data.sources.features import Rows
 from rayfed_kd.data.sources.own_text import Length, Vocabulary
 from rayfed_kd.data.sources.tables import LabelledTables
 from rayfed_kd.data.sources.tokens import HashTokenizer, text_shape_of, tokens_of

@@ -16,10 +16,10 @@ from rayfed_kd.data.sources.csv_files import (
     Separator,
     Thousands,
 )
+from rayfed_kd.data.sources.features import Rows, feature_columns
 from rayfed_kd.data.sources.own_images import Colour, Fit, Size, SplitSeed, TestFraction, load_images
-from rayfed_kd.data.sources.own_table import Rows
 from rayfed_kd.data.sources.own_text import ClientColumn, LabelColumn, TestFile, TrainFile, table_files
-from rayfed_kd.data.sources.tables import column_of, feature_columns, parsed, present, read_labelled
+from rayfed_kd.data.sources.tables import column_of, parsed, present, read_labelled
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.recipe.roles import data_source
 
@@ -77,8 +77,8 @@ def csv(
             samples = read.parts([load_images(pictures[file], size, fit, colour) for file in read.files])
             return read.dataset(samples, [label_column, image_column], client_column)
         apart = (label_column, *others)
-        others_too = feature_columns(read, apart, columns or ())
-        wanted = columns or list(others_too)
+        free = feature_columns(read, apart, columns or ())
+        wanted = columns or list(free)
         if not wanted:
             raise DataError(f"{files[0]}: no column beside {', '.join(apart)}; expected one of numbers")
         rows = Rows(read, form, option="data.columns", cure=FILLED)

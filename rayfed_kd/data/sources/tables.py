@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,25 +16,19 @@ from rayfed_kd.data.dataset import Array, RawDataset, Split
 from rayfed_kd.data.sources.classes import PLAIN_NUMBER, Labels, number_classes
 from rayfed_kd.data.sources.columns import (
     CATEGORIES,
-    NOTHING,
-    NUMBERS,
-    Numbers,
     codes_in,
     distinct_values,
     meaning,
     numbers_by_category,
-    numbers_of,
     plain_table,
 )
-from rayfed_kd.data.sources.csv_files import CsvForm, read_csv, stray_text
+from rayfed_kd.data.sources.csv_files import CsvForm, read_csv
 from rayfed_kd.data.sources.own_images import held_out_rows
-from rayfed_kd.errors import DataError, RecipeError, nearest, shortened, shown
+from rayfed_kd.errors import DataError, nearest, shortened, shown
 from rayfed_kd.recipe.sample_shapes import Shape
 
 # Of a column that a partition may go by: beyond it a column tells samples apart rather than groups them.
 MOST_VALUES = 10_000
-# pandas' names of a table's index that has no name: in Parquet, in CSV, and in CSV that was read again.
-ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
 
 
 @dataclass(frozen=True)
@@ -203,110 +195,6 @@ def column_of(file: Path, table: pa.Table, name: str) -> pa.ChunkedArray:
         row = pc.index(blank, pa.scalar(True)).as_py()
         raise DataError(f"{file}, row {row + 1}: no value in the column {shown(name)}; {count} have none")
     return column
-
-
-def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence[str]) -> dict[str, str]:
-    """The columns of the training file that can be features: name -> what `meaning` says.
-
-    Columns without values and pandas' row numbers are left out, which is noted, unless they are listed.
-
-    Args:
-        apart: columns that are no features; the first has the classes.
-        listed: columns that the recipe names as features.
-    Raises: RecipeError if the column of classes is listed.
-    """
-    if apart[0] in listed:
-        raise RecipeError(f"{apart[0]} is listed as a feature as well", path="data.label_column")
-    table, kinds, left_out = read.tables[0], dict[str, str](), list[str]()
-    for one in table.schema:
-        if one.name in apart:
-            continue
-        what = meaning(one)
-        if one.name not in listed:
-            if what == NOTHING:
-                left_out.append(f"{shown(one.name)}, which has no values")
-                continue
-            if ROW_NUMBERS.fullmatch(one.name) and _counts_rows(table.column(one.name)):
-                left_out.append(f"{shown(one.name)}, which numbers the rows, as pandas' index does")
-                continue
-        kinds[one.name] = what
-    if left_out:
-        read.notes.append(f"columns that are left out: {'; '.join(left_out)}")
-    return kinds
-
-
-def _counts_rows(column: pa.ChunkedArray) -> bool:
-    whole = pa.types.is_integer(column.type) and not column.null_count
-    return bool(whole and pc.count_distinct(column).as_py() == len(column))
-
-
-def number_column(
-    read: LabelledTables, name: str, option: str, form: CsvForm, cure: str, *, gaps: bool
-) -> tuple[Numbers, Numbers | None]:
-    """A column of finite numbers, of training and test rows.
-
-    Args:
-        option: the recipe's key that names such columns.
-        form: how CSV files are written, for what is said of texts.
-        cure: what to do about a missing number, for the message.
-        gaps: numbers may be missing.
-    Raises: DataError naming the first row that is no number.
-    """
-    every = list[Numbers]()
-    for file, table in zip(read.files, read.tables, strict=True):
-        present(file, table, name, option)
-        where = f"the column {shown(name)}"
-        what = meaning(table.schema.field(name))
-        if what not in (*NUMBERS, "true and false", NOTHING):
-            if what == "texts":
-                refuse_stray_text(file, table, name, form, numbers=bool(every))
-            raise DataError(
-                f"{file}: {where} holds {what}, expected numbers; {option} names those that are used"
-            )
-        try:
-            numbers = numbers_of(table.column(name))
-        except (pa.ArrowException, ValueError) as error:
-            raise DataError(f"{file}: {where} has {shortened(str(error), 300)}") from None
-        _check_finite(file, where, numbers, cure, gaps=gaps)
-        if numbers.scale != (every or [numbers])[0].scale and what != NOTHING:
-            raise DataError(f"{file}: {where} has {numbers.scale}, in {read.files[0]} {every[0].scale}")
-        every.append(numbers)
-    if len(every) > 1:
-        if every[0].values.shape[1] != every[1].values.shape[1]:
-            raise DataError(f"{read.files[1]}: {where} has lists of another length than in {read.files[0]}")
-        return every[0], every[1]
-    if read.test_rows is None:
-        return every[0], None
-    return every[0].of(~read.test_rows), every[0].of(read.test_rows)
-
-
-def _check_finite(file: Path, where: str, numbers: Numbers, cure: str, *, gaps: bool) -> None:
-    if numbers.missing.any() and not gaps:
-        row, count = int(np.argmax(numbers.missing.any(axis=1))), int(numbers.missing.any(axis=1).sum())
-        raise DataError(f"{file}, row {row + 1}: no value in {where}; {count} have none. {cure}")
-    wrong = ~np.isfinite(numbers.values)
-    if wrong.any():
-        row, place = (int(index) for index in np.argwhere(wrong)[0])
-        value = numbers.values[row, place]
-        raise DataError(f"{file}, row {row + 1}: {value} in {where}; expected finite numbers")
-
-
-def refuse_stray_text(
-    file: Path, table: pa.Table, name: str, form: CsvForm, more: str = "", *, numbers: bool = False
-) -> None:
-    """Raises: DataError for a text in a column that otherwise holds numbers.
-
-    Args:
-        more: another way out, for the message.
-        numbers: as `stray_text` takes it.
-    """
-    if stray := stray_text(table.column(name), form, numbers=numbers):
-        row, text, cure = stray
-        cure = "expected a file that has them as numbers" if is_parquet(file) else cure
-        raise DataError(
-            f"{file}, row {row + 1}: {shown(text)} in the column {shown(name)}, which otherwise holds "
-            f"numbers; {cure}{more}"
-        )
 
 
 def class_labels(file: Path, table: pa.Table, name: str) -> Labels:

@@ -74,6 +74,17 @@ FOLDERS = {
         "named as a part .* within pets",
         {},
     ),
+    "a class called train": (
+        ["train/1.png", "car/1.png"],
+        "If train is a class itself, data.train=. takes",
+        {},
+    ),
+    "classes one level down": (
+        ["pets/cat/1.png", "pets/dog/1.png"],
+        "data.folder=.*/pets has .* cat, dog",
+        {},
+    ),
+    "one class": (["cat/1.png"], read([0], names=("cat",), notes=["samples are of one class, cat"]), {}),
     "no such part": (["cat/1.png"], "data.test = 'x': there is no folder", {"test": "x"}),
     "a test class that training lacks": (
         ["train/Cat/1.png", "test/cat/1.png"],

@@ -1,0 +1,270 @@
+"""Features of tables: columns as standardised numbers and as categories, of training and test rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rayfed_kd.data.dataset import Array, RawDataset, check_size
+from rayfed_kd.data.sources.columns import (
+    NOTHING,
+    NUMBERS,
+    Numbers,
+    Parts,
+    as_float32,
+    codes_in,
+    meaning,
+    numbers_by_category,
+    numbers_of,
+    standardised,
+)
+from rayfed_kd.data.sources.csv_files import CsvForm, stray_text
+from rayfed_kd.data.sources.tables import LabelledTables, is_parquet, present
+from rayfed_kd.errors import DataError, RecipeError, in_words, shortened, shown
+from rayfed_kd.recipe.sample_shapes import RowShape
+
+# pandas' names of a table's index that has no name: in Parquet, in CSV, and in CSV that was read again.
+ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
+FILLED = "data.missing=mean takes the training rows' mean there"
+UNSEEN = 0  # the code of a category that no training row has
+MANY_CATEGORIES = 20  # beyond it a category for every second row tells rows apart rather than groups them
+EXACT = 2**24  # float32 has whole numbers up to it
+
+
+def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence[str]) -> dict[str, str]:
+    """The columns of the training file that can be features: name -> what `meaning` says.
+
+    Columns without values and pandas' row numbers are left out, which is noted, unless they are listed.
+
+    Args:
+        apart: columns that are no features; the first has the classes.
+        listed: columns that the recipe names as features.
+    Raises: RecipeError if the column of classes is listed.
+    """
+    if apart[0] in listed:
+        raise RecipeError(f"{apart[0]} is listed as a feature as well", path="data.label_column")
+    table, kinds, left_out = read.tables[0], dict[str, str](), list[str]()
+    for one in table.schema:
+        if one.name in apart:
+            continue
+        what = meaning(one)
+        if one.name not in listed:
+            if what == NOTHING:
+                left_out.append(f"{shown(one.name)}, which has no values")
+                continue
+            if ROW_NUMBERS.fullmatch(one.name) and _counts_rows(table.column(one.name)):
+                left_out.append(f"{shown(one.name)}, which numbers the rows, as pandas' index does")
+                continue
+        kinds[one.name] = what
+    if left_out:
+        read.notes.append(f"columns that are left out: {'; '.join(left_out)}")
+    return kinds
+
+
+def _counts_rows(column: pa.ChunkedArray) -> bool:
+    whole = pa.types.is_integer(column.type) and not column.null_count
+    return bool(whole and pc.count_distinct(column).as_py() == len(column))
+
+
+def number_column(
+    read: LabelledTables, name: str, option: str, form: CsvForm, cure: str, *, gaps: bool
+) -> tuple[Numbers, Numbers | None]:
+    """A column of finite numbers, of training and test rows.
+
+    Args:
+        option: the recipe's key that names such columns.
+        form: how CSV files are written, for what is said of texts.
+        cure: what to do about a missing number, for the message.
+        gaps: numbers may be missing.
+    Raises: DataError naming the first row that is no number.
+    """
+    every = list[Numbers]()
+    for file, table in zip(read.files, read.tables, strict=True):
+        present(file, table, name, option)
+        where = f"the column {shown(name)}"
+        what = meaning(table.schema.field(name))
+        if what not in (*NUMBERS, "true and false", NOTHING):
+            if what == "texts":
+                refuse_stray_text(file, table, name, form, numbers=bool(every))
+            raise DataError(
+                f"{file}: {where} holds {what}, expected numbers; {option} names those that are used"
+            )
+        try:
+            numbers = numbers_of(table.column(name))
+        except (pa.ArrowException, ValueError) as error:
+            raise DataError(f"{file}: {where} has {shortened(str(error), 300)}") from None
+        _check_finite(file, where, numbers, cure, gaps=gaps)
+        if numbers.scale != (every or [numbers])[0].scale and what != NOTHING:
+            raise DataError(f"{file}: {where} has {numbers.scale}, in {read.files[0]} {every[0].scale}")
+        every.append(numbers)
+    if len(every) > 1:
+        if every[0].values.shape[1] != every[1].values.shape[1]:
+            raise DataError(f"{read.files[1]}: {where} has lists of another length than in {read.files[0]}")
+        return every[0], every[1]
+    if read.test_rows is None:
+        return every[0], None
+    return every[0].of(~read.test_rows), every[0].of(read.test_rows)
+
+
+def _check_finite(file: Path, where: str, numbers: Numbers, cure: str, *, gaps: bool) -> None:
+    if numbers.missing.any() and not gaps:
+        row, count = int(np.argmax(numbers.missing.any(axis=1))), int(numbers.missing.any(axis=1).sum())
+        raise DataError(f"{file}, row {row + 1}: no value in {where}; {count} have none. {cure}")
+    wrong = ~np.isfinite(numbers.values)
+    if wrong.any():
+        row, place = (int(index) for index in np.argwhere(wrong)[0])
+        value = numbers.values[row, place]
+        raise DataError(f"{file}, row {row + 1}: {value} in {where}; expected finite numbers")
+
+
+def refuse_stray_text(
+    file: Path, table: pa.Table, name: str, form: CsvForm, more: str = "", *, numbers: bool = False
+) -> None:
+    """Raises: DataError for a text in a column that otherwise holds numbers.
+
+    Args:
+        more: another way out, for the message.
+        numbers: as `stray_text` takes it.
+    """
+    if stray := stray_text(table.column(name), form, numbers=numbers):
+        row, text, cure = stray
+        cure = "expected a file that has them as numbers" if is_parquet(file) else cure
+        raise DataError(
+            f"{file}, row {row + 1}: {shown(text)} in the column {shown(name)}, which otherwise holds "
+            f"numbers; {cure}{more}"
+        )
+
+
+class Rows:
+    """Rows of labelled tables, made into samples.
+
+    Args:
+        read: the rows.
+        form: how CSV files are written.
+        gaps: numbers may be missing.
+        option, cure: the recipe's key that names columns of numbers, and what to do where one is missing.
+    """
+
+    def __init__(
+        self,
+        read: LabelledTables,
+        form: CsvForm,
+        gaps: bool = False,
+        option: str = "data.numeric",
+        cure: str = FILLED,
+    ) -> None:
+        self._read, self._form, self._gaps = read, form, gaps
+        self._option, self._cure = option, cure
+
+    def numbers(self, names: Sequence[str], *, scaled: bool = True) -> Parts:
+        """Columns of numbers side by side, of training and test rows, [n, width] float32.
+
+        Args:
+            scaled: standardised by the training rows; else as they are.
+        """
+        columns = list[Parts]()
+        constant, huge, rounded = list[str](), list[str](), list[str]()
+        for name in names:
+            train, test = number_column(
+                self._read, name, self._option, self._form, self._cure, gaps=self._gaps
+            )
+            if scaled:
+                parts, same = standardised(train, test)
+                constant += [name] * bool(same.all())
+                huge += [name] * bool(train.values.dtype.kind == "f" and np.abs(train.values).max() > 2**53)
+            else:
+                if train.scale != "numbers":
+                    raise DataError(
+                        f"{self._read.files[0]}: the column {shown(name)} has {train.scale}, which are no "
+                        "numbers as they are; expected data.scale=standard, or other columns"
+                    )
+                parts = as_float32(train, test)
+                rounded += [name] * bool(train.values.dtype.kind != "f" and np.abs(parts[0]).max() > EXACT)
+            for part in parts:
+                if part is not None and not np.isfinite(part).all():
+                    raise DataError(
+                        f"{self._read.files[0]}: the column {shown(name)} has numbers that are too large"
+                    )
+            columns.append(parts)
+        self._note("numbers above 2^53, of which 64 bits keep 16 digits", huge)
+        self._note("one value in all training rows, and became 0", constant)
+        self._note(f"whole numbers above {EXACT:,}, which 32 bits round", rounded)
+        count, tested = (
+            None if labels is None else len(labels) for labels in self._read.parts(self._read.labels)
+        )
+        none = [np.zeros((rows, 0), np.float32) for rows in (count, tested) if rows is not None]
+        train_columns = [none[0], *(column[0] for column in columns)]
+        test_columns = [*none[1:], *(column[1] for column in columns if column[1] is not None)]
+        return np.concatenate(train_columns, axis=1), (
+            np.concatenate(test_columns, axis=1) if test_columns else None
+        )
+
+    def _note(self, what: str, names: Sequence[str]) -> None:
+        if names:
+            have = f"column {shown(names[0])} has" if len(names) == 1 else f"columns {in_words(names)} have"
+            self._read.notes.append(f"the {have} {what}")
+
+    def codes(self, name: str) -> tuple[Parts, int]:
+        """A column's categories as codes, [n, 1] float32, ascending from 1; and how many codes there are."""
+        read = self._read
+        for file, table in zip(read.files, read.tables, strict=True):
+            present(file, table, name, "data.categorical")
+        rows = None if read.test_rows is None else ~read.test_rows
+        known = numbers_by_category(read.tables[0].column(name), rows)
+        every = [codes_in(table.column(name), known, UNSEEN - 1) + 1 for table in read.tables]
+        train, test = read.parts([codes.astype(np.float32)[:, None] for codes in every])
+        if len(known) > max(MANY_CATEGORIES, len(train) / 2):
+            self._note(
+                f"{len(known):,} categories in {len(train):,} training rows, as names have; "
+                f"data.leave_out=[{name}] leaves it out",
+                [name],
+            )
+        if test is not None and (unseen := int((test == UNSEEN).sum())):
+            self._note(f"a category that training lacks in {unseen:,} of {len(test):,} test rows", [name])
+        return (train, test), len(known) + 1
+
+    def dataset(
+        self,
+        numeric: Sequence[str],
+        categorical: Sequence[str],
+        label_column: str,
+        client_column: str | None,
+        categories: str,
+    ) -> RawDataset:
+        """The data set of rows: standardised numbers first, then the categories.
+
+        Args:
+            numeric, categorical: the columns.
+            label_column, client_column: those of classes and of clients, if there is one.
+            categories: "one_hot" or "codes".
+        """
+        read, values = self._read, self.numbers(numeric)
+        coded = [self.codes(name) for name in categorical]
+        sample = None
+        columns = [values, *(codes for codes, _ in coded)]
+        if categories == "codes":
+            sample = RowShape(values[0].shape[1], [count for _, count in coded])
+        else:
+            width = values[0].shape[1] + sum(count - 1 for _, count in coded)
+            check_size("rows with a column for each category", (sum(map(len, read.labels)), width), 4)
+            columns = [values, *(_one_hot(codes, count) for codes, count in coded)]
+        train = np.concatenate([column[0] for column in columns], axis=1)
+        tests = [column[1] for column in columns if column[1] is not None]
+        test = np.concatenate(tests, axis=1) if tests else None
+        # A partition may go by categories, not by numbers.
+        return read.dataset((train, test), [label_column, *numeric], client_column, sample)
+
+
+def _one_hot(parts: Parts, count: int) -> Parts:
+    """[n, count - 1]: the unseen category is all zeros."""
+
+    def spread(codes: Array) -> Array:
+        hot: Array = (codes == np.arange(1, count)).astype(np.float32)
+        return hot
+
+    return spread(parts[0]), None if parts[1] is None else spread(parts[1])
