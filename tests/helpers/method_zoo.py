@@ -27,6 +27,9 @@ class Options(MethodOptions):
 class Odd(Keeping):
     options: Options
 
+    def __init_subclass__(cls):
+        cls.group_training = "nothing: its steps train no model"  # but they may run in groups
+
     @property
     def what(self):
         return self.options.what
