@@ -29,11 +29,7 @@ def locked_folder(folder: Path, option: str, doing: str, wait_s: float = 0) -> I
         RecipeError: another process holds the lock, the folder cannot be written, or it lies in Ray's copy
             of the project, which Ray removes when the job ends.
     """
-    if RAYS_COPIES in folder.parts:
-        raise RecipeError(
-            f"{option}: {folder} lies in Ray's copy of the project, which Ray removes when the job ends; "
-            "expected an absolute path on storage that all machines see"
-        )
+    _refuse_rays_copy(folder, option)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK)
@@ -48,26 +44,39 @@ def locked_folder(folder: Path, option: str, doing: str, wait_s: float = 0) -> I
         lock.release()
 
 
-def new_folder(folder: Path) -> Path:
+def _refuse_rays_copy(folder: Path, option: str) -> None:
+    if RAYS_COPIES in folder.parts:
+        raise RecipeError(
+            f"{option}: {folder} lies in Ray's copy of the project, which Ray removes when the job ends; "
+            "expected an absolute path on storage that all machines see"
+        )
+
+
+def new_folder(folder: Path, option: str) -> Path:
     """Make a folder that nobody else has: two processes that ask for one name get two folders.
 
     Args:
         folder: where it is to lie; where there is one already, `-2`, `-3` and so on is added to its name.
+        option: the option that could name another, as results.folder; error messages start with it.
 
     Returns: the folder's path.
 
     Raises:
-        OSError: it cannot be made.
+        RecipeError: it cannot be made, or lies in Ray's copy of the project.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_rays_copy(folder, option)
     made, attempt = folder, 1
-    while True:
-        # Made, not looked for: between a look and the making another process could take the name.
-        with suppress(FileExistsError):
-            made.mkdir()
-            return made
-        attempt += 1
-        made = folder.with_name(f"{folder.name}-{attempt}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            # Made, not looked for: between a look and the making another process could take the name.
+            with suppress(FileExistsError):
+                made.mkdir()
+                return made
+            attempt += 1
+            made = folder.with_name(f"{folder.name}-{attempt}")
+    except OSError as error:
+        raise unwritable_folder(folder.parent, option, error) from None
 
 
 def unwritable_folder(folder: Path, option: str, error: OSError) -> RecipeError:

@@ -198,19 +198,13 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
 
 
 def _chosen_folder(recipe: Recipe) -> Path:
-    """The folder that the recipe names, else a new one below runs/, which is made here.
-
-    Raises: RecipeError if it cannot be made.
-    """
+    """The folder that the recipe names, else a new one below runs/, which is made here."""
     if recipe.results.path is not None:
         return recipe.results.path
     # A method or data of the user's own is named as package.module:Object.
     method, data = (location.rpartition(":")[2] for location in (recipe.method.name, recipe.data.name))
     name = f"{method}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
-    try:
-        return new_folder(Path("runs").resolve() / name)
-    except OSError as error:
-        raise unwritable_folder(Path("runs").resolve(), "results.folder", error) from None
+    return new_folder(Path("runs").resolve() / name, "results.folder")
 
 
 def environment(engine: str) -> dict[str, Any]:

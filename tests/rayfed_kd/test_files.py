@@ -180,7 +180,11 @@ def test_name_of_a_folder_that_people_read_keeps_blanks_and_brackets():
 def test_hundred_runs_that_begin_at_once_get_a_hundred_folders(tmp_path):
     """By name and second all would have one: each makes its own, and none is refused."""
     with ThreadPoolExecutor(20) as at_once:
-        folders = list(at_once.map(lambda _: new_folder(tmp_path / "runs" / "fedavg-digits"), range(100)))
+        folders = list(
+            at_once.map(
+                lambda _: new_folder(tmp_path / "runs" / "fedavg-digits", "results.folder"), range(100)
+            )
+        )
     numbered = {f"fedavg-digits-{place}" for place in range(2, 101)}
     assert {folder.name for folder in folders} == {"fedavg-digits", *numbered}
     assert all(folder.is_dir() for folder in folders)
