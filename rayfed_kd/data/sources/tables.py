@@ -220,7 +220,7 @@ def group_codes(table: pa.Table, name: str) -> Array | None:
     """
     column = table.column(name)
     grouping = meaning(table.schema.field(name)) in CATEGORIES or pa.types.is_integer(column.type)
-    if not grouping or column.null_count or len(distinct_values(column)[0]) > MOST_VALUES + 1:
+    if not grouping or column.null_count or pc.count_distinct(column).as_py() > MOST_VALUES:
         return None
     # Codes in the order of the values, not of the rows: the same after rows have changed places.
     return codes_in(column, numbers_by_category(column), -1)
