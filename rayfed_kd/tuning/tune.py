@@ -81,6 +81,8 @@ def tune(
             "what it needs"
         ) from None
     with prepared_search.folder.claimed(prepared_search.settings, resume=resume):
+        for note in prepared.setting.dataset.notes:
+            tell(f"note: {note}")
         _search_on_ray(prepared_search, concurrent, address, tell, work)
     from rayfed_kd.tuning.search_result import result_of_search
 

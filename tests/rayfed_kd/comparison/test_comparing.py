@@ -4,6 +4,7 @@ import re
 import time
 from functools import partial
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -226,6 +227,17 @@ def test_finished_run_tells_its_seconds_in_all_and_in_rounds(study, monkeypatch)
     compare(study.model_copy(update={"seeds": [1]}), run=run_locally(told))
     found = re.search(r"A, seed 1: aca amp .*; ([\d.]+) s in all, ([\d.]+) s in rounds$", told[1])
     assert float(found[1]) >= float(found[2]) + 0.4  # both are rounded
+
+
+def test_notes_of_the_data_are_told_once_for_all_rows(study, tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=np.zeros((60, 4, 4), np.uint8), y_train=np.arange(60) % 3 + 1)
+    data = f"data={{name: npz, folder: {tmp_path}, file: a.npz}}"
+    runs = [run.model_copy(update={"overrides": [*run.overrides, data]}) for run in study.runs]
+    told = []
+    compare(study.model_copy(update={"seeds": [1], "runs": runs}), run=run_locally(told))
+    assert [line for line in told if "labels are" in line] == [
+        "note: the labels are 1, 2 and 3; models number them 0 to 2, in this order"
+    ]
 
 
 def test_half_finished_run_is_made_again(study, tmp_path):
