@@ -15,14 +15,14 @@ from size import PACKAGE, rooms, total
 
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (32_130, 26_000),
-    ("cluster",): (5_185, 4_100),
-    ("tests",): (35_855, 30_000),
+    PACKAGE: (32_556, 26_000),
+    ("cluster",): (5_222, 4_100),
+    ("tests",): (36_481, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {
-    "fedprox": (59, 343, 1_883, 5_715),
-    "fedkf": (63, 398, 2_101, 6_249),
+    "fedprox": (59, 347, 1_909, 5_796),
+    "fedkf": (63, 402, 2_127, 6_330),
 }
 AIM = (36, 200, 1_100, 3_300)
 
