@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,13 @@ from rayfed_kd.errors import DataError, in_words, nearest, shortened, shown
 
 # Those of torchvision.datasets.ImageFolder.
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
-TRAIN = ("train", "training")
-TEST = ("test", "testing")
-VALIDATION = ("val", "valid", "validation")
+PARTS = {
+    "train": {"train", "training"},
+    "test": {"test", "testing"},
+    "validation": {"val", "valid", "validation"},
+}
+# What a part's name may have beside that, as training_set and seg_train have.
+BESIDE = {"set", "data", "dataset", "image", "images", "img", "imgs", "seg", "split", "folder"}
 HIDDEN = ("__macosx", "@eadir", "thumbs.db", "desktop.ini")  # of macOS, Synology and Windows
 WHOLE = "."  # the part that is data.folder itself
 
@@ -42,6 +47,8 @@ def image_tree(folder: Path, train: str | None, test: str | None) -> ImageTree:
     """
     folders = _folders(folder)
     train_name, test_name = _parts(folder, folders, train, test)
+    if test is None and test_name is not None and not _folders(folder / test_name):
+        test_name = None  # images without classes, as competitions have them
     notes, left_out = list[str](), Counter[str]()
     if train_name == WHOLE:
         own = {name: path for name, path in folders.items() if name != test_name}
@@ -82,12 +89,9 @@ def _parts(
     for name, option in ((train, "data.train"), (test, "data.test")):
         if name not in (None, WHOLE) and not (folder / str(name)).is_dir():
             raise DataError(f"{option} = {shown(name)}: there is no folder {(folder / str(name)).resolve()}")
-    found = {
-        kind: [name for name in folders if name.casefold() in names]
-        for kind, names in (("train", TRAIN), ("test", TEST), ("validation", VALIDATION))
-    }
+    found = {part: [name for name in folders if _part_named(name) == part] for part in PARTS}
     for option, given in (("train", train), ("test", test)):
-        if given is None and len(found[option]) > 1:
+        if given is None and train != WHOLE and len(found[option]) > 1:
             raise DataError(
                 f"{folder}: {in_words(found[option])} may be the {option} part; data.{option} says which is"
             )
@@ -113,6 +117,12 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name.casefold() in HIDDEN
 
 
+def _part_named(name: str) -> str | None:
+    """The part that a folder is named as, as train; None for other names."""
+    words = set(filter(None, re.split(r"[^a-z]+", name.casefold())))
+    return next((part for part, own in PARTS.items() if words & own and words <= own | BESIDE), None)
+
+
 def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
@@ -136,7 +146,7 @@ def _files_by_class(
         for path in sorted(folder.rglob("*")):
             inside = path.relative_to(folder).parts
             if path.is_dir():
-                if path.name.casefold() in (*TRAIN, *TEST, *VALIDATION):
+                if _part_named(path.name):
                     raise DataError(
                         f"{path} is named as a part of a data set, within {name}, which would be a class; "
                         "data.folder names the folder that has the parts, or the classes"

@@ -25,6 +25,7 @@ def read(train, test=(), names=("cat", "dog"), notes=()):
 
 
 BOTH = [0, 1]
+STATION = ("cat", "train_station")
 # Name -> files, what is read, options. A name that ends with `/` is an empty folder.
 FOLDERS = {
     "classes": (["cat/1.png", "dog/1.png", "dog/sub/2.JPEG"], read([0, 1, 1]), {}),
@@ -85,6 +86,17 @@ FOLDERS = {
         {},
     ),
     "one class": (["cat/1.png"], read([0], names=("cat",), notes=["samples are of one class, cat"]), {}),
+    "a test without classes": (
+        ["train/cat/1.png", "train/dog/1.png", "test/1.png"],
+        read(BOTH, notes=["training: train, for the test: none, not used: test;"]),
+        {},
+    ),
+    "training_set and test_set": (
+        ["training_set/cat/1.png", "training_set/dog/1.png", "test_set/cat/1.png", "test_set/dog/1.png"],
+        read(BOTH, BOTH, notes=["training: training_set, for the test: test_set;"]),
+        {},
+    ),
+    "a class called train station": (["train_station/1.png", "cat/1.png"], read(BOTH, names=STATION), {}),
     "no such part": (["cat/1.png"], "data.test = 'x': there is no folder", {"test": "x"}),
     "a test class that training lacks": (
         ["train/Cat/1.png", "test/cat/1.png"],
