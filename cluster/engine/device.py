@@ -14,14 +14,8 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.compiling import compiler_fault
 from rayfed_kd.setting.setting import Setting
 
-LOGICAL_GPUS = "RAYFED_KD_LOGICAL_GPUS"
 DATA = "the data"
 AMPERE = (8, 0)  # the first capability with tf32 and bf16; torch imitates bf16 on older ones, slowly
-
-
-def is_logical() -> bool:
-    """Whether GPUs are only counted and everything computes on the CPU, to try a placement."""
-    return os.environ.get(LOGICAL_GPUS) == "1"
 
 
 def gpu(deterministic: bool) -> torch.device:

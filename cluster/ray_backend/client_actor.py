@@ -24,8 +24,9 @@ from cluster.engine.calls import (
     StepError,
     StepFacts,
 )
-from cluster.engine.device import LOGICAL_GPUS, gpu, is_logical
+from cluster.engine.device import gpu
 from cluster.engine.host import Host
+from cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
 from cluster.engine.summing import cut, summed_steps
 from cluster.ray_backend.handles import machine_name
 from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked

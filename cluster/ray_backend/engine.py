@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from cluster.engine.calls import (
@@ -25,14 +24,12 @@ from cluster.engine.calls import (
     StepResult,
 )
 from cluster.ray_backend.dispatch.client_hosts import ClientHosts
-from cluster.ray_backend.dispatch.home_host import HomeHost
-from cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss, explained
+from cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained
 from cluster.ray_backend.dispatch.job_queue import JobQueue
 from cluster.ray_backend.dispatch.jobs import Job, samples_of
 from cluster.ray_backend.dispatch.pace import Pace
 from cluster.ray_backend.dispatch.patience import Patience
 from cluster.ray_backend.handles import Ahead, published, stored
-from cluster.ray_backend.mailbox import Mailbox
 from cluster.ray_backend.placement import Plan
 from cluster.server.simulation import StoppedError
 from rayfed_kd.errors import RunError
@@ -62,8 +59,6 @@ class RayEngine:
         max_inflight: most calls that all actors have together at a time; None: no limit.
         on_load: called with the number of calls that the actors have whenever it changes.
         tell: called with a line when a host was lost.
-        mailbox: work for the thread of the rounds, which does it while it waits; None: there is none.
-        home: host 0, if the thread of the rounds trains clients, too; the actors are the hosts after it.
     Attributes: `started` is done as soon as the first host is built, or cannot be.
     """
 
@@ -80,12 +75,10 @@ class RayEngine:
         max_inflight: int | None = None,
         on_load: Callable[[int], None] = lambda calls: None,
         tell: Callable[[str], None] = lambda line: None,
-        mailbox: Mailbox | None = None,
-        home: HomeHost | None = None,
     ) -> None:
-        self._faults, self._tell, self._loop, self._mailbox = faults, tell, loop, mailbox
+        self._faults, self._tell, self._loop = faults, tell, loop
         self._on_load, self._pace = on_load, Pace(sizes, architectures)
-        self._clients = ClientHosts(actors, blueprint, plan, tell, home)
+        self._clients = ClientHosts(actors, blueprint, plan, tell)
         self._open: dict[int, Job] = {}  # by number
         most, drop = max_inflight or math.inf, lambda job: self._open.pop(job.number, None)
         self._waiting = JobQueue(self._clients, self._pace, most, drop)
@@ -164,8 +157,8 @@ class RayEngine:
         return len(self._clients)
 
     def result(self, future: Future[T], timeout_s: float | None = None) -> T:
-        """A future's result. The thread of the rounds does what is in its mailbox until it is there."""
-        return future.result(timeout_s) if self._mailbox is None else self._mailbox.result(future, timeout_s)
+        """A future's result."""
+        return future.result(timeout_s)
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
         """Queue the evaluation of a shared model."""
@@ -223,19 +216,17 @@ class RayEngine:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, host: int, jobs: Sequence[Job]) -> None:
-        link = self._clients.links[host]
-        turn, answered = self._patience.begin(host, jobs, waits=link.waits_its_turn), False
+        turn, answered = self._patience.begin(host, jobs), False
         try:
-            outcomes = await link.call(jobs, self._ahead, partial(self._patience.started, turn))
+            outcomes = await call_host(self._clients.actors[host], jobs, self._ahead)
             answered = True
             for job, outcome in zip(jobs, outcomes, strict=True):
                 self._end(job, outcome, host)
         except asyncio.CancelledError:
             if not turn.limit:  # the event loop ends
                 raise
-            link.replace(f"{jobs[0]}, in this process, {turn.limit}")
-            if link.replaceable:
-                self._again(host, jobs, turn.limit)
+            self._clients.restart(host)
+            self._again(host, jobs, turn.limit)
         # Ray raises an actor's own error as a RayTaskError that is also of the error's class.
         except (*LOST, NewProcessError) as error:
             self._again(host, jobs, cause_of_loss(error))

@@ -1,4 +1,4 @@
-"""A private Ray of GCS, raylet and workers only.
+"""A private Ray of GCS, raylet and workers only: an optimisation for tested versions of Ray.
 
 `ray.init` starts five more processes, for clusters: the autoscaler asks for machines, the API server serves
 web pages, the log monitor brings workers' output to a driver that does not want it, the dashboard's agent
@@ -6,6 +6,9 @@ takes jobs and serves metrics, and the other agent builds environments for worke
 CPU, which `ray.init` and the first worker wait for, hold 300 MiB, and take two seconds to end. No option of
 Ray 2.60 leaves them out. So the node that `ray.init` makes is replaced by one that does not start them. The
 raylet insists on its two agents: it gets two shells that say that they serve nothing, and sleep.
+
+These are private parts of Ray. So every other version, and RAYFED_KD_PLAIN_RAY=1, starts Ray as it does
+itself.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from cluster.ray_backend.private_ray import set_variables
 
-import ray._private.node as node_module  # isort: skip  # after `private_ray`, which says why
+import ray  # isort: skip  # after `private_ray`, which says why
+import ray._private.node as node_module
 from ray._private import ray_constants, services, utils
+
+TESTED = ("2.60.0",)  # versions of Ray with which the tests have passed both ways
+PLAIN = "RAYFED_KD_PLAIN_RAY"
 
 # A shell that writes what the raylet waits for, the ports of the agent that it stands for, and sleeps. With
 # PIPE its input is a pipe from the raylet, which ends with it, also if it is killed. Ctrl-C in a terminal
@@ -29,8 +35,6 @@ from ray._private import ray_constants, services, utils
 AGENT = """trap '' INT; port=$1; shift
 for f; do printf %s "$port" > "$f.new"; mv "$f.new" "$f"; done; read -r _"""
 PIPE = "RAY_enable_pipe_based_agent_to_parent_health_check"
-# Workers that start with Ray wait until the recipe is checked. Ray would end them after an idle second.
-IDLE_MS = "RAY_idle_worker_killing_time_threshold_ms"
 # Option of the raylet -> the port that stands for no service, and the files in which it is looked for.
 AGENTS = {
     "--dashboard_agent_command": (
@@ -40,9 +44,6 @@ AGENTS = {
     # Nobody but the system's owner can listen there: who asks for an environment is refused.
     "--runtime_env_agent_command": ("1", ("runtime_env_agent_port",)),
 }
-WORKERS = "--num_prestart_python_workers"
-# Workers import this as they start, on another core than this process, which reads the data meanwhile.
-PRELOADED = {"RAY_preload_python_modules": "cluster.ray_backend.client_actor"}
 # What a user sets to give workers an environment, which needs the agent that is left out.
 ENVIRONMENTS = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
 
@@ -61,30 +62,29 @@ class LeanNode(node_module.Node):
 
 
 @contextmanager
-def lean_start(under_way: Callable[[], None] = lambda: None, spared: int = 0) -> Iterator[None]:
-    """Let `ray.init` within the block start GCS, raylet and workers only, where this Ray can be told so.
+def lean_start(under_way: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Let `ray.init` within the block start GCS, raylet and workers only, where `can_be_lean`.
 
     Workers of such a Ray have this process's environment: none of their own can be asked for.
 
     Args:
         under_way: called when the raylet was started: from then on `ray.init` mostly waits.
-        spared: of as many workers as there are cores, how many do not start with Ray.
     """
     starts = services.start_ray_process
 
     def start_process(command: list[str], kind: str, *words: Any, **options: Any) -> Any:
         if kind != ray_constants.PROCESS_TYPE_RAYLET:
             return starts(command, kind, *words, **options)
-        raylet = starts(with_fewer_workers(with_idle_agents(command), spared), kind, *words, **options)
+        raylet = starts(with_idle_agents(command), kind, *words, **options)
         under_way()
         return raylet
 
-    if not _can_be_lean():
+    if not can_be_lean():
+        under_way()
         yield
         return
-    with ExitStack() as replaced:
-        preloaded = {name: os.environ.get(name, modules) for name, modules in PRELOADED.items()}
-        replaced.enter_context(set_variables({PIPE: "1", IDLE_MS: "120000", **preloaded}))
+    with ExitStack() as block:
+        block.enter_context(set_variables({PIPE: "1"}))
         for owner, name, value in (
             (node_module, "Node", LeanNode),
             (services, "start_ray_process", start_process),
@@ -93,22 +93,17 @@ def lean_start(under_way: Callable[[], None] = lambda: None, spared: int = 0) ->
             # Under `uv run` it would ask for an environment; workers have this one's Python anyway.
             (ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False),
         ):
-            replaced.enter_context(patch.object(owner, name, value))
+            block.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         yield
 
 
-def _can_be_lean() -> bool:
-    """Whether this Ray is built as the replacements suppose, and nobody asks for environments."""
-    methods = ("start_monitor", "start_log_monitor", "start_api_server")
-    names = (
-        (services, "start_ray_process"),
-        (utils, "get_dashboard_dependency_error"),
-        (ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV"),
-        *((node_module.Node, method) for method in methods),
-    )
+def can_be_lean() -> bool:
+    """Whether this Ray was tested so, and nobody asks for a plain one or for environments."""
     return (
-        os.name == "posix"
-        and all(hasattr(owner, name) for owner, name in names)
+        ray.__version__ in TESTED
+        and os.name == "posix"
+        and os.environ.get(PLAIN) != "1"
         and not any(name in os.environ for name in ENVIRONMENTS)
     )
 
@@ -127,16 +122,3 @@ def with_idle_agents(command: Sequence[str]) -> list[str]:
         return f"{option}={subprocess.list2cmdline(['/bin/sh', '-c', AGENT, 'agent', port, *files])}"
 
     return [idle(word) for word in command]
-
-
-def with_fewer_workers(command: Sequence[str], spared: int) -> list[str]:
-    """A raylet's command that starts fewer workers at once: others start when they are asked for."""
-
-    def fewer(word: str) -> str:
-        option, _, number = word.partition("=")
-        if option != WORKERS:
-            return word
-        # Ray starts no more than there are cores, however many it is asked for.
-        return f"{option}={max(0, min(int(number), os.cpu_count() or 1) - spared)}"
-
-    return [fewer(word) for word in command]

@@ -13,13 +13,17 @@ from cluster.ray_backend.resources import (
     Node,
     amounts,
     count_fitting,
+    counted,
     selects,
+    shown_amounts,
     shown_machines,
     shown_request,
 )
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
+
+MOST_NAMED = 20  # clients in an actor's name
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,6 @@ class Plan:
         classes: with overrides, which clients run on which hosts; empty: all hosts are alike.
         strategy: pack or spread.
         server_nodes: Ray's ids of the machines that the server may be on; empty: any.
-        home: whether host 0 is in the server's process, and no actor.
     """
 
     num_hosts: int
@@ -59,16 +62,42 @@ class Plan:
     classes: tuple[HostClass, ...] = ()
     strategy: str = "pack"
     server_nodes: tuple[str, ...] = ()
-    home: bool = False
 
     @property
     def actors(self) -> tuple[ResourceRecipe, ...]:
-        """The actors' requests: the server's, then those of the hosts that are actors, by number."""
-        return (self.server, *(self.resources(host) for host in range(int(self.home), self.num_hosts)))
+        """The actors' requests: the server's, then the hosts' by number."""
+        return (self.server, *map(self.resources, range(self.num_hosts)))
 
     def resources(self, host: int) -> ResourceRecipe:
         """The request of a host's actor."""
         return next((one.resources for one in self.classes if host in one.hosts), self.client)
+
+    def described(self, clients: int) -> str:
+        """The actors for people: "server actor, 1 CPU; 3 client actors for 10 clients, 0.25 GPU each".
+
+        Args:
+            clients: number of the run's clients.
+        """
+        kinds = [(one.resources, len(one.hosts), len(one.clients)) for one in self.classes]
+        kinds = kinds or [(self.client, self.num_hosts, clients)]
+        return "; ".join(
+            [
+                f"server actor, {shown_amounts(self.server)}",
+                *(
+                    f"{counted(hosts, 'client actor')} for {counted(members, 'client')}, "
+                    f"{shown_amounts(request)}{' each' if hosts > 1 else ''}"
+                    for request, hosts, members in kinds
+                ),
+            ]
+        )
+
+    def name(self, host: int) -> str:
+        """A host's name in Ray's lists: `client-7`; `clients-3: 7 12` if it has a choice of clients."""
+        if self.pinned:
+            return f"client-{host}"
+        own = next((one.clients for one in self.classes if host in one.hosts), ())
+        more = " ..." if len(own) > MOST_NAMED else ""
+        return f"clients-{host}" + (f": {' '.join(map(str, own[:MOST_NAMED]))}{more}" if own else "")
 
     def hosts(self, client: int) -> tuple[int, ...]:
         """Numbers of the hosts that a client may run on."""
@@ -108,23 +137,6 @@ def actor_selector(plan: Plan, place: int) -> dict[str, str]:
     """Ray's label selector of a plan's actor: its own, and the machines that the server may be on."""
     on = {NODE_ID: f"in({', '.join(plan.server_nodes)})"} if place == 0 and plan.server_nodes else {}
     return {**plan.actors[place].label_selector, **on}
-
-
-def trains_in_server(recipe: Recipe) -> bool:
-    """Whether the server trains clients while it waits, if it is the process that starts Ray.
-
-    In rounds it only waits. Not where clients ask Ray for more than cores, or where a host may have to be
-    ended alone because a step takes longer than the recipe allows.
-    """
-    place, client = recipe.placement, recipe.placement.client
-    asks = client.num_gpus or client.resources or client.label_selector or place.overrides
-    return (
-        place.train_in_server
-        and place.clients_per_actor == "auto"
-        and not asks
-        and recipe.schedule.name == "sync"
-        and not isinstance(recipe.faults.step_timeout_s, float)
-    )
 
 
 def plan_hosts(recipe: Recipe, at_work: int, nodes: Sequence[Node]) -> Plan:

@@ -1,4 +1,7 @@
-"""The environment in which a private Ray starts: its servers listen on loopback and ask for a token.
+"""Where and how a private Ray starts: it listens on loopback, asks for a token, and hides its files.
+
+Other machines cannot reach it. Other users of this machine reach its ports, which ask for the token, and not
+its sockets and logs, which lie in a folder of mode 0700.
 
 A module that may be the first to import Ray imports this one before it: Ray decides as it is imported, in
 `ray._private.ray_constants`, whether the Rays that this process starts can be reached by other machines.
@@ -7,18 +10,21 @@ If Ray was imported earlier, by a notebook say, its private Ray listens on all i
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 
-import psutil
-
-# What Ray starts for clusters, and no option of `ray.init` leaves out: the autoscaler asks for machines, the
-# API server serves web pages, the log monitor brings workers' output to a driver that does not want it.
-NEEDLESS = ("autoscaler/_private/monitor.py", "dashboard/dashboard.py", "_private/log_monitor.py")
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+PREFIX = "rk-"
+# The longest path of a socket below the folder in which Ray's folder is made, and what Linux allows in all.
+BELOW = "/rk-12345678/r/session_2026-11-25_13-42-31_963099_4194304/sockets/plasma_store"
+MOST_OF_A_PATH = 107
 
 
 @contextmanager
@@ -36,25 +42,41 @@ def private_environment() -> Iterator[None]:
         yield
 
 
-def end_needless_processes() -> None:
-    """End the processes of the private Ray that one machine does not need: 170 MiB, and a port each.
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder for a private Ray's sockets and logs that only this user may enter, removed afterwards.
 
-    There are some where `lean_start` could not keep them from starting. To be called right after `ray.init`,
-    while they still import. They are children of this process, so no other Ray's can be met. Ray does not
-    look after them, and its end does without them.
+    Ray itself would use /tmp/ray, where every user may replace its sockets, and leave its files there. A
+    folder whose process was killed is removed at the next start: a lock says whether its process lives.
     """
-    children = psutil.Process().children()
-    needless = [child for child in children if _is_needless(child)]
-    for child in needless:
-        child.kill()
-    psutil.wait_procs(needless, timeout=5)
+    parent = _parent()
+    for path in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError), _locked(path):  # OSError: another user's, or its process lives
+            shutil.rmtree(path)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))  # of mode 0700
+    with _locked(folder):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_needless(process: psutil.Process) -> bool:
+def _parent() -> Path:
+    """Where the user wants Ray's files, or the system temporary files, if paths of sockets fit there."""
+    wanted = [os.environ.get("RAY_TMPDIR"), tempfile.gettempdir(), "/tmp"]
+    fitting = (path for path in wanted if path and len(path) + len(BELOW) <= MOST_OF_A_PATH)
+    return Path(next(fitting))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, which ends with the process. Raises: OSError if another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)  # not inherited by Ray's processes
     try:
-        return any(word.endswith(NEEDLESS) and "/ray/" in word for word in process.cmdline())
-    except psutil.Error:  # it ended meanwhile
-        return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @cache

@@ -6,14 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.ray_backend.client_actor import ClientActor
-from cluster.ray_backend.dispatch.host_calls import LOST
+from cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss
+from cluster.ray_backend.liveness import RayProcesses, memory_hint
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
 from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from cluster.ray_backend.resources import divided, total
@@ -24,8 +27,9 @@ from rayfed_kd.results.telling import as_teller
 from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.setting import Setting
 
-POLL_S = 0.1  # seconds between two looks at the server's lines and events
+POLL_S = 0.2  # seconds between two looks at `stop` and at Ray's processes
 STOP_S = 60.0  # seconds for a stopped server to write its checkpoint and its tables
+LAST_S = 1.5  # the same where Ray has lost its GCS: without it a server goes on for a minute
 NOTICE_S, ROOM_S = 10.0, 600.0  # seconds without room on a busy cluster until a line says so; until an error
 
 Event = Mapping[str, Any]
@@ -40,13 +44,13 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, (ServerLostError, *LOST))
 
 
-def planned_hosts(setting: Setting, share: int = 1) -> int:
-    """How many client actors the run has on one part in `share` of the machines.
+def planned(setting: Setting, share: int = 1) -> Plan:
+    """The run's actors on one part in `share` of the machines.
 
     Raises: RecipeError, naming request and machines, if they cannot hold it.
     """
     nodes = divided(ray_nodes(), share)
-    return plan_hosts(setting.recipe, setting.schedule.concurrency, nodes).num_hosts
+    return plan_hosts(setting.recipe, setting.schedule.concurrency, nodes)
 
 
 def run_on_ray(
@@ -104,6 +108,7 @@ def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], Non
     group = placement_group(
         wanted.requests, strategy=plan.strategy.upper(), bundle_label_selector=wanted.selectors
     )
+    lost = False
     try:
         began, shortage = time.monotonic(), ""
         # One second at a time, as `stop` comes from another thread and nothing else would wake this one.
@@ -120,8 +125,12 @@ def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], Non
             if waited > ROOM_S:
                 raise RunError(shortage)
         yield group
+    except ServerLostError:
+        lost = True
+        raise
     finally:
-        remove_placement_group(group)
+        if not lost:  # without a GCS this would wait for a minute
+            remove_placement_group(group)
 
 
 def _free() -> str:
@@ -135,21 +144,20 @@ def _summed(requests: Sequence[Mapping[str, float]]) -> str:
 
 def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:
     """The server, and what the caller must keep while it runs: the blueprint and the handles."""
-    server_options = actor_options(plan, group)[0]
-    shared, clients = ray.put(blueprint), client_actors(plan, group)
-    server_actor = ServerActor.options(**server_options)  # type: ignore[attr-defined]
+    # The names are a run's own: several runs of a cluster may have a `server`.
+    namespace = f"rayfed-kd {Path(folder).name} {uuid4().hex[:8]}"
+    server_options, *client_options = actor_options(plan, group)
+    shared, client_actor = ray.put(blueprint), ray.remote(ClientActor)
+    # They restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
+    clients = [
+        client_actor.options(name=plan.name(host), namespace=namespace, max_restarts=-1, **options).remote()
+        for host, options in enumerate(client_options)
+    ]
+    server_actor = ServerActor.options(  # type: ignore[attr-defined]
+        name="server", namespace=namespace, **server_options
+    )
     # As an argument of its own the blueprint arrives as a value, in a list as a reference.
     return server_actor.remote(shared, [shared], clients, plan, folder, resume), [shared, *clients]
-
-
-def client_actors(plan: Plan, group: Any) -> list[Any]:
-    """The client actors of a plan in its placement group, not built yet, by number."""
-    # They restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
-    client_actor = ray.remote(ClientActor)
-    return [
-        client_actor.options(max_restarts=-1, **options).remote()
-        for options in actor_options(plan, group)[1:]
-    ]
 
 
 def _watched(
@@ -159,46 +167,73 @@ def _watched(
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the server, and pass on its events and lines."""
-    running = server.run.remote()
-    seen, told = (0, 0), as_teller(tell)
+    running, news = server.run.remote(), _News(server, on_event, tell)
+    processes, told = RayProcesses(), as_teller(tell)
     told.phase("starting the actors")
     try:
         while True:
-            done, _ = ray.wait([running], timeout=POLL_S)
-            # After `done` was read: if the run is over, its last events are there, and are passed on, too.
-            seen = _tell(server, seen, on_event, tell)
-            told.phase("")  # the server has answered, so it is built, and the first round begins
+            if lost := processes.lost():
+                raise ServerLostError(f"{lost}; it may have been killed{memory_hint()}")
+            done = news.pass_on(running)
+            if news.any:
+                told.phase("")  # the server has answered, so it is built, and the first round begins
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
             if done:
-                summary = ray.get(running)
-                return summary, ray.get(server.evaluated.remote())
-    except KeyboardInterrupt:
-        # Not waited for: `running` ends when the server has written what it has.
-        server.stop.remote()
-        ray.wait([running], timeout=STOP_S)
-        _tell(server, seen, on_event, tell)
-        raise
+                news.rest()
+                return ray.get(running)  # type: ignore[no-any-return]
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         raise cause if isinstance(cause, RayfedError) else error from None
-    except ray.exceptions.RayActorError as error:
-        raise ServerLostError(f"the server was lost: {error}") from None
+    except LOST as error:
+        raise ServerLostError(f"the server {cause_of_loss(error).splitlines()[0]}") from None
+    except BaseException as end:  # Ctrl-C, a listener's error, or a lost Ray: what is complete is written
+        server.stop.remote()  # `running` ends when the server has written what it has
+        ray.wait([running], timeout=LAST_S if isinstance(end, ServerLostError) else STOP_S)
+        if isinstance(end, KeyboardInterrupt):
+            news.rest()
+        raise
 
 
-def _tell(
-    server: Any, seen: tuple[int, int], on_event: Callable[[Event], None], tell: Callable[[str], None]
-) -> tuple[int, int]:
-    """Pass on the server's lines and events beyond the numbers `seen`; gives the numbers now."""
-    try:
-        lines, events = ray.get([server.lines.remote(seen[0]), server.events.remote(seen[1])])
-    except ray.exceptions.RayError:  # the server is gone: `running` says why
-        return seen
-    for line in lines:
-        tell(line)
-    for event in events:
-        on_event(event)
-    return seen[0] + len(lines), seen[1] + len(events)
+class _News:
+    """Passes on a server's lines and events; one question is open at a time, which waits for something new.
+
+    Attributes:
+        any: whether the server has answered.
+    """
+
+    def __init__(self, server: Any, on_event: Callable[[Event], None], tell: Callable[[str], None]) -> None:
+        self._server, self._on_event, self._tell = server, on_event, tell
+        self._seen, self.any = (0, 0), False
+        self._question = self._ask()
+
+    def pass_on(self, running: Any) -> bool:
+        """Wait for news or the end of the run, for a moment. Returns: whether the run is over."""
+        done, _ = ray.wait([running, self._question], timeout=POLL_S)
+        if self._question in done:
+            self._hear()
+            self._question = self._ask()
+        return running in done
+
+    def rest(self) -> None:
+        """Pass on what came last, when the run is over."""
+        self._question = self._ask(wait=False)
+        self._hear()
+
+    def _ask(self, *, wait: bool = True) -> Any:
+        return self._server.news.remote(*self._seen, wait)
+
+    def _hear(self) -> None:
+        try:
+            lines, events = ray.get(self._question)
+        except ray.exceptions.RayError:  # the server is gone: `running` says why
+            return
+        self.any = True
+        self._seen = self._seen[0] + len(lines), self._seen[1] + len(events)
+        for line in lines:
+            self._tell(line)
+        for event in events:
+            self._on_event(event)
 
 
 def actor_options(plan: Plan, group: Any) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cluster.engine.logical_gpus import is_logical
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 
 # An idle actor that has imported torch takes about 180 MB (Linux, Ray 2.60); with a model and data more.
@@ -166,6 +167,18 @@ def _left(node: Node, server: ResourceRecipe | None) -> Node | None:
 
 def _own(resources: Mapping[str, float]) -> str:
     return "".join(f", {amount:g} {name}" for name, amount in resources.items())
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 actor", "2 actors"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shown_amounts(request: ResourceRecipe) -> str:
+    """What an actor has, for a run's header: "1 CPU and 0.25 GPU", or "logical GPU" if it is only counted."""
+    kind = "logical GPU" if is_logical() else "GPU"
+    parts = [f"{amount:g} {kind if name == 'GPU' else name}" for name, amount in amounts(request).items()]
+    return " and ".join(parts) or "no CPU of its own"
 
 
 def shown_request(resources: ResourceRecipe) -> str:

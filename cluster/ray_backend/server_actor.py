@@ -1,4 +1,4 @@
-"""The server's actor, for a run on a cluster: a thin wrapper of the server's loop, which has its own thread.
+"""The server's actor: a thin wrapper of the server's loop, which has its own thread.
 
 The launching process creates all actors and gives the server the clients' handles. Ray would end actors
 that the server created together with the server.
@@ -7,6 +7,7 @@ that the server created together with the server.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from cluster.ray_backend.placement import Plan
 from cluster.server.assembly import AssembledRun, assemble
 from rayfed_kd.protocol import Array
 from rayfed_kd.setting.blueprint import Blueprint
+
+WAIT_S, LOOK_S = 5.0, 0.02  # most seconds that a question for news waits; between two looks
 
 
 # The group has an event loop of its own, so its methods answer while the actor's own loop is busy.
@@ -56,8 +59,11 @@ class ServerActor:
         self._stopping = False
         self._lines: list[str] = []
 
-    async def run(self) -> dict[str, Any]:
-        """Run all rounds and return the summary. The tables are closed also after an error."""
+    async def run(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Run all rounds. The tables are closed also after an error.
+
+        Returns: the summary, and the shared models of the last evaluated round: name -> [P] float32.
+        """
         loop = asyncio.get_running_loop()
         meters = Meters(self._folder.name)
         self._engine = RayEngine.of(
@@ -83,17 +89,25 @@ class ServerActor:
         # `stop` came while the run was assembled, and had no simulation to stop yet.
         if self._stopping:
             self._assembled.simulation.stop()
-        return await asyncio.to_thread(self._assembled.run)
+        # The clients' actors end before the last pictures are drawn, which have the machine to themselves.
+        summary = await asyncio.to_thread(self._assembled.run, self._engine.close)
+        return summary, self._assembled.models()
 
     @ray.method(concurrency_group="control")
-    async def events(self, since: int) -> list[dict[str, Any]]:
-        """The rounds' events from index `since` on."""
-        return [] if self._assembled is None else self._assembled.recorder.events[since:]
+    async def news(self, line: int, event: int, wait: bool) -> tuple[list[str], list[dict[str, Any]]]:
+        """What is to be told: lines for the user, such as lost hosts, and the rounds' events.
 
-    @ray.method(concurrency_group="control")
-    async def lines(self, since: int) -> list[str]:
-        """Lines for the user from index `since` on, such as damaged checkpoints and lost hosts."""
-        return self._lines[since:]
+        Args:
+            line, event: from these indices on.
+            wait: whether to wait up to WAIT_S until there is something.
+        """
+        until = time.monotonic() + WAIT_S * wait
+        while True:
+            events = [] if self._assembled is None else self._assembled.recorder.events[event:]
+            if events or self._lines[line:] or time.monotonic() >= until:
+                return self._lines[line:], events
+            # Other threads write them. A look costs microseconds, a call of the actor a millisecond.
+            await asyncio.sleep(LOOK_S)
 
     @ray.method(concurrency_group="control")
     async def stop(self) -> None:
@@ -104,7 +118,3 @@ class ServerActor:
         if self._assembled is not None and self._engine is not None:
             self._assembled.simulation.stop()
             self._engine.cancel()
-
-    async def evaluated(self) -> dict[str, Array]:
-        """The shared models of the last evaluated round: name -> [P] float32."""
-        return {} if self._assembled is None else self._assembled.models()

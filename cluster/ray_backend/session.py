@@ -10,21 +10,27 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import psutil
 import ray
 
+from cluster.engine.logical_gpus import logical_gpus
 from cluster.ray_backend.lean_node import lean_start
-from cluster.ray_backend.placement import trains_in_server
-from cluster.ray_backend.private_ray import end_needless_processes, private_environment
+from cluster.ray_backend.private_ray import private_environment, private_folder, set_variables
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
 QUIET: Mapping[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 LEFT_STARTING = "ray, left while it starts"  # name of a session's thread that nobody waits for
-_started_here = threading.Event()  # set while this process has a private Ray
+# For the workers that start with a private Ray. They import this module, on other cores than this process,
+# which reads the data meanwhile. Then they wait, and Ray would end them after an idle second.
+WORKERS = {
+    "RAY_preload_python_modules": "cluster.ray_backend.client_actor",
+    "RAY_idle_worker_killing_time_threshold_ms": "120000",
+}
 SHORT_TURN_S = 0.0005
 CONNECT_S = 10.0  # a machine that drops packets, as behind a firewall, never answers
 TOKEN_HINT = (
@@ -48,7 +54,6 @@ class RaySession:
         recipe: for the server's share of cores.
         address: HOST:PORT, or None.
         runs: how many servers there will be at a time; no more than cores are counted.
-        own_server: whether this process is the run's server, if it starts Ray.
         environments: whether processes with environments of their own will be asked for, as Ray Tune does: a
             private Ray then has the agents that make them.
     Raises: RecipeError from `ready` if nothing answers at `address`, as Ray would hang, or if this process is
@@ -61,11 +66,9 @@ class RaySession:
         address: str | None,
         runs: int = 1,
         *,
-        own_server: bool = False,
         environments: bool = False,
     ) -> None:
         self._recipe, self._runs, self._environments = recipe, runs, environments
-        self._own_server = own_server
         self._asked, self._address = address, address or os.environ.get("RAY_ADDRESS")
         self._foreign = ray.is_initialized()  # in a notebook or a test: somebody else's, left as it is
         self._thread = threading.Thread(target=self._live, name="ray")
@@ -104,33 +107,41 @@ class RaySession:
             self._under_way.set()
             self._started.set()
             return
-        try:
-            if self._address is None:
-                with _short_turns():
-                    _start(self._recipe, self._runs, self._lean_start())
-            else:
-                self._under_way.set()
-                _connect(self._address)
-        except BaseException as error:  # raised again by `ready`, in the caller's thread
-            self._error = error
-        self._under_way.set()
-        self._started.set()
-        self._over.wait()
-        _started_here.clear()
-        ray.shutdown()
+        with ExitStack() as block:
+            try:
+                if self._address is None:
+                    with _short_turns():
+                        self._start(block.enter_context(private_folder()))
+                else:
+                    self._under_way.set()
+                    _connect(self._address)
+            except BaseException as error:  # raised again by `ready`, in the caller's thread
+                self._error = error
+            self._under_way.set()
+            self._started.set()
+            self._over.wait()
+            ray.shutdown()
 
-    def _lean_start(self) -> AbstractContextManager[None]:
-        """What Ray starts without: all that only clusters need, unless environments are asked for."""
-        if self._environments:
-            return nullcontext()
-        # A worker that waits holds 200 MiB: none for the host that is in this process.
-        spared = int(self._own_server and trains_in_server(self._recipe))
-        return lean_start(self._under_way.set, spared)
-
-
-def is_private() -> bool:
-    """Whether this process's Ray is one that a session has started for it, on this machine alone."""
-    return _started_here.is_set()
+    def _start(self, folder: Path) -> None:
+        """Start a private Ray in a folder of its own."""
+        _prepare_environment()
+        # The server sleeps while clients train: its share comes on top of the machine's cores.
+        cores = psutil.cpu_count() or 1
+        servers = min(self._runs, cores) * math.ceil(self._recipe.placement.server.num_cpus)
+        options: dict[str, Any] = {"num_cpus": cores + servers, "_temp_dir": str(folder / "r")}
+        if gpus := logical_gpus():
+            options["num_gpus"] = gpus
+        wanted = {} if self._environments else {name: os.environ.get(name, WORKERS[name]) for name in WORKERS}
+        # A Ray with environments needs the agents that a lean one leaves out.
+        lean = nullcontext() if self._environments else lean_start(self._under_way.set)
+        with private_environment(), set_variables(wanted), lean:
+            try:
+                ray.init(address="local", include_dashboard=False, **options, **QUIET)
+            except Exception as error:  # Ray raises a plain Exception where a node times out
+                raise RecipeError(
+                    f"Ray did not start on this machine: {shortened(' '.join(str(error).split()), 300)}; try "
+                    "again, or expected --local, which needs no Ray"
+                ) from error
 
 
 def _mismatch(address: str) -> RecipeError | None:
@@ -185,24 +196,6 @@ def _short_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def _start(recipe: Recipe, runs: int, lean: AbstractContextManager[None]) -> None:
-    """Start a private Ray within `lean`; the rest is as in `RaySession`."""
-    _prepare_environment()
-    # The server sleeps while clients train: its share comes on top of the machine's cores.
-    cores = psutil.cpu_count() or 1
-    cpus = cores + min(runs, cores) * math.ceil(recipe.placement.server.num_cpus)
-    with private_environment(), lean:
-        try:
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **QUIET)
-        except Exception as error:  # Ray raises a plain Exception where a node times out
-            raise RecipeError(
-                f"Ray did not start on this machine: {shortened(' '.join(str(error).split()), 300)}; try "
-                "again, or expected --local, which needs no Ray"
-            ) from error
-    end_needless_processes()
-    _started_here.set()
 
 
 def check_address(address: str) -> None:

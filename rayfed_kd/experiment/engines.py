@@ -22,7 +22,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -31,7 +31,6 @@ from rayfed_kd.experiment.preparation import Prepared, find_own_modules
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.recipe.registry import load_class, locate
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.sections.placement import PLACED_BEFORE
 from rayfed_kd.results.telling import as_teller
 
 if TYPE_CHECKING:
@@ -66,21 +65,12 @@ class Launcher(ABC):
         """
         return nullcontext(lambda: None)
 
-    def fitted(self, prepared: Prepared, tell: Tell) -> Prepared:
-        """The recipe with what has to be measured here before it can be placed; asked before `hosts`.
-
-        Args:
-            prepared: the recipe, checked.
-            tell: called with a line about what was measured.
-        """
-        return prepared
-
-    def hosts(self, prepared: Prepared) -> int:
-        """How many hosts will run the clients' steps; asked before there is a folder.
+    def layout(self, prepared: Prepared) -> str:
+        """In which processes the server and the clients run, for the run's header; asked before its folder.
 
         Raises: RecipeError if the engine has no room for the recipe.
         """
-        return 1
+        return "server and clients in this process"
 
     @property
     def awaited(self) -> str:
@@ -133,20 +123,22 @@ class InProcess(Launcher):
 
     def device(self, recipe: Recipe, whose: Literal["client", "server"]) -> torch.device | str:
         """The device of the clients or of the server, set up; `launch` undoes the setting up."""
-        from cluster.engine.device import gpu, is_logical
+        from cluster.engine.device import gpu
+        from cluster.engine.logical_gpus import is_logical
 
         share = getattr(recipe.placement, whose).num_gpus
         return "cpu" if share == 0 or is_logical() else gpu(recipe.deterministic)
 
-    def hosts(self, prepared: Prepared) -> int:
-        """One.
+    def layout(self, prepared: Prepared) -> str:
+        """This process.
 
         Raises: RecipeError if the recipe's placement asks for a GPU and torch sees none, or if the device
             cannot compute in `local.precision`, or if this machine cannot compile for `local.compile`.
         """
         import torch
 
-        from cluster.engine.device import LOGICAL_GPUS, check_compiler, check_precision, is_logical
+        from cluster.engine.device import check_compiler, check_precision
+        from cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
 
         recipe, counted = prepared.recipe, is_logical()
         for whose in ("client", "server"):
@@ -162,7 +154,7 @@ class InProcess(Launcher):
         check_precision(recipe.local.precision, device)
         if recipe.local.compile:
             check_compiler(device)
-        return 1
+        return super().layout(prepared)
 
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
@@ -193,7 +185,7 @@ class InProcess(Launcher):
 
 @dataclass(frozen=True)
 class OnRay(Launcher):
-    """Client actors on Ray, and the server: this process on a private Ray, else an actor.
+    """A server actor and client actors on Ray; this process starts them, tells what they say, and ends them.
 
     Attributes:
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
@@ -213,7 +205,7 @@ class OnRay(Launcher):
         """A Ray session. Ray starts in a thread while the recipe is prepared."""
         from cluster.ray_backend.session import RaySession
 
-        with RaySession(recipe, self.address, own_server=True) as session:
+        with RaySession(recipe, self.address) as session:
             yield session.ready
 
     @property
@@ -227,44 +219,22 @@ class OnRay(Launcher):
         """The cluster's address, if one was given."""
         return () if self.address is None else ("--address", self.address)
 
-    def fitted(self, prepared: Prepared, tell: Tell) -> Prepared:
-        """The recipe with the measured share of a GPU, if it asks for that.
-
-        Raises: as `cluster.ray_backend.gpu_probe.with_measured_share`.
-        """
-        recipe = prepared.recipe
-        if recipe.placement.gpu_share == "given":
-            return prepared
-        if self.plan is not None:
-            raise RecipeError(PLACED_BEFORE)
-        from cluster.ray_backend.gpu_probe import with_measured_share
-
-        folder = str(recipe.results.path or Path.cwd())
-        recipe = with_measured_share(prepared.blueprint, folder, tell)
-        blueprint = replace(prepared.blueprint, recipe=recipe)
-        return Prepared(recipe, blueprint, blueprint.build())
-
-    def hosts(self, prepared: Prepared) -> int:
-        """The number of client actors.
+    def layout(self, prepared: Prepared) -> str:
+        """The actors and what each has.
 
         Raises: RecipeError if the recipe's actors do not fit on the cluster.
         """
-        from cluster.ray_backend.remote_run import planned_hosts
+        from cluster.ray_backend.remote_run import planned
 
-        return planned_hosts(prepared.setting, self.share) if self.plan is None else self.plan.num_hosts
+        plan = planned(prepared.setting, self.share) if self.plan is None else self.plan
+        return plan.described(prepared.recipe.partition.clients)
 
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
         """Run on actors; see `Launcher.launch`."""
-        from cluster.ray_backend.own_server import run_own_server, serves_here
         from cluster.ray_backend.remote_run import run_on_ray
 
-        alone = self.plan is None and self.stop is None and self.share == 1
-        if alone and serves_here(prepared.recipe):
-            return run_own_server(
-                prepared.blueprint, prepared.setting, str(folder), on_event, resume=resume, tell=tell
-            )
         return run_on_ray(
             prepared.blueprint,
             prepared.setting,

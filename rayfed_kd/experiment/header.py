@@ -46,20 +46,20 @@ def wait_for_engine(launcher: Launcher, ready: Callable[[], None], tell: Tell) -
     ready()
 
 
-def begin_telling(prepared: Prepared, engine: str, hosts: int, tell: Tell) -> None:
-    """Tell what runs, if somebody listens; `engine` and `hosts` as in `describe_run`."""
+def begin_telling(prepared: Prepared, engine: str, layout: str, tell: Tell) -> None:
+    """Tell what runs, if somebody listens; `engine` and `layout` as in `describe_run`."""
     teller = as_teller(tell)
     if teller is tell:
-        teller.begin(describe_run(prepared, engine, hosts))
+        teller.begin(describe_run(prepared, engine, layout))
 
 
-def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
+def describe_run(prepared: Prepared, engine: str, layout: str) -> dict[str, str]:
     """What runs: name -> text, in the order in which it is shown.
 
     Args:
         prepared: the checked recipe.
         engine: the engine's name.
-        hosts: the number of processes that run clients' steps.
+        layout: in which processes server and clients run, as `Launcher.layout` gives it.
     """
     recipe, setting = prepared.recipe, prepared.setting
     threads, cohort = recipe.placement.threads, cohort_size(recipe)
@@ -74,8 +74,9 @@ def describe_run(prepared: Prepared, engine: str, hosts: int) -> dict[str, str]:
         **{f"note {place}": note for place, note in enumerate(setting.dataset.notes, start=1)},
         "clients": clients,
         "test": _test(setting),
-        "engine": f"{engine}, {_count(hosts, 'host')} with {_count(threads, 'thread')}"
-        f"{' each' if hosts > 1 else ''}; {_count(recipe.rounds, 'round')}, seed {recipe.seed}",
+        "engine": f"{engine}, {_count(threads, 'thread')} a process; "
+        f"{_count(recipe.rounds, 'round')}, seed {recipe.seed}",
+        "processes": layout,
     }
     if recipe.local.compile:
         facts["compile"] = (

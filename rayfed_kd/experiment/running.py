@@ -114,10 +114,9 @@ def run_prepared(
     from rayfed_kd.experiment.resumability import check_resumable, check_unused
     from rayfed_kd.results.folder import begin_run, continue_run, run_folder
 
-    prepared = launcher.fitted(prepared, tell)
     recipe, setting = prepared.recipe, prepared.setting
-    hosts = launcher.hosts(prepared)  # which also says whether there is room
-    begin_telling(prepared, launcher.name, hosts, tell)
+    layout = launcher.layout(prepared)  # which also says whether there is room
+    begin_telling(prepared, launcher.name, layout, tell)
     with run_folder(recipe) as folder:
         if resume:
             check_resumable(folder, setting, restart=restart, tell=tell)

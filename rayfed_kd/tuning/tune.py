@@ -16,7 +16,6 @@ from rayfed_kd.experiment.result import Tell
 from rayfed_kd.files import file_name
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
-from rayfed_kd.recipe.sections.placement import PLACED_BEFORE
 
 if TYPE_CHECKING:
     from rayfed_kd.results.study_console import Work
@@ -132,8 +131,6 @@ def _search_on_ray(
     from rayfed_kd.tuning.trial import TrialRun
 
     recipe = search.recipe
-    if recipe.placement.gpu_share == "measured":
-        raise RecipeError(PLACED_BEFORE)
     if work is not None:
         work.phase = OnRay(address).awaited
     with RaySession(recipe, address, concurrent or search.trials, environments=True) as session:

@@ -60,28 +60,18 @@ class Hosts:
     def run(self, recipe, *overrides, after_round=lambda record: None):
         """A run whose clients lie on hosts as the recipe's `placement` says on a machine of `CORES`.
 
-        As in a run that starts Ray, host 0 may be in this thread. `after_round` is called with the record of
-        each round.
+        `after_round` is called with the record of each round.
         """
-        from dataclasses import replace
-
         import ray
 
-        from cluster.engine.host import Host
-        from cluster.ray_backend.dispatch.home_host import HomeHost
         from cluster.ray_backend.engine import RayEngine
-        from cluster.ray_backend.mailbox import Mailbox
-        from cluster.ray_backend.placement import Node, plan_hosts, trains_in_server
+        from cluster.ray_backend.placement import Node, plan_hosts
 
         prepared = prepare(recipe, overrides)
         resolved, setting = prepared.recipe, prepared.setting
         plan = plan_hosts(resolved, setting.schedule.concurrency, [Node(CORES, 0, 24 * 2**30)])
-        plan = replace(plan, home=trains_in_server(resolved) and not setting.clock.measured)
-        told, mailbox = [], Mailbox()
-        home = HomeHost(Host(setting, keep_states=plan.keep_states), mailbox) if plan.home else None
-        actors, blueprint = self._ready(plan.num_hosts - plan.home), ray.put(prepared.blueprint)
-        options = {"tell": told.append, "mailbox": mailbox, "home": home}
-        engine = RayEngine.of(setting, actors, blueprint, plan, self._loop, **options)
+        told, actors, blueprint = [], self._ready(plan.num_hosts), ray.put(prepared.blueprint)
+        engine = RayEngine.of(setting, actors, blueprint, plan, self._loop, tell=told.append)
         outcome = run_setting(setting, engine, after_round)
         outcome.told = told
         return outcome

@@ -10,7 +10,6 @@ import ray
 
 from cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss, explained
 from cluster.ray_backend.dispatch.jobs import Job
-from cluster.ray_backend.dispatch.links import ActorLink, HostLink
 from cluster.ray_backend.dispatch.patience import FIRST_S, LOOK_S, MULTIPLE
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
@@ -29,10 +28,9 @@ class ClientHosts:
         blueprint: a reference to the blueprint that they are built from.
         plan: which client may run on which host. Shared models are evaluated on any host.
         tell: called with a line when a host waits for room, and when it has found some.
-        home: host 0, in this process; the actors follow it. None: all are actors.
 
     Attributes:
-        links: how each host is built and called.
+        actors: their handles, by number.
         pinned: whether client k runs on host k.
         load: number of calls that each host has.
         building: hosts that are not built: new ones, lost ones until they are built again, and those that
@@ -46,14 +44,11 @@ class ClientHosts:
         blueprint: Any,
         plan: Plan,
         tell: Callable[[str], None] = lambda line: None,
-        home: HostLink | None = None,
     ) -> None:
         self.pinned, self._tell = plan.pinned, tell
-        self.links: list[HostLink] = [] if home is None else [home]
-        for number, actor in enumerate(actors, len(self.links)):
-            self.links.append(ActorLink(actor, blueprint, number, plan))
-        self.load = [0] * len(self.links)
-        self._every = tuple(range(len(self.links)))
+        self.actors, self._blueprint, self._plan = actors, blueprint, plan
+        self.load = [0] * len(actors)
+        self._every = tuple(range(len(actors)))
         self._by_client = {client: one.hosts for one in plan.classes for client in one.clients}
         self.building = set(self._every)
         self._new = set(self._every)  # hosts that were never built
@@ -62,7 +57,7 @@ class ClientHosts:
         self._fault: Exception | None = None  # why no host can be built
 
     def __len__(self) -> int:
-        return len(self.links)
+        return len(self.actors)
 
     def allowed(self, client: int | None) -> tuple[int, ...]:
         """The hosts that a client may run on; None (evaluation of a shared model): all hosts."""
@@ -82,7 +77,7 @@ class ClientHosts:
             if job.client in self._new:  # it is built in a moment; a lost one may take minutes
                 return None
         built = [host for host in self.allowed(job.client) if host not in self.building]
-        with_room = [host for host in built if self.load[host] < min(depth, self.links[host].most_calls)]
+        with_room = [host for host in built if self.load[host] < depth]
         # Of equals the lowest number; no result depends on the choice.
         return min(with_room, key=lambda one: (self.load[one], slowness(one)), default=None)
 
@@ -103,7 +98,8 @@ class ClientHosts:
         silences, paused_s = 0, 0.0
         while True:
             try:
-                await self._answer(host, self.links[host].build())
+                built = self.actors[host].build.remote(self._blueprint, host, self._plan)
+                await self._answer(host, asyncio.wrap_future(built.future()))
                 self.building.discard(host)
                 self._new.discard(host)
                 self.gone.pop(host, None)
@@ -112,7 +108,7 @@ class ClientHosts:
                 return
             except TimeoutError as error:
                 # Taken for lost by its callers, the process may live on, and hang in the call that it had.
-                self.links[host].replace(str(error))
+                self.restart(host)
                 lost, silences = str(error), silences + 1
                 if silences == SILENCES:
                     break
@@ -136,9 +132,13 @@ class ClientHosts:
         self.gone[host] = lost
 
     def end(self) -> None:
-        """End all hosts."""
-        for link in self.links:
-            link.end()
+        """End all hosts after the last round."""
+        for actor in self.actors:
+            ray.kill(actor)
+
+    def restart(self, host: int) -> None:
+        """Kill a host's process, as a running call cannot be interrupted; Ray starts another."""
+        ray.kill(self.actors[host], no_restart=False)
 
     def _at_work(self) -> str:
         return f"{len(self) - len(self.building)} of {len(self)} hosts are at work"

@@ -17,6 +17,7 @@ from cluster.engine.calls import (
 from cluster.engine.summing import summed_results
 from cluster.ray_backend.dispatch.jobs import Job
 from cluster.ray_backend.handles import Ahead, RayHandle, RowHandle, Rows
+from cluster.ray_backend.liveness import memory_hint
 from cluster.ray_backend.packing import PackedCalls, unpack_facts
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.summed import GroupSum
@@ -95,9 +96,14 @@ def explained(error: Exception) -> Exception:
 
 
 def cause_of_loss(error: Exception) -> str:
-    """Why a host was lost: out of memory, its machine, or its process."""
+    """Why a host was lost: out of memory, its machine, or its process. The first line says it in short."""
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return f"was killed when its machine ran out of memory: {error}"
+    first, *more = _cause(error).splitlines()
+    return "\n".join([first + memory_hint(), *more])
+
+
+def _cause(error: Exception) -> str:
     if isinstance(error, ray.exceptions.ObjectLostError):
         return f"needed data that was lost with a machine: {error}"
     if isinstance(error, ray.exceptions.ActorUnavailableError):

@@ -32,14 +32,13 @@ class Turn:
     Attributes:
         jobs: what was sent.
         task: waits for the answer.
-        since: second of the event loop's clock at which it was sent, or the call before it ended; None: its
-            host says when it begins, and has not yet.
+        since: second of the event loop's clock at which it was sent, or the call before it ended.
         limit: the limit that it has exceeded, in words; empty if it has not.
     """
 
     jobs: Sequence[Job]
     task: asyncio.Task[None] | None
-    since: float | None
+    since: float
     limit: str = ""
 
 
@@ -65,26 +64,21 @@ class Patience:
         self._looking = False
         self._looked = 0.0
 
-    def begin(self, host: int, jobs: Sequence[Job], *, waits: bool = False) -> Turn:
+    def begin(self, host: int, jobs: Sequence[Job]) -> Turn:
         """Note that the current task sends a call to a host.
 
         Args:
             host: the host's number.
             jobs: what the call sends.
-            waits: whether the host begins it later than it could; its time then runs from `started` on.
         Returns: the call's turn, for `end`; its `limit` is set before the task is cancelled.
         """
         now = self._loop.time()
-        turn = Turn(jobs, asyncio.current_task(self._loop), None if waits else now)
+        turn = Turn(jobs, asyncio.current_task(self._loop), now)
         self._turns[host].append(turn)
         if not self._looking and self._limit is not None:
             self._looking, self._looked = True, now
             self._loop.call_later(self._look_s, self._look)
         return turn
-
-    def started(self, turn: Turn) -> None:
-        """Note that a host has begun a call."""
-        turn.since = self._loop.time()
 
     def end(self, host: int, turn: Turn, *, answered: bool) -> None:
         """Note that a call is over; the next one at its host has its turn.
@@ -98,10 +92,10 @@ class Patience:
         first = turns[0] is turn
         turns.remove(turn)
         # Only the first call of a host is at work, so the next one's time begins here.
-        if first and turns and turns[0].since is not None:
+        if first and turns:
             turns[0].since = now
         # Several short steps in one call are as long as the longest of them at least.
-        if answered and first and len(turn.jobs) == 1 and turn.since is not None:
+        if answered and first and len(turn.jobs) == 1:
             kind, took_s = _kind(turn.jobs[0]), now - turn.since
             if took_s > self._longest.get(kind, (0.0, 0.0))[0]:
                 self._longest[kind] = took_s, _samples(turn.jobs)
@@ -141,8 +135,6 @@ class Patience:
                 continue
             # The calls behind it wait at the host, and their time has not begun.
             turn = turns[0]
-            if turn.since is None:
-                continue
             turn.since = min(now, turn.since + paused_s)
             limit = self.limit_s(turn.jobs)
             if limit is not None and now - turn.since > limit[0] and not turn.limit:

@@ -12,10 +12,6 @@ from rayfed_kd.recipe.strict import MOST, Strict
 _LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
 SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
 MOST_THREADS = 4096
-PLACED_BEFORE = (
-    "placement.gpu_share = measured: a search places its trials before they run; expected given, and the "
-    "client.num_gpus that `rayfed-kd run RECIPE --estimate` tells"
-)
 
 
 class ResourceRecipe(Strict):
@@ -64,11 +60,6 @@ class PlacementRecipe(Strict):
     strategy: Literal["pack", "spread"] = Field(
         "pack", description="actors on as few machines as possible, or over as many"
     )
-    train_in_server: bool = Field(
-        True,
-        description="whether the server's process trains clients, too, while it waits for the others; only "
-        "where `run` starts a Ray of its own, in rounds, on CPUs, with clients_per_actor: auto",
-    )
     max_inflight: int | None = Field(
         None,
         ge=1,
@@ -85,25 +76,6 @@ class PlacementRecipe(Strict):
         description="where samples lie that a GPU trains on: all on it (whole), in the machine's memory, and "
         "each batch is copied (batches), or that where they do not fit beside the model (auto)",
     )
-    gpu_share: Literal["given", "measured"] = Field(
-        "given",
-        description="the share of a GPU that a client actor has: client.num_gpus (given), or as much of it "
-        "as a host was measured to take before the run (measured)",
-    )
     threads: int = Field(
         1, ge=1, le=MOST_THREADS, description="torch threads per actor; part of what makes bits equal"
     )
-
-    @model_validator(mode="after")
-    def _something_to_measure(self) -> PlacementRecipe:
-        if self.gpu_share == "measured":
-            if self.client.num_gpus == 0:
-                raise ValueError(
-                    "gpu_share = measured: client.num_gpus is 0; expected client.num_gpus=1, of which a host "
-                    "then has what it needs"
-                )
-            if self.overrides:
-                raise ValueError(
-                    "gpu_share = measured: one share is measured for all clients; expected no overrides"
-                )
-        return self

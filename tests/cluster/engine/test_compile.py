@@ -105,7 +105,7 @@ def without_compiler(monkeypatch):
 
 def test_a_machine_without_a_compiler_is_refused_before_the_first_round(without_compiler):
     prepared = prepare(small_recipe(BASE, "fedavg"), [COMPILE])
-    for begin in (lambda: Host(prepared.setting), lambda: InProcess().hosts(prepared)):
+    for begin in (lambda: Host(prepared.setting), lambda: InProcess().layout(prepared)):
         with pytest.raises(RecipeError, match=r"local\.compile: torch\.compile needs a compiler"):
             begin()
 
@@ -113,13 +113,13 @@ def test_a_machine_without_a_compiler_is_refused_before_the_first_round(without_
 def test_without_the_key_no_compiler_is_looked_for(without_compiler):
     prepared = prepare(small_recipe(BASE, "fedavg"))
     Host(prepared.setting)
-    assert InProcess().hosts(prepared) == 1
+    assert InProcess().layout(prepared) == "server and clients in this process"
 
 
 def test_the_header_says_what_is_compiled():
-    facts = describe_run(prepare(small_recipe(BASE, "fedavg"), [COMPILE]), "local", 1)
+    facts = describe_run(prepare(small_recipe(BASE, "fedavg"), [COMPILE]), "local", "here")
     assert facts["compile"].startswith("clients' training on batches of 32; each host compiles")
-    assert "compile" not in describe_run(prepare(small_recipe(BASE, "fedavg")), "local", 1)
+    assert "compile" not in describe_run(prepare(small_recipe(BASE, "fedavg")), "local", "here")
 
 
 # From here on it is really compiled.

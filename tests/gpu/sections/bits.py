@@ -56,8 +56,6 @@ def _compared(recipe: Mapping[str, Any], local: Sequence[Future[Found]], size: S
             # Where the local engine has the server, as its bits are compared.
             "placement.server.num_gpus": shares[1],
         }
-        if size.device != "cpu":  # at most that share: as much as a host takes
-            placed["placement.gpu_share"] = "measured"
         row["on_ray"] = _difference(one, fresh(_run, recipe, placed, False)) or "equal"
     row["seconds"] = round(time.perf_counter() - began, 1)
     wrong = [

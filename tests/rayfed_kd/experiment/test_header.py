@@ -22,7 +22,7 @@ RECIPE = {
 
 
 def test_header_says_what_runs_and_why_so_many_images():
-    facts = describe_run(prepare(RECIPE), "ray", 2)
+    facts = describe_run(prepare(RECIPE), "ray", "two actors")
     tested = 100 - sum(map(len, prepare(RECIPE).setting.partition.train))
     assert facts == {
         "method": "fedavg (sample-weighted average of locally trained models)",
@@ -31,17 +31,18 @@ def test_header_says_what_runs_and_why_so_many_images():
         f"{100 - tested} for training, {tested} for testing",
         "clients": "8, 4 a round; dirichlet (alpha 1.0, min_size 2)",
         "test": f"{tested} samples, parts of the clients' own; 60 samples of the official test set",
-        "engine": "ray, 2 hosts with 1 thread each; 7 rounds, seed 3",
+        "engine": "ray, 1 thread a process; 7 rounds, seed 3",
+        "processes": "two actors",
     }
 
 
 def test_header_of_whole_data_with_an_official_test_and_public_images():
     changes = ["data.fraction=1", "partition.test=official", "partition.public={count: 40}", "rounds=1"]
-    facts = describe_run(prepare(RECIPE, changes), "local", 1)
+    facts = describe_run(prepare(RECIPE, changes), "local", "here")
     expected = "synthetic, 400 samples of its training set in 4 classes: 360 for training, 40 public"
     assert facts["data"] == f"{expected}, which this method does not use"
     assert facts["test"] == "60 samples of the official test set"
-    assert facts["engine"] == "local, 1 host with 1 thread; 1 round, seed 3"
+    assert facts["engine"] == "local, 1 thread a process; 1 round, seed 3"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_header_of_whole_data_with_an_official_test_and_public_images():
 )
 def test_header_says_what_samples_are_used_for(changes, shares):
     digits = ["data={name: digits, fraction: 0.25}", "partition={name: iid, clients: 3}"]
-    facts = describe_run(prepare(RECIPE, [*digits, *changes]), "local", 1)
+    facts = describe_run(prepare(RECIPE, [*digits, *changes]), "local", "here")
     assert facts["data"] == f"digits, 445 of 1,797 samples (data.fraction 0.25) in 10 classes: {shares}"
     assert facts["test"].endswith(" samples, parts of the clients' own")
 
@@ -68,7 +69,7 @@ def test_header_names_every_architecture_of_the_clients():
     models = [{"name": "mlp", "hidden": 5}, {"name": "mlp", "hidden": 3}]
     recipe = {**RECIPE, "method": {"name": "fedmd"}, "client_models": {"models": models}}
     recipe["partition"] = {**RECIPE["partition"], "public": {"count": 20}}
-    facts = describe_run(prepare(recipe), "local", 1)
+    facts = describe_run(prepare(recipe), "local", "here")
     assert facts["model"] == "mlp, 349 parameters; mlp, 211 parameters"
 
 
@@ -95,7 +96,7 @@ TOP = "{name: top_k, share: 0.25, feedback: true}"
     ],
 )
 def test_header_says_how_parts_travel_and_warns_of_spoilt_weights(codec, line):
-    assert describe_run(prepare(RECIPE, [f"codec={codec}"]), "local", 1)["codec"] == line
+    assert describe_run(prepare(RECIPE, [f"codec={codec}"]), "local", "here")["codec"] == line
 
 
 @pytest.mark.parametrize("method", ["fedavg"])
@@ -118,7 +119,7 @@ def test_run_tells_phases_then_what_runs_then_rounds(method, tmp_path, monkeypat
 def test_header_warns_of_classes_with_few_samples(classes, told):
     """Of 400 samples 80 classes have five each, 81 fewer, whatever the share of the data that is used."""
     data = {**SYNTHETIC, "classes": classes, "fraction": 0.5}
-    text = describe_run(prepare({**RECIPE, "data": data}), "local", 1)["data"]
+    text = describe_run(prepare({**RECIPE, "data": data}), "local", "here")["data"]
     assert (f"warning: {told} samples of a class on average" in text) is (told is not None)
     assert ("warning" in text) is (told is not None)
 
