@@ -15,10 +15,11 @@ from cluster.engine.calls import (
     PersonalCall,
     PersonalResult,
     StepCall,
+    StepError,
     StepResult,
 )
 from cluster.engine.host import Host
-from cluster.engine.summing import summed_results, summed_steps
+from cluster.engine.summing import run_groups, summed_results
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum
 
@@ -46,20 +47,21 @@ class LocalEngine:
 
     def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
         """Run the steps now; the futures are done."""
-        if len(calls) == 1:
-            done = [self._host.step(calls[0])]
-        else:
-            # From three lists to one (facts, parts, state) per call, as `step` returns it.
-            done = list(zip(*self._host.steps(calls), strict=True))
-        return [_done(StepResult(facts, Held(parts), state)) for facts, parts, state in done]
+        done = run_groups(self._host, [calls], sums=False)
+        for facts in done.facts:
+            if isinstance(facts, StepError):
+                raise facts
+        return [
+            _done(StepResult(facts, Held(parts), state))
+            for facts, parts, state in zip(done.facts, done.parts, done.states, strict=True)
+        ]
 
     def submit_summed(self, groups: Sequence[Sequence[StepCall]]) -> list[Future[StepResult]]:
         """Run the steps now; the futures are done."""
-        done = summed_steps(self._host, groups)
+        done = run_groups(self._host, groups, sums=True)
         group = GroupSum(Held(done.sums), [call.facts.client for calls in groups for call in calls])
         return [
-            _done(result)
-            for result in summed_results(done.facts, group, done.states, map(Held, done.singles))
+            _done(result) for result in summed_results(done.facts, group, done.states, map(Held, done.parts))
         ]
 
     def result(self, future: Future[T], timeout_s: float | None = None) -> T:

@@ -1,4 +1,4 @@
-"""What a host does under `local.sum_replies`: a group's steps, and one sum for each averaged part.
+"""What a host does when it is called: groups of steps; under `local.sum_replies` a sum of each averaged part.
 
 Where the server keeps clients' latest parts in slots, a second sum is of the slots that the group replaces.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,70 +21,83 @@ from rayfed_kd.protocol import Array, Handle, to_array
 from rayfed_kd.protocol.messages import Number, is_finite
 from rayfed_kd.protocol.summed import GroupSum, of_slots
 
+T = TypeVar("T")
 
-class Summed(NamedTuple):
-    """The results of a group's steps; all lists in the calls' order.
+
+class Done(NamedTuple):
+    """The results of steps; all lists in the calls' order.
 
     Attributes:
-        facts: with the weights that were used.
-        sums: by part, float64; those of replaced slots by `of_slots(part)`.
+        facts: with the weights of summed replies; for each step of a failed group its StepError.
+        parts: encoded parts of each reply; of summed ones those that the server keeps in slots, or none.
         states: the clients' new ones.
-        singles: each client's own encoded parts, which the server keeps in slots; empty: it keeps none.
+        sums: of summed replies by part, float64; those of replaced slots by `of_slots(part)`.
     """
 
-    facts: list[StepFacts]
-    sums: Mapping[str, Array]
+    facts: list[StepFacts | StepError]
+    parts: list[Mapping[str, Array]]
     states: list[LiveState]
-    singles: list[Mapping[str, Array]]
+    sums: Mapping[str, Array]
 
 
-def cut(calls: Iterable[StepCall], sizes: Sequence[int]) -> list[list[StepCall]]:
-    """Calls in groups of these sizes, in order."""
-    rest = iter(calls)
+def cut(items: Iterable[T], sizes: Sequence[int]) -> list[list[T]]:
+    """Items, as calls, in groups of these sizes, in order."""
+    rest = iter(items)
     return [list(islice(rest, size)) for size in sizes]
 
 
-def summed_steps(host: Host, groups: Sequence[Sequence[StepCall]]) -> Summed:
-    """Run steps whose replies are added together.
+def run_groups(host: Host, groups: Sequence[Sequence[StepCall]], sums: bool) -> Done:
+    """Run groups of steps one after another; the one unit of work of a host.
 
-    No more than one group's parts are in memory at a time, but for those that go into slots.
+    With sums no more than one group's parts are in memory at a time, but for those that go into slots.
 
     Args:
         host: runs the steps.
-        groups: those in one group train as one batched program.
-    Raises: StepError if the method raised for one of them, or a reply cannot be added to the others.
+        groups: those in one group train as one batched program; a group of one is a step.
+        sums: whether to add the replies together.
+    Raises: StepError if the method raised for one of them and the replies are summed, or one cannot be added
+        to the others. Without sums the other groups do not need it, and it stands in their facts' place.
     """
-    averaged_by, wire = host.setting.method.averaged_by, host.setting.wires["up"]
-    sums, facts, states = dict[str, WeightedSum](), list[StepFacts](), list[LiveState]()
-    singles = list[Mapping[str, Array]]()
+    done, totals = Done([], [], [], {}), dict[str, WeightedSum]()
     for group in groups:
-        if len(group) == 1:
-            one, parts, state = host.step(group[0])
-            outcomes = [(group[0], one, parts, state)]
-        else:
-            outcomes = list(zip(group, *host.steps(group), strict=True))
-        for call, one, parts, state in outcomes:
-            decoded, weights = wire.decoded(parts), dict[str, float]()
-            for name, number in averaged_by.items():
-                if name in decoded:
-                    weights[name] = _weight(call, name, number, one.metadata)
-                    _add(call, name, sums, decoded[name], weights[name])
-            replaced = dict[str, float]()
-            if call.replaces is not None:
-                singles.append(parts)
-                for name, (slot, weight) in call.replaces.items():
-                    replaced[name] = weight
-                    _add(call, of_slots(name), sums, to_array(slot.load()), weight)
-            facts.append(replace(one, weights=weights, replaced=replaced))
-            states.append(state)
-    totals = {name: to_array(one.total) for name, one in sums.items()}
-    return Summed(facts, totals, states, singles)
+        try:
+            outcomes = _outcomes(host, group)
+        except StepError as error:
+            if sums:
+                raise
+            outcomes = [(error, {}, LiveState(None))] * len(group)
+        for call, (facts, parts, state) in zip(group, outcomes, strict=True):
+            done.facts.append(_summed(host, call, facts, parts, totals) if sums else facts)
+            done.states.append(state)
+            if not sums or call.replaces is not None:
+                done.parts.append(parts)
+    return done._replace(sums={name: to_array(one.total) for name, one in totals.items()})
+
+
+def _outcomes(host: Host, group: Sequence[StepCall]) -> Sequence[tuple[Any, Mapping[str, Array], LiveState]]:
+    return [host.step(group[0])] if len(group) == 1 else list(zip(*host.steps(group), strict=True))
+
+
+def _summed(
+    host: Host, call: StepCall, facts: StepFacts, parts: Mapping[str, Array], sums: dict[str, WeightedSum]
+) -> StepFacts:
+    """Add a reply, and the slots that it replaces, to the sums; the facts with the weights that were used."""
+    decoded, weights = host.setting.wires["up"].decoded(parts), dict[str, float]()
+    for name, number in host.setting.method.averaged_by.items():
+        if name in decoded:
+            weights[name] = _weight(call, name, number, facts.metadata)
+            _add(call, name, sums, decoded[name], weights[name])
+    replaced = dict[str, float]()
+    for name, (slot, weight) in (call.replaces or {}).items():
+        replaced[name] = weight
+        _add(call, of_slots(name), sums, to_array(slot.load()), weight)
+    return replace(facts, weights=weights, replaced=replaced)
 
 
 def summed_results(
     facts: Sequence[StepFacts], group: GroupSum, states: Sequence[Handle], singles: Iterable[Handle]
 ) -> list[StepResult]:
-    """The results of a group as the server gets them; arguments as in `Summed`, by reference."""
+    """The results of a group as the server gets them; arguments as in `Done`, by reference."""
     kept: Sequence[Handle | None] = list(singles) or [None] * len(facts)
     return [
         StepResult(one, group, state, single) for one, state, single in zip(facts, states, kept, strict=True)

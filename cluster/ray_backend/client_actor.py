@@ -20,19 +20,15 @@ from cluster.engine.calls import (
     NewProcessError,
     PersonalCall,
     PersonalResult,
-    StepCall,
-    StepError,
-    StepFacts,
 )
 from cluster.engine.device import gpu
 from cluster.engine.host import Host
 from cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
-from cluster.engine.summing import cut, summed_steps
+from cluster.engine.summing import cut, run_groups
 from cluster.ray_backend.handles import machine_name
 from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
 from cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Array
 from rayfed_kd.setting.blueprint import Blueprint
 
 
@@ -62,9 +58,9 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     return gpu(deterministic)
 
 
-def _packed(states: Sequence[LiveState]) -> list[Mapping[str, Any]]:
-    """States as they leave this process, after each step: no other copy outlives it."""
-    return [state.resolve() for state in states]
+def _packed(states: Sequence[LiveState]) -> list[Mapping[str, Any]] | None:
+    """States as they leave this process after each step: no other copy outlives it. None: there is none."""
+    return None if all(one.state is None for one in states) else [one.resolve() for one in states]
 
 
 class ClientActor:
@@ -96,48 +92,23 @@ class ClientActor:
         gc.collect()
         gc.freeze()  # these objects live on; scanning them in each collection takes as long as a small step
 
-    @ray.method(num_returns=3)
-    def step(self, call: StepCall) -> tuple[StepFacts, Mapping[str, Array], Mapping[str, Any]]:
-        """Run one client's step. Of its three return values the server waits for the facts alone.
-
-        Returns: the facts, the reply's encoded parts, and the packed state.
-        """
-        facts, parts, state = self._host.step(call)
-        return facts, parts, state.resolve()
-
-    @ray.method(num_returns=3)
-    def steps(self, packed: PackedCalls) -> tuple[bytes, Any, list[Any] | None]:
-        """Run a group's steps: packed facts, stacked parts, and states (None if no client keeps one)."""
-        facts, parts, states = self._host.steps(packed.calls())
-        stateless = not any(one.keeps_state for one in facts)
-        # One object for all states: a client's state is copied out of it where it is kept (`RowHandle.own`).
-        return pack_facts(facts), stacked(parts), None if stateless else _packed(states)
-
-    def several(self, packed: PackedCalls) -> list[Any]:
-        """Run steps one after another, in one call, as a call costs more than a short step.
-
-        Returns: the packed facts, with a StepError for each failed step; the stacked parts; each state.
-        """
-        host, done = self._host, list[tuple[Any, Mapping[str, Array], Any]]()
-        for call in packed.calls():
-            try:
-                done.append(host.step(call))
-            except StepError as error:  # the other steps are independent of it, and their results are used
-                done.append((error, {}, LiveState(None)))
-        facts, parts, states = zip(*done, strict=True)
-        # Each state is a return value of its own, so that keeping one does not keep the others in the store.
-        return [pack_facts(facts), stacked(parts), *_packed(states)]
-
-    def summed(self, packed: PackedCalls, sizes: Sequence[int]) -> list[Any]:
-        """Run steps and sum their replies: packed facts, the sums, each state, and each reply for a slot.
+    def run(self, packed: PackedCalls, sizes: Sequence[int], sums: bool) -> list[Any]:
+        """Run steps, of which the server waits for the facts alone.
 
         Args:
             packed: the calls.
-            sizes: of the groups of calls that train together, in order.
+            sizes: of the groups of calls that train as one batch, in order; a step alone is a group of one.
+            sums: whether to add the replies together.
+        Returns: the packed facts, with a StepError for each step of a failed group unless replies are summed;
+            all stacked parts, or the sums; the states of each group (None if no client keeps one); with sums,
+            each reply that goes into a slot. All but the first stay in the object store, so that keeping one
+            does not keep the others there.
         """
-        done = summed_steps(self._host, cut(packed.calls(), sizes))
-        # Each state and reply is a return value of its own, as in `several`.
-        return [pack_facts(done.facts), done.sums, *_packed(done.states), *done.singles]
+        done = run_groups(self._host, cut(packed.calls(), sizes), sums)
+        # One object for a group's states: a client's own is copied out of it where it is kept.
+        states = [_packed(group) for group in cut(done.states, sizes)]
+        parts = done.sums if sums else stacked(done.parts)
+        return [pack_facts(done.facts), parts, *states, *(done.parts if sums and done.parts else ())]
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """Evaluate a shared model on a stretch of test samples."""

@@ -24,7 +24,7 @@ from cluster.engine.calls import (
     StepResult,
 )
 from cluster.ray_backend.dispatch.client_hosts import ClientHosts
-from cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained
+from cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained, named
 from cluster.ray_backend.dispatch.job_queue import JobQueue
 from cluster.ray_backend.dispatch.jobs import Job, samples_of
 from cluster.ray_backend.dispatch.pace import Pace
@@ -268,9 +268,8 @@ class RayEngine:
         if host not in self._clients.building:
             self._clients.building.add(host)
             self._begin_build(host, lost)
-        steps = f"{jobs[0]}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
         self._tell(
-            f"host {host} {lost.splitlines()[0]}; it is restarted, and what it had runs again: {steps}"
+            f"host {host} {lost.splitlines()[0]}; it is restarted, and what it had runs again: {named(jobs)}"
         )
         for job in jobs:
             job.lost += 1

@@ -140,6 +140,36 @@ class RowHandle:
         return self._own
 
 
+@dataclass(frozen=True)
+class OnlyRow:
+    """A handle on the arrays of a client that is a group of its own: nothing is shared, copied or kept."""
+
+    handle: RayHandle
+
+    def resolve(self) -> Mapping[str, Array]:
+        """The client's arrays, as read-only views of shared memory."""
+        (arrays,) = unstacked(self.handle.resolve())
+        return arrays  # type: ignore[no-any-return]
+
+    def own(self) -> OnlyRow:
+        """This handle: its object is not shared with other clients."""
+        return self
+
+
+def rows_of(ref: Any, count: int) -> list[RowHandle] | list[OnlyRow]:
+    """Handles on each client's arrays in an object.
+
+    Args:
+        ref: a reference to a group's arrays.
+        count: number of its clients.
+    """
+    handle = RayHandle(ref)
+    if count == 1:
+        return [OnlyRow(handle)]
+    rows = Rows(handle)
+    return [RowHandle(rows, place) for place in range(count)]
+
+
 def machine_name() -> str:
     """This machine's name and Ray's address of it: containers and cloned machines may share a name."""
     return f"{platform.node()} ({ray.util.get_node_ip_address()})"  # type: ignore[no-untyped-call]

@@ -48,21 +48,21 @@ class PackedCalls:
         ]
 
 
-def pack_facts(facts: Sequence[StepFacts]) -> bytes:
+def pack_facts(facts: Sequence[StepFacts | Exception]) -> bytes:
     """Pack steps' facts, or the errors in their place, into one byte string."""
     return pickle.dumps(list(facts))
 
 
-def unpack_facts(packed: bytes) -> list[StepFacts]:
+def unpack_facts(packed: bytes) -> list[Any]:
     """The facts, or errors, that `pack_facts` packed, in order."""
-    facts: list[StepFacts] = pickle.loads(packed)
+    facts: list[Any] = pickle.loads(packed)
     return facts
 
 
 def stacked(parts: Sequence[Parts]) -> Parts | list[Parts]:
     """Clients' parts as one array a name, row by row; as they are if their names, shapes or types differ."""
     first, kinds = parts[0], _kinds(parts[0])
-    if not first or any(_kinds(one) != kinds for one in parts[1:]):
+    if len(parts) == 1 or not first or any(_kinds(one) != kinds for one in parts[1:]):
         return list(parts)
     # Ray sees one array per name instead of one per client and name.
     return {name: np.stack([one[name] for one in parts]) for name in first}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,10 @@ Event = Mapping[str, Any]
 
 class ServerLostError(RunError):
     """The server's process or machine was lost. The run itself is sound and can be resumed."""
+
+
+class RayLostError(ServerLostError):
+    """Ray's own processes have ended, so nothing can be asked of them any more."""
 
 
 def is_lost(error: BaseException) -> bool:
@@ -108,7 +113,6 @@ def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], Non
     group = placement_group(
         wanted.requests, strategy=plan.strategy.upper(), bundle_label_selector=wanted.selectors
     )
-    lost = False
     try:
         began, shortage = time.monotonic(), ""
         # One second at a time, as `stop` comes from another thread and nothing else would wake this one.
@@ -125,11 +129,9 @@ def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], Non
             if waited > ROOM_S:
                 raise RunError(shortage)
         yield group
-    except ServerLostError:
-        lost = True
-        raise
     finally:
-        if not lost:  # without a GCS this would wait for a minute
+        # Without a GCS this would take a minute.
+        if not isinstance(sys.exception(), RayLostError):
             remove_placement_group(group)
 
 
@@ -173,7 +175,7 @@ def _watched(
     try:
         while True:
             if lost := processes.lost():
-                raise ServerLostError(f"{lost}; it may have been killed{memory_hint()}")
+                raise RayLostError(f"{lost}; it may have been killed{memory_hint()}")
             done = news.pass_on(running)
             if news.any:
                 told.phase("")  # the server has answered, so it is built, and the first round begins
@@ -189,7 +191,7 @@ def _watched(
         raise ServerLostError(f"the server {cause_of_loss(error).splitlines()[0]}") from None
     except BaseException as end:  # Ctrl-C, a listener's error, or a lost Ray: what is complete is written
         server.stop.remote()  # `running` ends when the server has written what it has
-        ray.wait([running], timeout=LAST_S if isinstance(end, ServerLostError) else STOP_S)
+        ray.wait([running], timeout=LAST_S if isinstance(end, RayLostError) else STOP_S)
         if isinstance(end, KeyboardInterrupt):
             news.rest()
         raise

@@ -18,7 +18,7 @@ from cluster.ray_backend.client_actor import ClientActor
 
 SERVER = 0  # number of the server's machine
 MOST_EVENTS = 300_000  # of one start: more means that something is tried again for ever
-RETURNS = {"step": 3, "steps": 3, "several": 1, "evaluate": 1, "evaluate_personal": 1, "build": 1}
+RETURNS = {"run": 1, "evaluate": 1, "evaluate_personal": 1, "build": 1}  # unless a call says how many
 
 
 class StoodStillError(AssertionError):
@@ -146,7 +146,7 @@ class Method:
     def __init__(self, actor, name, returns):
         self._actor, self._name, self._returns = actor, name, returns
 
-    def options(self, num_returns):
+    def options(self, name, num_returns=1):
         return Method(self._actor, self._name, num_returns)
 
     def remote(self, *given):
@@ -183,7 +183,7 @@ class Process(ClientActor):
     def build(self, blueprint, host, plan):
         self._built = self._make_host(host, plan.keep_states)
 
-    def run(self, call):
+    def answer_to(self, call):
         """Gives the call's value and None, or None and its error as Ray wraps it."""
         try:
             return getattr(self, call.name)(*call.given), None
@@ -261,7 +261,7 @@ class Actor:
         call = self._running = self._calls.popleft()
         process = self.process
         # Computed when it starts, as it reads its inputs then; the answer comes when it ends.
-        value, error = process.run(call)
+        value, error = process.answer_to(call)
         if self.hangs and call.name != "build":
             self.hangs -= 1
             return

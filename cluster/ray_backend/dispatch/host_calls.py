@@ -14,9 +14,9 @@ from cluster.engine.calls import (
     StepFacts,
     StepResult,
 )
-from cluster.engine.summing import summed_results
+from cluster.engine.summing import cut, summed_results
 from cluster.ray_backend.dispatch.jobs import Job
-from cluster.ray_backend.handles import Ahead, RayHandle, RowHandle, Rows
+from cluster.ray_backend.handles import Ahead, RayHandle, rows_of
 from cluster.ray_backend.liveness import memory_hint
 from cluster.ray_backend.packing import PackedCalls, unpack_facts
 from rayfed_kd.errors import RunError
@@ -42,51 +42,48 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
     Returns: for each job, a list with one result per call, or its error.
     Raises: what a single job's call raised; Ray's error if the actor was lost.
     """
-    # wrap_future throughout: awaiting a reference directly leaks in long loops (ray #45895).
-    calls = jobs[0].calls
-    if len(jobs) > 1:
-        # The number of return values depends on the jobs, so it is told with the call.
-        several = actor.several.options(num_returns=2 + len(jobs))
-        packed, parts, *states = several.remote(PackedCalls.of([job.calls[0] for job in jobs]))
-        facts, rows = unpack_facts(await asyncio.wrap_future(packed.future())), Rows(RayHandle(parts))
-        _fetch(ahead, parts, [one for one in facts if isinstance(one, StepFacts)])
-        return [
-            [StepResult(one, RowHandle(rows, place), RayHandle(state))] if isinstance(one, StepFacts) else one
-            for place, (one, state) in enumerate(zip(facts, states, strict=True))
-        ]
-    if jobs[0].summed:
-        kept = 0 if calls[0].replaces is None else len(calls)
-        summed = actor.summed.options(num_returns=2 + len(calls) + kept)
-        packed, sums, *single = summed.remote(PackedCalls.of(calls), list(jobs[0].summed))
-        facts = unpack_facts(await asyncio.wrap_future(packed.future()))
-        _fetch(ahead, sums, facts[:1])
-        group = GroupSum(RayHandle(sums), [call.facts.client for call in calls])
-        handles = list(map(RayHandle, single))
-        return [summed_results(facts, group, handles[: len(calls)], handles[len(calls) :])]
-    if len(calls) > 1:
-        packed, parts, states = actor.steps.remote(PackedCalls.of(calls))
-        facts = unpack_facts(await asyncio.wrap_future(packed.future()))
-        _fetch(ahead, parts, facts)
-        rows, state_rows = Rows(RayHandle(parts)), Rows(RayHandle(states))
-        return [
-            [
-                StepResult(one, RowHandle(rows, place), RowHandle(state_rows, place))
-                for place, one in enumerate(facts)
-            ]
-        ]
-    if isinstance(calls[0], EvaluationCall):
-        return [[await asyncio.wrap_future(actor.evaluate.remote(calls[0]).future())]]
-    if isinstance(calls[0], PersonalCall):
-        return [[await asyncio.wrap_future(actor.evaluate_personal.remote(calls[0]).future())]]
-    packed, parts, state = actor.step.remote(calls[0])
-    one = await asyncio.wrap_future(packed.future())
-    _fetch(ahead, parts, [one])
-    return [[StepResult(one, RayHandle(parts), RayHandle(state))]]
+    first = jobs[0].calls[0]
+    if isinstance(first, EvaluationCall):
+        return [[await _answer(actor.evaluate.options(name=str(jobs[0])).remote(first))]]
+    if isinstance(first, PersonalCall):
+        return [[await _answer(actor.evaluate_personal.options(name=str(jobs[0])).remote(first))]]
+    calls, summed = [call for job in jobs for call in job.calls], bool(jobs[0].summed)
+    sizes = list(jobs[0].summed) or [len(job.calls) for job in jobs]
+    kept = len(calls) if summed and first.replaces is not None else 0
+    # The number of return values depends on the jobs. The name is what Ray lists.
+    run = actor.run.options(num_returns=2 + len(sizes) + kept, name=named(jobs))
+    packed, parts, *rest = run.remote(PackedCalls.of(calls), sizes, summed)
+    facts = unpack_facts(await _answer(packed))
+    done = [one for one in facts if isinstance(one, StepFacts)]
+    if done:
+        # Sums are about as large as one reply.
+        counted = done[:1] if summed else done
+        ahead.fetch(parts, done[0].node, sum(part.bytes for one in counted for part in one.sizes.values()))
+    states = [state for ref, size in zip(rest, sizes, strict=False) for state in rows_of(ref, size)]
+    if summed:
+        group = GroupSum(RayHandle(parts), [call.facts.client for call in calls])
+        return [summed_results(facts, group, states, map(RayHandle, rest[len(sizes) :]))]
+    replies = rows_of(parts, len(calls))
+    results = [
+        StepResult(one, reply, state) if isinstance(one, StepFacts) else one
+        for one, reply, state in zip(facts, replies, states, strict=True)
+    ]
+    return [_of_job(own) for own in cut(results, sizes)]
 
 
-def _fetch(ahead: Ahead, parts: Any, facts: Sequence[StepFacts]) -> None:
-    if facts:
-        ahead.fetch(parts, facts[0].node, sum(part.bytes for one in facts for part in one.sizes.values()))
+def _of_job(results: list[Any]) -> Any:
+    """A job's results, or the error of its group, which stands in place of each."""
+    return results[0] if isinstance(results[0], Exception) else results
+
+
+async def _answer(ref: Any) -> Any:
+    # Awaiting a reference directly leaks in long loops (ray #45895).
+    return await asyncio.wrap_future(ref.future())
+
+
+def named(jobs: Sequence[Job]) -> str:
+    """What Ray's lists call jobs that cross together: "round 5, client 7, client_update and 2 more"."""
+    return f"{jobs[0]}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
 
 
 def explained(error: Exception) -> Exception:

@@ -11,18 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
-from cluster.ray_backend.own_server import serves_here
 
-from cluster.ray_backend import lean_node
-from cluster.ray_backend.lean_node import (
-    AGENT,
-    AGENTS,
-    PRELOADED,
-    lean_start,
-    with_fewer_workers,
-    with_idle_agents,
-)
-from rayfed_kd.recipe.loading import load_recipe
+from cluster.ray_backend.lean_node import AGENT, AGENTS, TESTED, can_be_lean, lean_start, with_idle_agents
 
 ROOT = Path(__file__).parents[3]
 # A private Ray as a run starts it, held until this process is killed.

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.ray_backend.private_ray import private_environment
+from cluster.ray_backend.private_ray import BELOW, MOST_OF_A_PATH, private_environment, private_folder
 
 ROOT = Path(__file__).parents[3]
 CABLE = ("198.18.77.1", "198.18.77.2")  # the run's end and the attacker's; of the range kept for tests
@@ -116,7 +117,6 @@ class Run:
 
     def __init__(self, folder, network):
         self.folder, self.network, self.output = folder / "run", network, folder / "output"
-        self.ray = folder / "ray"
         mine = ("RAY_", "RAYFED_KD_")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
         self.environment |= {"RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -188,22 +188,24 @@ def test_every_server_of_the_tests_ray_listens_on_loopback_and_asks_for_a_token(
 
 @pytest.mark.slow
 def test_every_server_of_a_run_listens_on_loopback(run):
-    """The command, GCS, raylet (two) and a host: five at least, and none that another machine reaches."""
+    """The command, GCS, raylet (two) and actors: five at least, and none that another machine reaches."""
     assert len(run.listening) >= 5
     assert not [place for place in run.listening if not LOOPBACK.match(place)]
 
 
 @pytest.mark.slow
 def test_nothing_runs_that_one_machine_does_not_need(run):
-    """GCS and raylet are the command's only children; below are the other hosts and two sleeping shells."""
+    """GCS and raylet are the command's only children; below are the actors and two sleeping shells."""
     command = run.processes[0]
     assert sorted(child.name() for child in command.children()) == ["gcs_server", "raylet"]
     below = [process for process in run.processes[1:] if process.name() not in ("gcs_server", "raylet")]
     shells = [process for process in below if process.name() == "sh"]
     assert len(shells) == 2 and not [shell for shell in shells if shell.children()]
-    # The command is a host itself; for each further core a worker was started with Ray.
-    assert 1 <= len(below) - len(shells) <= max(1, psutil.cpu_count() - 1)
-    assert not [process for process in below if "Server" in " ".join(process.cmdline())]
+    titles = [" ".join(process.cmdline()) for process in below]
+    assert len([title for title in titles if "ray::ServerActor" in title]) == 1
+    assert [title for title in titles if "ray::ClientActor" in title]
+    # For each core a worker was started with Ray, of which a small run may not need all.
+    assert len(below) - len(shells) <= 1 + psutil.cpu_count()
 
 
 @pytest.mark.slow
@@ -257,14 +259,18 @@ def test_another_machine_reaches_nothing(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_token_is_neither_printed_nor_stored(run):
+def test_token_is_neither_printed_nor_stored_and_nothing_of_ray_stays(run):
     """Last: it ends the run."""
     token = run.named("gcs_server").environ()["RAY_AUTH_TOKEN"].encode()
-    run.end()
-    for folder in (run.folder, run.ray):
+    (ray_folder,) = run.folder.parent.glob("rk-*")
+    assert ray_folder.stat().st_mode & 0o777 == 0o700
+    for ended, folder in ((False, ray_folder), (True, run.folder)):
+        if ended:
+            run.end()
         files = [path for path in folder.rglob("*") if path.is_file()]
         assert len(files) > 5
         assert not [path for path in files if token in path.read_bytes()]
+    assert not ray_folder.exists()
     assert run.output.stat().st_size > 0
     assert token not in run.output.read_bytes()
 
@@ -300,3 +306,104 @@ def test_another_process_has_another_token(no_mode):
     other = call([sys.executable, "-c", code], os.environ | {"PYTHONPATH": str(ROOT)}).stdout.strip()
     with private_environment():
         assert len(other) == 64 and other != os.environ["RAY_AUTH_TOKEN"]
+
+
+@pytest.fixture
+def near_root(monkeypatch):
+    """A folder with a short path for Ray's files."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_rays_files_lie_in_a_folder_of_the_users_own_which_goes(near_root):
+    with pytest.raises(ValueError, match="as after any error"), private_folder() as folder:
+        assert folder.parent == near_root
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "r").mkdir(mode=0o777)
+        raise ValueError("as after any error")
+    assert list(near_root.iterdir()) == []
+
+
+def test_folder_of_a_killed_command_goes_at_the_next_start_and_a_living_ones_stays(near_root):
+    code = "import os, signal\nfrom cluster.ray_backend.private_ray import private_folder\n"
+    code += "with private_folder() as folder:\n    print(folder, flush=True)\n    "
+    code += "os.kill(os.getpid(), signal.SIGKILL)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    killed = Path(call([sys.executable, "-c", code], environment).stdout.strip())
+    assert killed.is_dir()
+    with private_folder() as living, private_folder() as other:
+        assert not killed.exists()
+        assert sorted(near_root.iterdir()) == sorted([living, other])
+
+
+def test_folder_whose_sockets_would_have_too_long_a_path_is_not_used(tmp_path, monkeypatch):
+    far = tmp_path / ("x" * 80)
+    far.mkdir()
+    monkeypatch.setenv("RAY_TMPDIR", str(far))
+    monkeypatch.setattr(tempfile, "tempdir", str(far))
+    with private_folder() as folder:
+        assert folder.parent == Path("/tmp")
+        assert len(f"{folder.parent}{BELOW}") <= MOST_OF_A_PATH
+
+
+def as_nobody(attempt):
+    """What another user gets from an attempt: "done", or the name of the error."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            attempt()
+            os.write(theirs, b"done")
+        except BaseException as error:
+            os.write(theirs, type(error).__name__.encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    os.waitpid(child, 0)
+    with os.fdopen(ours) as answer:
+        return answer.read()
+
+
+def attempts(path):
+    """What an attacker would do to a socket."""
+
+    def connect():
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(path))
+
+    def take_its_place():
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as line:
+            line.bind(str(path))
+
+    return connect, take_its_place, lambda: list(path.parent.iterdir())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_can_neither_connect_to_a_socket_of_ray_nor_put_his_own_there(shared_ray):
+    import ray
+
+    node = f"--node_id={ray.get_runtime_context().get_node_id()}"
+    (raylet,) = [one for one in psutil.Process().children() if node in one.cmdline()]
+    options = dict(word.partition("=")[::2] for word in raylet.cmdline())
+    for name in ("--raylet_socket_name", "--store_socket_name"):
+        path = Path(options[name])
+        attempts(path)[0]()  # the owner himself connects
+        assert [as_nobody(attempt) for attempt in attempts(path)] == ["PermissionError"] * 3
+        assert path.is_socket()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_in_a_folder_as_ray_itself_makes_it_another_user_can_do_all_that(near_root):
+    """So that the test above can fail."""
+    near_root.chmod(0o777)
+    path = near_root / "raylet"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        path.chmod(0o777)
+        assert [as_nobody(attempt) for attempt in attempts(path)] == ["done"] * 3

@@ -65,37 +65,37 @@ class Remote:
     def __init__(self, owner, name, returns):
         self._owner, self._name, self._returns = owner, name, returns
 
-    def options(self, num_returns):
+    def options(self, name, num_returns=1):
         return Remote(self._owner, self._name, num_returns)
 
     def remote(self, *given):
         self._owner.called.append((self._name, given))
-        whole = self._owner.pool.submit(self._owner.run, self._name, given)
+        whole = self._owner.pool.submit(self._owner.answer_to, self._name, given)
         return Ref(whole, None) if self._returns == 1 else [Ref(whole, n) for n in range(self._returns)]
 
 
 class InProcess(ClientActor):
     """A client actor in a thread of this process."""
 
-    def __init__(self, host, failures=(), hang_s=0.0, each_s=0.0):
+    def __init__(self, host, failures=0, hang_s=0.0, each_s=0.0):
         super().__init__()
-        self.host, self.failures, self.hang_s = host, list(failures), hang_s
+        self.host, self.failures, self.hang_s = host, failures, hang_s
         self.each_s = each_s
         self.called, self.pool = [], ThreadPoolExecutor(1)
 
     def __getattribute__(self, name):
-        returns = {"step": 3, "steps": 3, "several": 1, "build": 1}.get(name)
-        return super().__getattribute__(name) if returns is None else Remote(self, name, returns)
+        return Remote(self, name, 1) if name in ("run", "build") else super().__getattribute__(name)
 
-    def run(self, name, given):
+    def answer_to(self, name, given):
         if name == "build":
             self._built = self.host
             return None
-        if name in self.failures:
-            self.failures.remove(name)
+        several = len(given[1]) > 1
+        if several and self.failures:
+            self.failures -= 1
             raise ray.exceptions.ActorUnavailableError("it was killed", None)
         time.sleep(self.each_s)
-        if name == "several":
+        if several:
             hang_s, self.hang_s = self.hang_s, 0.0
             time.sleep(hang_s)
         return getattr(ClientActor, name)(self, *given)
@@ -159,8 +159,9 @@ def answers(engine, calls):
     return [one if isinstance(one, Exception) else one.parts.resolve()["student"] for one in found]
 
 
-def names(actors):
-    return [name for actor in actors for name, _ in actor.called if name != "build"]
+def sent(actors):
+    """How many steps crossed in each call."""
+    return [len(given[1]) for actor in actors for name, given in actor.called if name == "run"]
 
 
 def expected(setting):
@@ -172,8 +173,8 @@ def test_short_steps_cross_in_few_calls_with_the_bits_of_each_alone(setting, eng
     actors = [InProcess(Paced(setting, number)) for number in range(2)]
     found = answers(made := engine(actors), asked(setting, made))
     assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
-    calls = names(actors)
-    assert "several" in calls
+    calls = sent(actors)
+    assert max(calls) > 1
     assert len(calls) < CLIENTS + CLIENTS / 2  # the second round's 40 steps took less than 20
 
 
@@ -182,7 +183,7 @@ def test_where_calls_are_counted_or_belong_to_a_host_each_step_goes_alone(option
     hosts = CLIENTS if "pinned" in options else 2
     actors = [InProcess(Paced(setting, number)) for number in range(hosts)]
     answers(made := engine(actors, **options), asked(setting, made))
-    assert set(names(actors)) == {"step"}
+    assert set(sent(actors)) == {1}
 
 
 def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
@@ -201,13 +202,13 @@ def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
 def test_long_steps_go_alone(setting, engine):
     actors = [InProcess(Long(setting))]
     answers(made := engine(actors), asked(setting, made))
-    assert set(names(actors)) == {"step"}
+    assert set(sent(actors)) == {1}
 
 
 def test_error_of_one_step_is_its_own(setting, engine):
     actors = [InProcess(Ill(setting))]
     found = answers(made := engine(actors), asked(setting, made))
-    assert "several" in names(actors)
+    assert max(sent(actors)) > 1
     for place, (one, other) in enumerate(zip(found, expected(setting), strict=True)):
         if place % CLIENTS == 7:
             assert isinstance(one, StepError)
@@ -217,18 +218,18 @@ def test_error_of_one_step_is_its_own(setting, engine):
 
 
 def test_steps_whose_host_was_lost_run_again_each_alone(setting, engine):
-    actors = [InProcess(Paced(setting), failures=["several"])]
+    actors = [InProcess(Paced(setting), failures=1)]
     found = answers(made := engine(actors), asked(setting, made))
     assert all(np.array_equal(one, other) for one, other in zip(found, expected(setting), strict=True))
-    lost = next(given for name, given in actors[0].called if name == "several")
-    numbers = {call.number for call in lost[0].calls()}
-    place = [name for name, _ in actors[0].called].index("several")
-    later = [given[0].number for name, given in actors[0].called[place:] if name == "step"]
+    runs = [given for name, given in actors[0].called if name == "run"]
+    place = next(place for place, given in enumerate(runs) if len(given[1]) > 1)
+    numbers = {call.number for call in runs[place][0].calls()}
+    later = [given[0].calls()[0].number for given in runs[place:] if len(given[1]) == 1]
     assert numbers <= set(later)
 
 
 def test_host_that_is_lost_too_often_ends_its_steps_with_the_reason(setting, engine):
-    actors = [InProcess(Paced(setting), failures=["several"])]
+    actors = [InProcess(Paced(setting), failures=1)]
     found = answers(made := engine(actors, max_retries=0), asked(setting, made))
     lost = [one for one in found if isinstance(one, Exception)]
     assert lost

@@ -110,7 +110,7 @@ def test_run_tells_phases_then_what_runs_then_rounds(method, tmp_path, monkeypat
     }
     events = []
     rayfed_kd.run(recipe, local=True, tell=teller, on_event=events.append)
-    names = ["method", "model", "data", "clients", "test", "engine"]
+    names = ["method", "model", "data", "clients", "test", "engine", "processes"]
     assert told == ["reading data, model and method", f"decoding {recipe['data']['name']}", names, ""]
     assert events
 
