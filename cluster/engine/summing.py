@@ -34,7 +34,7 @@ class Done(NamedTuple):
         sums: of summed replies by part, float64; those of replaced slots by `of_slots(part)`.
     """
 
-    facts: list[StepFacts | StepError]
+    facts: list[Any]  # StepFacts | StepError
     parts: list[Mapping[str, Array]]
     states: list[LiveState]
     sums: Mapping[str, Array]

@@ -21,7 +21,7 @@ import ray
 from cluster.engine.calls import StepResult
 from cluster.ray_backend.packing import unstacked
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Array
+from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum
 
 # Most bytes of a message that travels inside every call instead of in the object store. Measured with Ray
@@ -156,7 +156,7 @@ class OnlyRow:
         return self
 
 
-def rows_of(ref: Any, count: int) -> list[RowHandle] | list[OnlyRow]:
+def rows_of(ref: Any, count: int) -> Sequence[Handle]:
     """Handles on each client's arrays in an object.
 
     Args:

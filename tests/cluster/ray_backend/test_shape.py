@@ -13,6 +13,7 @@ from small_recipes import FOUR_CLIENTS, small_recipe
 import rayfed_kd
 from cluster.ray_backend.placement import plan_hosts
 from cluster.ray_backend.resources import Node
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 
 FEW = {**FOUR_CLIENTS, "evaluation": {"samples": False}}
@@ -85,7 +86,7 @@ def test_names_say_which_clients_an_actor_may_have():
     ("wrong", "key"), [("train_in_server=false", "train_in_server"), ("gpu_share=measured", "gpu_share")]
 )
 def test_recipe_with_a_key_that_is_gone_is_refused_in_one_line(wrong, key):
-    with pytest.raises(rayfed_kd.RecipeError, match=f"placement.{key} is no key of placement") as caught:
+    with pytest.raises(RecipeError, match=f"placement.{key} is no key of placement") as caught:
         load_recipe({"method": {"name": "fedavg"}}, [f"placement.{wrong}"])
     assert "\n" not in str(caught.value)
 
