@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from cluster.engine.calls import (
     EvaluationCall,
@@ -15,8 +15,6 @@ from cluster.engine.calls import (
     StepResult,
 )
 from rayfed_kd.protocol import Array, Handle
-
-T = TypeVar("T")
 
 
 class Engine(Protocol):
@@ -42,16 +40,6 @@ class Engine(Protocol):
         Args:
             groups: those in one group run as one batched program.
         Returns: one future per call, in order. If one of the steps raises, all futures raise its error.
-        """
-        ...
-
-    def result(self, future: Future[T], timeout_s: float | None = None) -> T:
-        """Wait for a result; the engine may use the calling thread meanwhile.
-
-        Args:
-            future: one of this engine's, or any that another thread will end.
-            timeout_s: seconds; None: any.
-        Raises: what the future raised; TimeoutError.
         """
         ...
 

@@ -64,10 +64,6 @@ class LocalEngine:
             _done(result) for result in summed_results(done.facts, group, done.states, map(Held, done.parts))
         ]
 
-    def result(self, future: Future[T], timeout_s: float | None = None) -> T:
-        """A future's result; those of this engine are done."""
-        return future.result(timeout_s)
-
     @property
     def hosts(self) -> int:
         """One."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from cluster.engine.calls import (
     EvaluationCall,
@@ -37,7 +37,6 @@ from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
 from rayfed_kd.setting.setting import Setting
 
-T = TypeVar("T")
 STOPPED = "stopped in the middle of a round"
 
 
@@ -155,10 +154,6 @@ class RayEngine:
     def hosts(self) -> int:
         """Number of hosts."""
         return len(self._clients)
-
-    def result(self, future: Future[T], timeout_s: float | None = None) -> T:
-        """A future's result."""
-        return future.result(timeout_s)
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
         """Queue the evaluation of a shared model."""

@@ -99,7 +99,6 @@ class EngineCohort(ObservedClients):
             (answer, question),
             self.traffic,
             self._count,
-            self._run.engine.result,
             drop=self._faults.bad_replies == "drop",
             poisoning=self._run.poisoning,
             wire=self._run.up,

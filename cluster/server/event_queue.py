@@ -172,7 +172,7 @@ class EventQueue:
             started = time.perf_counter()
             try:
                 # Under the local engine and for exact events it is done, and nothing is waited for.
-                result = self._engine.result(event.future)
+                result = event.future.result()
             finally:
                 self.waited_s += time.perf_counter() - started
             at = event.at if event.exact else self._arrival_s(self._clock, event, result)

@@ -70,8 +70,7 @@ class ObservedClients:
             (client, self._observe(client, step, published[id(messages[client])])[1])
             for client in sorted(messages)
         ]
-        result = self._run.engine.result
-        return Replies([ReceivedReply(client, result(future)) for client, future in started])
+        return Replies([ReceivedReply(client, future.result()) for client, future in started])
 
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
@@ -85,7 +84,6 @@ class ObservedClients:
             (answer, question),
             self.traffic,
             lambda *counted: None,
-            self._run.engine.result,
             drop=False,
         )
 

@@ -30,7 +30,6 @@ ID_BYTES = 4  # an id counts as a 32-bit integer
 
 Started = Mapping[int, tuple[StepCall, "Future[StepResult]"]]
 Count = Callable[[StepCall, Any, Mapping[str, PartSize], int], None]
-Waiting = Callable[["Future[StepResult]"], StepResult]
 
 
 class EngineQuestions:
@@ -41,7 +40,6 @@ class EngineQuestions:
         parts: names of the answer's and of the question's part; None: ids need not travel.
         traffic: the round's traffic.
         count: counts one message or reply of a call.
-        result: waits for a future's result.
         drop: whether a client with a non-finite answer is left out from then on; if not, the run ends.
         poisoning: replaces attackers' answers; None: there is no attack.
         wire: encodes the rows that are asked for; None: they travel as they are.
@@ -54,7 +52,6 @@ class EngineQuestions:
         parts: tuple[str, str | None],
         traffic: Traffic,
         count: Count,
-        result: Waiting,
         *,
         drop: bool,
         poisoning: Poisoning | None = None,
@@ -65,7 +62,6 @@ class EngineQuestions:
         self._stream = ("answer",) if number == 1 else ("answer", f"set {number}")
         self._poisoning, self._wire = poisoning, wire or Wire({}, "up")
         self._started, self._traffic, self._count, self._drop = dict(started), traffic, count, drop
-        self._result = result
         self._answer, self._question = parts
         self._arrived: dict[int, Array] = {}
         self._asked = 0
@@ -123,7 +119,7 @@ class EngineQuestions:
         if client not in self._arrived:
             call, future = self._started[client]
             started = time.perf_counter()
-            result = self._result(future)
+            result = future.result()
             self._traffic.answers_s += time.perf_counter() - started
             self._traffic.facts.append((client, result.facts))
             if self._answer not in result.facts.sizes:

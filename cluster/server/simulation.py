@@ -309,7 +309,7 @@ class Simulation:
         if self._settling is None:
             return True
         try:
-            self.engine.result(self._settling, timeout_s)
+            self._settling.result(timeout_s)
         except TimeoutError:
             self._given_up = True
             if self._evaluation is not None:

@@ -71,9 +71,6 @@ class Work:
         self.futures[call.facts.client] = Future()
         return [self.futures[call.facts.client]]
 
-    def result(self, future, timeout_s=None):
-        return future.result(timeout_s)
-
     def done(self, client, samples=0, up=0):
         facts = StepFacts({}, {"student": PartSize(up, up, up)}, (), {}, samples, 0, "", 0.0, 0.0)
         self.futures[client].set_result(StepResult(facts, Held(), Held()))

@@ -53,9 +53,6 @@ class Engine:
         self.futures[call.facts.client] = Future()
         return [self.futures[call.facts.client]]
 
-    def result(self, future, timeout_s=None):
-        return future.result(timeout_s)
-
     def reply(self, client):
         answer = self.answers[client]
         sizes = {"logits": PartSize(answer.size, answer.nbytes, answer.nbytes)}
