@@ -183,7 +183,9 @@ def _watched(
                 raise KeyboardInterrupt
             if done:
                 news.rest()
-                return ray.get(running)  # type: ignore[no-any-return]
+                found: tuple[dict[str, Any], dict[str, Any]] = ray.get(running)
+                ray.kill(server)  # all is written; by itself it would take torch down for a second
+                return found
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         raise cause if isinstance(cause, RayfedError) else error from None

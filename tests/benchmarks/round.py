@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,12 +56,11 @@ class IdleActor(ClientActor):
         super().__init__()
         self._answer: Any = None
 
-    @ray.method(num_returns=3)
-    def steps(self, packed: PackedCalls) -> Any:
+    def run(self, packed: PackedCalls, sizes: Sequence[int], sums: bool) -> Any:
         """A group's steps, of the first group."""
         packed.calls()
         if self._answer is None:
-            self._answer = super().steps(packed)
+            self._answer = super().run(packed, sizes, sums)
         return self._answer
 
 
