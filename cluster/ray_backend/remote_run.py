@@ -96,8 +96,8 @@ def run_on_ray(
         placed = nullcontext(own)
     with placed as group:
         # The handles are held until the run is over: Ray ends an actor whose last handle is gone.
-        server, _handles = _actors(group, plan, blueprint, folder, resume)
-        return _watched(server, on_event, stop, tell)
+        server, clients, _blueprint = _actors(group, plan, blueprint, folder, resume)
+        return _watched(server, clients, on_event, stop, tell)
 
 
 @contextmanager
@@ -144,32 +144,37 @@ def _summed(requests: Sequence[Mapping[str, float]]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in total(requests).items())
 
 
-def _actors(group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool) -> tuple[Any, list[Any]]:
-    """The server, and what the caller must keep while it runs: the blueprint and the handles."""
+def _actors(
+    group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool
+) -> tuple[Any, list[Any], Any]:
+    """The server, the clients, and a reference to the blueprint; the caller keeps them until the run is over."""
     # The names are a run's own: several runs of a cluster may have a `server`.
     namespace = f"rayfed-kd {Path(folder).name} {uuid4().hex[:8]}"
     server_options, *client_options = actor_options(plan, group)
     shared, client_actor = ray.put(blueprint), ray.remote(ClientActor)
+    server_actor = ServerActor.options(  # type: ignore[attr-defined]
+        name="server", namespace=namespace, **server_options
+    )
+    # First, so that it gets a worker that started with Ray: no round can begin without it. As an argument of
+    # its own the blueprint arrives as a value, in a list as a reference.
+    server = server_actor.remote(shared, [shared], plan, folder, resume)
     # They restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
     clients = [
         client_actor.options(name=plan.name(host), namespace=namespace, max_restarts=-1, **options).remote()
         for host, options in enumerate(client_options)
     ]
-    server_actor = ServerActor.options(  # type: ignore[attr-defined]
-        name="server", namespace=namespace, **server_options
-    )
-    # As an argument of its own the blueprint arrives as a value, in a list as a reference.
-    return server_actor.remote(shared, [shared], clients, plan, folder, resume), [shared, *clients]
+    return server, clients, shared
 
 
 def _watched(
     server: Any,
+    clients: Sequence[Any],
     on_event: Callable[[Event], None],
     stop: threading.Event | None,
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the server, and pass on its events and lines."""
-    running, news = server.run.remote(), _News(server, on_event, tell)
+    running, news = server.run.remote(clients), _News(server, on_event, tell)
     processes, told = RayProcesses(), as_teller(tell)
     told.phase("starting the actors")
     try:

@@ -33,7 +33,6 @@ class ServerActor:
     Args:
         blueprint: the setting to build.
         reference: a list with one reference to the blueprint, which the client actors are built from.
-        clients: the client actors' handles.
         plan: the run's hosts.
         folder: the run's folder.
         resume: whether to continue from the newest checkpoint in the folder.
@@ -43,7 +42,6 @@ class ServerActor:
         self,
         blueprint: Blueprint,
         reference: Sequence[Any],
-        clients: Sequence[Any],
         plan: Plan,
         folder: str,
         resume: bool = False,
@@ -52,23 +50,25 @@ class ServerActor:
         (self._blueprint,) = reference  # Ray replaces a reference by its object, unless it is in a list
         recipe = setting.recipe
         self._device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
-        self._setting, self._clients, self._plan = setting, clients, plan
+        self._setting, self._plan = setting, plan
         self._folder, self._resume = Path(folder), resume
         self._assembled: AssembledRun | None = None
         self._engine: RayEngine | None = None
         self._stopping = False
         self._lines: list[str] = []
 
-    async def run(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    async def run(self, clients: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Array]]:
         """Run all rounds. The tables are closed also after an error.
 
+        Args:
+            clients: the client actors' handles.
         Returns: the summary, and the shared models of the last evaluated round: name -> [P] float32.
         """
         loop = asyncio.get_running_loop()
         meters = Meters(self._folder.name)
         self._engine = RayEngine.of(
             self._setting,
-            self._clients,
+            clients,
             self._blueprint,
             self._plan,
             loop,
