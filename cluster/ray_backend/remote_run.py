@@ -147,7 +147,7 @@ def _summed(requests: Sequence[Mapping[str, float]]) -> str:
 def _actors(
     group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool
 ) -> tuple[Any, list[Any], Any]:
-    """The server, the clients, and a reference to the blueprint; the caller keeps them until the run is over."""
+    """The server, the clients, and a reference to the blueprint; the caller keeps them until the end."""
     # The names are a run's own: several runs of a cluster may have a `server`.
     namespace = f"rayfed-kd {Path(folder).name} {uuid4().hex[:8]}"
     server_options, *client_options = actor_options(plan, group)
