@@ -21,7 +21,7 @@ from cluster.ray_backend.liveness import RayProcesses, memory_hint
 from cluster.ray_backend.machines import prepare_machines, ray_nodes
 from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from cluster.ray_backend.resources import divided, total
-from cluster.ray_backend.server_actor import ServerActor
+from cluster.ray_backend.server_actor import BEGUN, ServerActor
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 from rayfed_kd.results.telling import as_teller
@@ -96,8 +96,11 @@ def run_on_ray(
         placed = nullcontext(own)
     with placed as group:
         # The handles are held until the run is over: Ray ends an actor whose last handle is gone.
-        server, clients, _blueprint = _actors(group, plan, blueprint, folder, resume)
-        return _watched(server, clients, on_event, stop, tell)
+        server, clients = _actors(group, plan, folder)
+        shared = ray.put(blueprint)
+        # As an argument of its own the blueprint arrives as a value, in a mapping as a reference.
+        running = server.run.remote(shared, {"clients": clients, "blueprint": shared}, plan, folder, resume)
+        return _watched(server, running, on_event, stop, tell)
 
 
 @contextmanager
@@ -144,46 +147,39 @@ def _summed(requests: Sequence[Mapping[str, float]]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in total(requests).items())
 
 
-def _actors(
-    group: Any, plan: Plan, blueprint: Blueprint, folder: str, resume: bool
-) -> tuple[Any, list[Any], Any]:
-    """The server, the clients, and a reference to the blueprint; the caller keeps them until the end."""
+def _actors(group: Any, plan: Plan, folder: str) -> tuple[Any, list[Any]]:
+    """The actors of a run's server and clients."""
     # The names are a run's own: several runs of a cluster may have a `server`.
     namespace = f"rayfed-kd {Path(folder).name} {uuid4().hex[:8]}"
     server_options, *client_options = actor_options(plan, group)
-    shared, client_actor = ray.put(blueprint), ray.remote(ClientActor)
     server_actor = ServerActor.options(  # type: ignore[attr-defined]
         name="server", namespace=namespace, **server_options
     )
-    # First, so that it gets a worker that started with Ray: no round can begin without it. As an argument of
-    # its own the blueprint arrives as a value, in a list as a reference.
-    server = server_actor.remote(shared, [shared], plan, folder, resume)
+    # First, so that it gets a worker that started with Ray: no round can begin without it.
+    server, client_actor = server_actor.remote(), ray.remote(ClientActor)
     # They restart without end, and Ray itself repeats no call: the engine counts how often a step is tried.
     clients = [
         client_actor.options(name=plan.name(host), namespace=namespace, max_restarts=-1, **options).remote()
         for host, options in enumerate(client_options)
     ]
-    return server, clients, shared
+    return server, clients
 
 
 def _watched(
     server: Any,
-    clients: Sequence[Any],
+    running: Any,
     on_event: Callable[[Event], None],
     stop: threading.Event | None,
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run the server, and pass on its events and lines."""
-    running, news = server.run.remote(clients), _News(server, on_event, tell)
-    processes, told = RayProcesses(), as_teller(tell)
-    told.phase("starting the actors")
+    """Pass on a server's events and lines until its run is over."""
+    as_teller(tell).phase("starting the actors")
+    news, processes = _News(server, on_event, tell), RayProcesses()
     try:
         while True:
             if lost := processes.lost():
                 raise RayLostError(f"{lost}; it may have been killed{memory_hint()}")
             done = news.pass_on(running)
-            if news.any:
-                told.phase("")  # the server has answered, so it is built, and the first round begins
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
             if done:
@@ -205,15 +201,11 @@ def _watched(
 
 
 class _News:
-    """Passes on a server's lines and events; one question is open at a time, which waits for something new.
-
-    Attributes:
-        any: whether the server has answered.
-    """
+    """Passes on a server's lines and events. One question is open at a time; it waits for something new."""
 
     def __init__(self, server: Any, on_event: Callable[[Event], None], tell: Callable[[str], None]) -> None:
         self._server, self._on_event, self._tell = server, on_event, tell
-        self._seen, self.any = (0, 0), False
+        self._seen = (0, 0)
         self._question = self._ask()
 
     def pass_on(self, running: Any) -> bool:
@@ -237,10 +229,12 @@ class _News:
             lines, events = ray.get(self._question)
         except ray.exceptions.RayError:  # the server is gone: `running` says why
             return
-        self.any = True
         self._seen = self._seen[0] + len(lines), self._seen[1] + len(events)
         for line in lines:
-            self._tell(line)
+            if line == BEGUN:
+                as_teller(self._tell).phase("")
+            else:
+                self._tell(line)
         for event in events:
             self._on_event(event)
 

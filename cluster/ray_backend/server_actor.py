@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rayfed_kd.protocol import Array
 from rayfed_kd.setting.blueprint import Blueprint
 
 WAIT_S, LOOK_S = 5.0, 0.02  # most seconds that a question for news waits; between two looks
+BEGUN = ""  # among the lines: the first round begins
 
 
 # The group has an event loop of its own, so its methods answer while the actor's own loop is busy.
@@ -30,47 +31,38 @@ WAIT_S, LOOK_S = 5.0, 0.02  # most seconds that a question for news waits; betwe
 class ServerActor:
     """The server: it runs the loop in a thread and writes the results; it answers calls at any moment.
 
-    Args:
-        blueprint: the setting to build.
-        reference: a list with one reference to the blueprint, which the client actors are built from.
-        plan: the run's hosts.
-        folder: the run's folder.
-        resume: whether to continue from the newest checkpoint in the folder.
+    The constructor does nothing: of what it raised Ray would tell the caller a long text, not the error.
     """
 
-    def __init__(
-        self,
-        blueprint: Blueprint,
-        reference: Sequence[Any],
-        plan: Plan,
-        folder: str,
-        resume: bool = False,
-    ) -> None:
-        setting = blueprint.build()
-        (self._blueprint,) = reference  # Ray replaces a reference by its object, unless it is in a list
-        recipe = setting.recipe
-        self._device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
-        self._setting, self._plan = setting, plan
-        self._folder, self._resume = Path(folder), resume
+    def __init__(self) -> None:
         self._assembled: AssembledRun | None = None
         self._engine: RayEngine | None = None
         self._stopping = False
         self._lines: list[str] = []
 
-    async def run(self, clients: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Run all rounds. The tables are closed also after an error.
+    async def run(
+        self, blueprint: Blueprint, actors: Mapping[str, Any], plan: Plan, folder: str, resume: bool
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Build the server and run all rounds. The tables are closed also after an error.
 
         Args:
-            clients: the client actors' handles.
+            blueprint: the setting to build.
+            actors: the client actors' handles, as `clients`, and a reference to the blueprint that they are
+                built from, as `blueprint`: Ray replaces a reference by its object, unless it is in a mapping.
+            plan: the run's hosts.
+            folder: the run's folder.
+            resume: whether to continue from the newest checkpoint in the folder.
         Returns: the summary, and the shared models of the last evaluated round: name -> [P] float32.
         """
-        loop = asyncio.get_running_loop()
-        meters = Meters(self._folder.name)
+        loop, path = asyncio.get_running_loop(), Path(folder)
+        meters, setting = Meters(path.name), await asyncio.to_thread(blueprint.build)
+        recipe = setting.recipe
+        device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
         self._engine = RayEngine.of(
-            self._setting,
-            clients,
-            self._blueprint,
-            self._plan,
+            setting,
+            actors["clients"],
+            actors["blueprint"],
+            plan,
             loop,
             on_load=meters.in_flight,
             tell=self._lines.append,
@@ -78,14 +70,15 @@ class ServerActor:
         # In a thread: the event loop must stay free for references, of which resuming needs some, too.
         self._assembled = await asyncio.to_thread(
             assemble,
-            self._setting,
+            setting,
             self._engine,
-            self._folder,
-            device=self._device,
-            resume=self._resume,
+            path,
+            device=device,
+            resume=resume,
             on_event=meters.round,
             tell=self._lines.append,
         )
+        self._lines.append(BEGUN)
         # `stop` came while the run was assembled, and had no simulation to stop yet.
         if self._stopping:
             self._assembled.simulation.stop()
