@@ -172,6 +172,9 @@ class EvaluationCall:
     start: int
     stop: int
 
+    def __str__(self) -> str:
+        return f"evaluation of {self.model}"
+
 
 @dataclass(frozen=True)
 class SharedPart:

@@ -127,6 +127,8 @@ def _name(process: psutil.Process, command: bool) -> str:
     first = line[0] if line else process.name()
     if process.name() == "sh":  # in place of one of Ray's agents
         return "idle shell"
+    if first.startswith(("ray::round", "ray::evaluation")):  # a client actor in a call
+        return "ray::ClientActor"
     if first.startswith("ray::"):
         return first.partition(".")[0]
     return next((Path(word).stem for word in line if "/ray/" in word and not word.startswith("-")), first)

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import yaml
 from forked_commands import ForkedCommand
+from ray_processes import CLIENTS, SERVER, actors
 from safetensors.numpy import load_file
 from small_recipes import DECIDED, FOUR_CLIENTS, assert_same_tables, small_recipe
 
@@ -44,7 +45,6 @@ VICTIMS = {
     # Of twelve kills two cost a new start; after the others the same run goes on.
     "ray": [*["one client host"] * 6, *["all client hosts"] * 4, "server", "command"],
 }
-PROCESSES = {"one client host": "ClientActor", "all client hosts": "ClientActor"}
 # A kill comes at most so long after the start, or after the last kill. On the local engine it is this part of
 # the undisturbed run's time, so that a run is killed a dozen times before it ends; on Ray so many seconds.
 LONGEST_PART, LONGEST_S = 1 / 3, 2.0
@@ -165,16 +165,9 @@ class KilledRun:
         """This run's processes of a kind; none when it is over."""
         if self.process.poll() is not None:
             return []
-        if victim in ("command", "server"):  # on a private Ray the command is the server
+        if victim == "command":
             return [self.process.pid]
-        found = []
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                if PROCESSES[victim] in " ".join(child.cmdline()):
-                    found.append(child.pid)
-            except psutil.NoSuchProcess:
-                continue
-        return found
+        return actors(psutil.Process(self.process.pid), SERVER if victim == "server" else CLIENTS)
 
     def _damage(self):
         """Cut the newest checkpoint off, every third time."""

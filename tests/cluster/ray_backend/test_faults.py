@@ -2,11 +2,11 @@
 
 import os
 import signal
-from contextlib import suppress
 
 import numpy as np
 import psutil
 import pytest
+from ray_processes import actors
 from runs import run_in_process
 from small_recipes import assert_same_run
 
@@ -74,12 +74,7 @@ def run(folder, *overrides, local=False, on_event=lambda event: None, method=Non
 
 def client_hosts():
     """This process's client actors, by pid."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # one that was killed before and is not gone yet
-            if "ClientActor" in " ".join(child.cmdline()):
-                found.append(child.pid)
-    return found
+    return actors(psutil.Process())
 
 
 def started(pid):
