@@ -19,7 +19,7 @@ from cluster.ray_backend.dispatch.jobs import Job
 from cluster.ray_backend.handles import Ahead, RayHandle, rows_of
 from cluster.ray_backend.liveness import memory_hint
 from cluster.ray_backend.packing import PackedCalls, unpack_facts
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import RunError, shortened
 from rayfed_kd.protocol.summed import GroupSum
 
 # Errors that mean that a process, a machine or data on it was lost: the step may run again elsewhere. Ray's
@@ -30,6 +30,7 @@ LOST = (
     ray.exceptions.WorkerCrashedError,
     ray.exceptions.ObjectLostError,
 )
+LONGEST_NAME = 80
 
 
 async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
@@ -50,8 +51,9 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
     calls, summed = [call for job in jobs for call in job.calls], bool(jobs[0].summed)
     sizes = list(jobs[0].summed) or [len(job.calls) for job in jobs]
     kept = len(calls) if summed and first.replaces is not None else 0
-    # The number of return values depends on the jobs. The name is what Ray lists.
-    run = actor.run.options(num_returns=2 + len(sizes) + kept, name=named(jobs))
+    # The number of return values depends on the jobs. The name is what Ray lists; a group's names all clients.
+    name = shortened(named(jobs), LONGEST_NAME)
+    run = actor.run.options(num_returns=2 + len(sizes) + kept, name=name)
     packed, parts, *rest = run.remote(PackedCalls.of(calls), sizes, summed)
     facts = unpack_facts(await _answer(packed))
     done = [one for one in facts if isinstance(one, StepFacts)]
