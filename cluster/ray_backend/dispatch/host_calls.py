@@ -51,7 +51,7 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
     calls, summed = [call for job in jobs for call in job.calls], bool(jobs[0].summed)
     sizes = list(jobs[0].summed) or [len(job.calls) for job in jobs]
     kept = len(calls) if summed and first.replaces is not None else 0
-    # The number of return values depends on the jobs. The name is what Ray lists; a group's names all clients.
+    # The number of return values depends on the jobs. A group's name has all of its clients.
     name = shortened(named(jobs), LONGEST_NAME)
     run = actor.run.options(num_returns=2 + len(sizes) + kept, name=name)
     packed, parts, *rest = run.remote(PackedCalls.of(calls), sizes, summed)
