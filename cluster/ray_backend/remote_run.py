@@ -197,6 +197,8 @@ def _watched(
         ray.wait([running], timeout=LAST_S if isinstance(end, RayLostError) else STOP_S)
         if isinstance(end, KeyboardInterrupt):
             news.rest()
+        if not isinstance(end, RayLostError):
+            ray.kill(server)
         raise
 
 
