@@ -16,7 +16,7 @@ from cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 
-FEW = {**FOUR_CLIENTS, "evaluation": {"samples": False}}
+FEW = {**FOUR_CLIENTS, "sampling": {"fraction": 0.5}, "evaluation": {"samples": False}}
 GIB = 2**30
 # A command's run, which looks at Ray's state in each round and counts what its own process unpickles.
 WATCHED = """
