@@ -89,7 +89,7 @@ class FedKTL(SimplexClients[ServerState]):
         return {
             "generator": self.options.generator.architecture(),
             "projector": Architecture("head", "linear", {}, space="features", classes=latent),
-            "transformer": Architecture("head", "transformer", {"outputs": latent}, space="features"),
+            "transformer": Architecture("head", "transformer", {"outputs": latent}, space="logits"),
         }
 
     def check(self, ctx: ServerContext) -> None:

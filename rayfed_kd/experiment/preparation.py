@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ def make_ready(recipe: Recipe, *, measured: bool = False) -> Prepared:
     if not measured:
         check_samples(setting)
     check_metrics(recipe, dataset.classes)
-    return Prepared(recipe, blueprint, setting)
+    return Prepared(recipe, replace(blueprint, outcomes=setting.architectures.outcomes), setting)
 
 
 def find_own_modules() -> tuple[str, ...]:

@@ -218,8 +218,8 @@ def transformer(shape: Shape, classes: int, *, outputs: int) -> nn.Sequential:
     Zhang et al. 2024, arXiv 2403.15760.
 
     Args:
-        shape: of one sample's features, which it does not take.
-        classes: number of inputs.
+        shape: of one sample's logits, (classes,).
+        classes: number of classes.
         outputs: length of a latent.
     """
     return nn.Sequential(

@@ -1,4 +1,6 @@
-"""A module as ONE flat float32 vector: parameters first, then buffers.
+"""A module as ONE flat float32 vector: parameters that train first, then buffers that training changes.
+
+What else a module has stays beside the vector; rayfed_kd/models/module_tensors.py says what.
 
 Loading a model is one copy, an optimiser step a few large operations, an average a weighted sum
 of vectors. Convolution weights lie in the vector in channels-last order, so that a module computes
@@ -7,34 +9,35 @@ channels-last without a copy; nobody but this file needs to know the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rayfed_kd.errors import RunError
 from rayfed_kd.models.compiling import compiled
-from rayfed_kd.models.vector_layout import Layout, PlacedTensor, Role
+from rayfed_kd.models.module_tensors import HeldTensor, ModuleTensors
+from rayfed_kd.models.vector_layout import Layout, PlacedTensor
 from rayfed_kd.models.whole_modules import classify, features_of
-from rayfed_kd.seeds import derive
+from rayfed_kd.seeds import global_stream
 
 
 class FlatModule:
-    """A module whose parameters and float buffers are views of `storage`, gradients of `gradients`.
+    """A module whose parameters and buffers that change are views of `storage`, gradients of `gradients`.
 
-    Integer buffers (BatchNorm's counters) have a place in the vector too, as float32, and are
-    rounded back on load: they cannot be views.
+    A buffer that `forward` assigns anew is brought back into its place before the vector is read or loaded.
 
     Attributes:
         module: the wrapped module.
         trainable: [num_parameters], the parameters as one tensor, for an optimiser.
         gradients: [num_parameters], where backward leaves their gradients.
         num_parameters, num_buffers: lengths of the vector's two stretches.
-        integers: the integer buffers.
-        leaves: the parameters, in the vector's order.
+        trained, buffers: the parameters and the buffers in it, in the vector's order.
+        leaves: the parameters themselves.
         submodules: the module and all within it.
         autocast: what it computes in beside float32, where torch's autocast holds that safe; None: nothing.
             Inputs that it is given and outputs that it gives are float32 all the same.
@@ -42,51 +45,97 @@ class FlatModule:
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+        # Before `to`, which gives a buffer in two places a copy for each.
+        held = ModuleTensors.of(module)
         self.module = module.to(device)
-        parameters = list(module.parameters())
-        buffers = list(module.buffers())
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            if tensor.is_floating_point() and tensor.dtype != torch.float32:
-                raise ValueError(f"{name} is {tensor.dtype}; a vector holds float32 only")
-        self.num_parameters = sum(p.numel() for p in parameters)
-        self.num_buffers = sum(b.numel() for b in buffers)
+        self.trained, self.buffers = held.trained, held.moving
+        self.leaves = [cast(nn.Parameter, one.now) for one in held.trained]
+        self.num_parameters = sum(one.shape.numel() for one in held.trained)
+        self.num_buffers = sum(one.shape.numel() for one in held.moving)
         self.storage = torch.empty(self.num_parameters + self.num_buffers, device=device)
         self.gradients = torch.zeros(self.num_parameters, device=device)
-        self._integers: list[tuple[Tensor, Tensor]] = []
-        self._adopt_parameters(parameters)
-        self._adopt_buffers()
         self.trainable = self.storage[: self.num_parameters]
-        self.integers = [buffer for buffer, _ in self._integers]
-        self._requires_grad = True
-        self.leaves = parameters
         self.submodules = list(self.module.modules())
         self.autocast: torch.dtype | None = None
         self.compiled_batch: int | None = None
         self._programs: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
+        self._requires_grad = True
+        with torch.no_grad():
+            self._adopt(held)
 
-    def _adopt_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
-        start = 0
-        for parameter in parameters:
-            stop = start + parameter.numel()
-            place = view_as(self.storage[start:stop], parameter.shape)
-            place.copy_(parameter.data)
-            parameter.data = place
+    def _adopt(self, held: ModuleTensors) -> None:
+        """Gives the tensors of the vector their places in it, and notes where those beside it are."""
+        places, gradients = self.parts(self.storage), self.parts(self.gradients)
+        for leaf, place, gradient in zip(self.leaves, places, gradients, strict=True):
+            place.copy_(leaf)
+            leaf.data = place
             # Backward adds in place to a gradient that is there; without one it would make another tensor.
-            parameter.grad = view_as(self.gradients[start:stop], parameter.shape)
-            start = stop
+            leaf.grad = gradient
+        for one in held.moving:
+            one.assign(self._home(one).copy_(one.now))
+        # What `_settle` looks at, as flat lists: it does so at every load.
+        self._watched = [
+            (table, name, one.now, one.now.data_ptr(), one)
+            for one in held.trained
+            for table, name in one.places
+        ]
+        self._moving = [
+            (table, name, one.now.data_ptr(), one) for one in held.moving for table, name in one.places
+        ]
+        self._fixed = [
+            (table, name, table[name], table[name]._version, one)
+            for one in held.fixed
+            for table, name in one.places
+        ]
+        counters = [table[name] for one in held.counters for table, name in one.places]
+        self._counters = [(counter, counter.clone()) for counter in counters]
 
-    def _adopt_buffers(self) -> None:
+    def _settle(self) -> None:
+        """Brings buffers that were assigned anew back into their places.
+
+        Raises: RunError if something is no longer what it was taken for when the module was built.
+        """
+        for table, name, leaf, address, one in self._watched:
+            if table.get(name) is not leaf or leaf.data_ptr() != address:
+                raise RunError(
+                    f"{one.name}: training replaces this parameter, or its memory, as `.data = ...` does; "
+                    "expected changes in place, as copy_ within torch.no_grad()"
+                )
+        for table, name, tensor, version, one in self._fixed:
+            if table.get(name) is not tensor or tensor._version != version:
+                raise RunError(
+                    f"{one.name}: it changes, and two batches of training before the first round left it as it "
+                    "was, so that it does not travel; expected one that always stays or that every batch changes"
+                )
+        for table, name, address, one in self._moving:
+            tensor = table.get(name)
+            if tensor is None or tensor.data_ptr() != address or tensor.shape != one.shape:
+                self._bring_back(one)
+
+    def _bring_back(self, one: HeldTensor) -> None:
+        found = [table.get(name) for table, name in one.places]
+        tensor = found[0]
+        if (
+            tensor is None
+            or tensor.shape != one.shape
+            or tensor.dtype != torch.float32
+            or any(other is not tensor for other in found)
+        ):
+            raise RunError(
+                f"{one.name}: training makes another buffer of it, of another shape or type, or not the same in "
+                "all places that share it; expected changes in place"
+            )
+        # Not the view of before, whose memory `.data = ...` may have replaced.
+        one.assign(self._home(one).copy_(tensor.detach()))
+
+    def _home(self, one: HeldTensor) -> Tensor:
+        """A buffer's place in the vector."""
         start = self.num_parameters
-        for owner in self.module.modules():
-            for name, buffer in owner.named_buffers(recurse=False):
-                stop = start + buffer.numel()
-                place = self.storage[start:stop].view(buffer.shape)
-                place.copy_(buffer)
-                if buffer.is_floating_point():
-                    owner._buffers[name] = place
-                else:
-                    self._integers.append((buffer, place))
-                start = stop
+        for other in self.buffers:
+            if other is one:
+                break
+            start += other.shape.numel()
+        return self.storage[start : start + one.shape.numel()].view(one.shape)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The module's output."""
@@ -176,55 +225,48 @@ class FlatModule:
         if vector.shape != self.storage.shape:
             raise ValueError(f"vector has shape {list(vector.shape)}, expected [{self.num_elements}]")
         with torch.no_grad():
+            self._settle()
             self.storage.copy_(vector)
-            # Counters come as floats; a mean of several clients' counters is no whole number.
-            for buffer, place in self._integers:
-                buffer.copy_(place.round())
+            for counter, first in self._counters:
+                counter.copy_(first)
 
     def parameters(self) -> list[nn.Parameter]:
         """The module's parameters, in the vector's order."""
-        return list(self.module.parameters())
+        return list(self.leaves)
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""
         views, start = [], 0
-        for parameter in self.module.parameters():
-            views.append(view_as(vector[start : start + parameter.numel()], parameter.shape))
-            start += parameter.numel()
+        for leaf in self.leaves:
+            views.append(view_as(vector[start : start + leaf.numel()], leaf.shape))
+            start += leaf.numel()
         return views
 
-    def tensors(self, vector: Tensor) -> list[Tensor]:
-        """`vector`, [num_elements], seen as the module's parameters, then its float buffers."""
-        views, start = self.parts(vector), self.num_parameters
-        for buffer in self.module.buffers():
-            if buffer.is_floating_point():
-                views.append(vector[start : start + buffer.numel()].view(buffer.shape))
-            start += buffer.numel()
+    def tensors(self, vector: Tensor) -> dict[str, Tensor]:
+        """`vector`, [num_elements], seen as the module's tensors by name: its parameters, then its buffers."""
+        views = dict(zip((one.name for one in self.trained), self.parts(vector), strict=True))
+        start = self.num_parameters
+        for one in self.buffers:
+            stop = start + one.shape.numel()
+            views[one.name] = vector[start:stop].view(one.shape)
+            start = stop
         return views
 
-    def spans(self) -> list[tuple[nn.Module, int, int]]:
-        """Where in the vector tensors lie: (the module that owns one, start, stop), in the vector's order."""
-        owners = list(self.module.modules())
-        parameters = [(owner, p.data) for owner in owners for p in owner.parameters(recurse=False)]
-        buffers = [(owner, b) for owner in owners for b in owner.buffers(recurse=False)]
+    def spans(self) -> list[tuple[tuple[nn.Module, ...], int, int]]:
+        """Where in the vector tensors lie: (the modules that have one, start, stop), in the vector's order."""
         spans, start = [], 0
-        for owner, tensor in [*parameters, *buffers]:
-            spans.append((owner, start, start + tensor.numel()))
-            start += tensor.numel()
+        for one in (*self.trained, *self.buffers):
+            stop = start + one.shape.numel()
+            spans.append((one.owners, start, stop))
+            start = stop
         return spans
 
     @cached_property
     def layout(self) -> Layout:
         """The vector's tensors, in its order."""
-        tensors = [
-            PlacedTensor(name, _lying(parameter.shape), "parameter")
-            for name, parameter in self.module.named_parameters()
-        ]
-        for prefix, owner in self.module.named_modules():
-            for name, buffer in owner.named_buffers(recurse=False):
-                role: Role = "buffer" if buffer.is_floating_point() else "counter"
-                tensors.append(PlacedTensor(f"{prefix}.{name}".lstrip("."), tuple(buffer.shape), role))
-        return Layout(tuple(tensors))
+        parameters = [PlacedTensor(one.name, _lying(one.shape), "parameter") for one in self.trained]
+        buffers = [PlacedTensor(one.name, tuple(one.shape), "buffer") for one in self.buffers]
+        return Layout((*parameters, *buffers))
 
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
@@ -262,13 +304,11 @@ class FlatModule:
     def vector(self) -> Tensor:
         """A copy of the module as a vector, [num_elements] float32, on its device."""
         with torch.no_grad():
-            # Integer buffers are no views: training has moved them and not their places.
-            for buffer, place in self._integers:
-                place.copy_(buffer)
+            self._settle()
             return self.storage.clone()
 
     def train(self) -> FlatModule:
-        """Train mode: parameters take gradients, which start at zero."""
+        """Train mode: parameters take gradients, which start at zero; those that are frozen take none."""
         return self._switch(train=True)
 
     def freeze(self) -> FlatModule:
@@ -283,7 +323,8 @@ class FlatModule:
         if any(part.training is not train for part in self.submodules):
             self.module.train(train)
         if train != self._requires_grad:
-            self.module.requires_grad_(train)
+            for leaf in self.leaves:
+                leaf.requires_grad_(train)
             self._requires_grad = train
         # A module that is lent again still holds the gradients of an earlier step.
         self.gradients.zero_()
@@ -301,7 +342,7 @@ def view_as(flat: Tensor, shape: torch.Size) -> Tensor:
     if len(shape) == 4:
         out, into, height, width = shape
         return flat.view(*flat.shape[:-1], out, height, width, into).movedim(-1, -3)
-    return flat.view(*flat.shape[:-1], *shape)
+    return flat.view((*flat.shape[:-1], *shape))  # one argument: a scalar has no sides
 
 
 def _lying(shape: torch.Size) -> tuple[int, ...]:
@@ -312,16 +353,26 @@ def _lying(shape: torch.Size) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, *owner: str | int) -> Tensor:
-    """The vector of a freshly initialised module, on the CPU, the same wherever it is made.
+def build_flat(
+    build: Callable[[], nn.Module], device: torch.device | str, seed: int, name: str, *owner: str | int
+) -> FlatModule:
+    """A freshly initialised module, the same wherever it is made.
 
     Args:
         build: makes the module, drawing from torch's global generator as torch's layers do.
+        device: where it lives.
         seed: the run's seed.
         name: the architecture's name, so that no two share a stream.
-        owner: whose own vector, as a client's number; nothing: the one that all have in common.
+        owner: whose own, as a client's number; nothing: the one that all have in common.
     """
-    # Layers draw from torch's global generator; it is put back, so that no other draw depends on this one.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "initial", name, *owner))
-        return FlatModule(build()).vector()
+    with global_stream(seed, "initial", name, *owner):
+        return FlatModule(build(), device)
+
+
+def initial_vector(build: Callable[[], nn.Module], seed: int, name: str, *owner: str | int) -> Tensor:
+    """The vector of a freshly initialised module, on the CPU.
+
+    Args:
+        build, seed, name, owner: as `build_flat` takes them.
+    """
+    return build_flat(build, "cpu", seed, name, *owner).vector()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_kd.errors import MisuseError, kind_of
-from rayfed_kd.models.flat_module import FlatModule, initial_vector
+from rayfed_kd.models.flat_module import FlatModule, build_flat, initial_vector
 
 Builders = Mapping[str, Callable[[], nn.Module]]
 
@@ -86,6 +86,5 @@ class ModulePool:
         return initial_vector(self._builders[name], self._seed, name, *owner).to(self.device)
 
     def _build(self, name: str) -> FlatModule:
-        # Layers draw initial values from torch's global generator: it must be afterwards as it was.
-        with torch.random.fork_rng(devices=[]):
-            return FlatModule(self._builders[name](), self.device)
+        # What stays beside the vector, as a random projection that is fixed, must be alike in all processes.
+        return build_flat(self._builders[name], self.device, self._seed, name)

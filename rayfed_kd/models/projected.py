@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -94,7 +95,7 @@ def _headless(module: nn.Module, shape: Shape, classes: int, name: str) -> tuple
         # Built for its size alone: the layer that is listed last, as nothing can be tried.
         head = [path for path, part in module.named_modules() if isinstance(part, nn.Linear)][-1]
     else:
-        head = tried_head(module, shape, classes, name)
+        head = tried_head(copy.deepcopy(module), shape, classes, name)
     if head is None:
         raise RecipeError(f"{name} does not end in a torch.nn.Linear, which is left out", path="model.base")
     length = module.get_submodule(head).in_features

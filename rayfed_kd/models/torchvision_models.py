@@ -5,6 +5,7 @@ The module's attributes are the builders: `resnet18` is made when a recipe names
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -78,7 +79,7 @@ def _builder(name: str) -> Callable[..., nn.Module]:
         module: nn.Module = _models().get_model(name, weights=None, num_classes=classes, **further)
         _take_channels(module, shape[0])
         if weights is not None:
-            _load(module, weights, tried_head(module, shape, classes, f"torchvision:{name}"))
+            _load(module, weights, tried_head(copy.deepcopy(module), shape, classes, f"torchvision:{name}"))
         return as_chain(module, shape)
 
     build.__name__ = build.__qualname__ = name

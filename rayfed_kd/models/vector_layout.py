@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Role = Literal["parameter", "buffer", "counter"]
+Role = Literal["parameter", "buffer"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class PlacedTensor:
     Attributes:
         name: as the module calls it, as `block1.norm.running_var`.
         shape: as it lies; a 4-D weight is [out, height, width, in].
-        role: parameter, buffer of floating-point numbers, or counter: a buffer of integers.
+        role: a parameter that trains, or a buffer that training changes.
     """
 
     name: str

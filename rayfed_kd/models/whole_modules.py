@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ def as_chain(whole: nn.Module, shape: Shape) -> nn.Module:
     for glue in GLUE:
         between = [kind(1) if kind is nn.AdaptiveAvgPool2d else kind() for kind in glue]
         chain = ChainClassifier(whole, [*body, *between, *ends[:-1]], ends[-1])
-        with _trial(chain) as tried:
+        with _trial(copy.deepcopy(chain)) as tried:
             try:
                 same = torch.equal(tried.classify(tried.features(images)), tried(images))
             except Exception:
@@ -110,16 +111,18 @@ def _units(module: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def _trial(module: nn.Module) -> Iterator[Any]:
-    """A copy in eval mode; no gradients, and torch's global generator is afterwards as it was."""
+    """The module in eval mode, then as before; no gradients, and torch's global generator stays."""
+    training = module.training
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        yield copy.deepcopy(module).eval()
+        yield module.eval()
+    module.train(training)
 
 
 def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str | None:
     """Run a classifier once on two blank samples.
 
     Args:
-        module: left as it is.
+        module: computes in eval mode, as often as it takes to say what fits.
         shape: of one sample.
         classes: number of classes.
         name: as the recipe has it, for the message.
@@ -129,10 +132,11 @@ def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str 
     """
     made: dict[str, Tensor] = {}
     sides = "x".join(map(str, shape))
-    with _trial(module) as tried:
+    with _trial(module) as tried, ExitStack() as hooks:
         for path, layer in tried.named_modules():
             if isinstance(layer, nn.Linear):
-                layer.register_forward_hook(lambda _, __, output, path=path: made.update({path: output}))
+                note = partial(_note, made, path)
+                hooks.enter_context(layer.register_forward_hook(note))
         try:
             logits = tried(blank(shape, 2))
         except Exception as error:
@@ -150,6 +154,10 @@ def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str 
             f"{name} makes {shown} of 2 samples of {sides}; expected logits (2, {classes}): {classes} classes"
         )
     return next((path for path, output in made.items() if output is logits), None)
+
+
+def _note(made: dict[str, Tensor], path: str, _: nn.Module, __: Any, output: Tensor) -> None:
+    made[path] = output
 
 
 def _fitting_shape(module: nn.Module, shape: Shape) -> Shape | None:

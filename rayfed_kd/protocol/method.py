@@ -110,8 +110,8 @@ class Architecture:
     Attributes:
         kind: what it is.
         name, options: as registered; RECIPE_MODEL is the recipe's model with its options.
-        space: what a generator makes and a head takes: images, the model's last feature maps, or its
-            features.
+        space: what a generator makes and a head takes: images, the model's last feature maps, its features,
+            or its logits.
         cut: the method's option `cut`: a classifier takes not images but the output of this layer of the
             recipe's model.
         classes: outputs, if not one per class of the data.
@@ -121,7 +121,7 @@ class Architecture:
     kind: Literal["classifier", "generator", "head"]
     name: str
     options: Mapping[str, Any]
-    space: Literal["images", "maps", "features"] = "images"
+    space: Literal["images", "maps", "features", "logits"] = "images"
     cut: str | None = None
     classes: int | None = None
     conditional: bool = False

@@ -23,20 +23,6 @@ from rayfed_kd.protocol.staleness import Lateness, UpdateRule
 
 
 @dataclass(frozen=True)
-class BufferPlaces:
-    """Places of a model's vector that noise must not treat as it does the others.
-
-    Attributes:
-        variances: of running variances, [n] int64: they stay at least 0.
-        counters: of integer buffers, [n] int64. No change of theirs is sent: BatchNorm's number of batches
-            says how many samples a client has, and is far larger than a weight's change.
-    """
-
-    variances: Tensor
-    counters: Tensor
-
-
-@dataclass(frozen=True)
 class PrivateUpdate(UpdateRule):
     """A rule for replies that clients have clipped. Weights by samples and staleness do not apply.
 
@@ -46,7 +32,7 @@ class PrivateUpdate(UpdateRule):
         row_deviation: the same for the sum of parts with a row per public sample, before it is multiplied by
             the root of the number of rows.
         stream: part's name -> its noise's random stream.
-        places: length of a vector -> its places that need care.
+        variances: length of a vector -> where its running variances lie, [n] int64: they stay at least 0.
         sealed: whether a method may see the replies only through their means, because only these have noise.
     """
 
@@ -54,7 +40,7 @@ class PrivateUpdate(UpdateRule):
     deviation: float = 0.0
     row_deviation: float = 0.0
     stream: Callable[[str], torch.Generator] = field(kw_only=True)
-    places: Mapping[int, BufferPlaces] = field(default_factory=dict)
+    variances: Mapping[int, Tensor] = field(default_factory=dict)
     sealed: bool = False
 
     def applied(
@@ -90,10 +76,7 @@ class PrivateUpdate(UpdateRule):
         if self.deviation:
             total.add_(normal(total, self.deviation, self.stream(part)))
         new = total.div_(self.expected).to(into.dtype)
-        if places := self.places.get(new.numel()):
-            new[places.variances] = new[places.variances].clamp(min=0)
-            new[places.counters] = into[places.counters].to(new)
-        return new
+        return at_least_zero(new, self.variances)
 
     def mean(self, tensors: Sequence[Tensor], part: str = "") -> Tensor:
         """The mean of a part with a row for each public sample, [N0, ...] float32.
@@ -105,6 +88,14 @@ class PrivateUpdate(UpdateRule):
             deviation = self.row_deviation * math.sqrt(total.shape[0])
             total.add_(normal(total, deviation, self.stream(part)))
         return total.div_(self.expected).to(torch.float32)
+
+
+def at_least_zero(vector: Tensor, variances: Mapping[int, Tensor]) -> Tensor:
+    """The vector, changed in place: its running variances, if `variances` knows its length, are not below 0."""
+    places = variances.get(vector.numel())
+    if places is not None:
+        vector[places] = vector[places].clamp(min=0)
+    return vector
 
 
 def normal(like: Tensor, deviation: float, stream: torch.Generator) -> Tensor:

@@ -98,7 +98,7 @@ class Wire:
     direction: Direction
     chains: Chains = field(default_factory=dict)
     layouts: Mapping[int, Layout] = field(default_factory=dict)
-    exact: Collection[Role] = ("buffer", "counter")
+    exact: Collection[Role] = ("buffer",)
     seed: int = 0
 
     @property

@@ -26,6 +26,7 @@ from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
 from rayfed_kd.setting.message_codecs import Codecs, make_codecs
+from rayfed_kd.setting.modules.training_trial import Outcome
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.setting.timing import Timing, read_timing
 
@@ -48,6 +49,7 @@ class Blueprint:
         devices: the clients' devices in simulated time; None without it.
         import_paths: where a user's own modules are found.
         identity: of the code that made it.
+        outcomes: of the trials of modules, which no other process repeats.
     """
 
     recipe: Recipe
@@ -58,6 +60,7 @@ class Blueprint:
     devices: Devices | None = None
     import_paths: tuple[str, ...] = ()
     identity: Mapping[str, str] = field(default_factory=identity)
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
 
     def build(self) -> Setting:
         """The setting, in this process.
@@ -74,7 +77,9 @@ class Blueprint:
             half = (0.5,) * len(dataset.mean)
             dataset = replace(dataset, mean=half, std=half)
         method, timing, codecs = parts
-        return Setting(self.recipe, method, timing, codecs, dataset, self.partition, self.devices)
+        return Setting(
+            self.recipe, method, timing, codecs, dataset, self.partition, self.devices, self.outcomes
+        )
 
     def find_modules(self) -> None:
         """Makes a user's own modules importable in this process, if it sees their folders."""

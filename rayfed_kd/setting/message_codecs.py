@@ -105,7 +105,7 @@ def make_wires(
         module_pool: of all architectures.
         names: of the architectures; the recipe's model first.
     """
-    exact: tuple[Role, ...] = ("counter", "buffer") if recipe.codec.buffers == "exact" else ("counter",)
+    exact: tuple[Role, ...] = ("buffer",) if recipe.codec.buffers == "exact" else ()
     # Modules are built only where a codec is for vectors and asks how they are made up.
     vectors = any(kind in VECTORS for chains in codecs.values() for kind in chains)
     layouts = vector_layouts(module_pool, names) if vectors else {}

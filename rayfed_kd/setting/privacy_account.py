@@ -19,7 +19,7 @@ from rayfed_kd.setting.client_privacy.accountant import (
     accountant_name,
     require_accountant,
 )
-from rayfed_kd.setting.client_privacy.mechanism import Noise, places_of
+from rayfed_kd.setting.client_privacy.mechanism import Noise, variances_of
 from rayfed_kd.setting.setting import Setting
 
 
@@ -52,7 +52,7 @@ class PrivacyAccount:
             require_accountant()
         self._privacy, self.clip = privacy, privacy.clip
         self._noise, self._mechanism = Noise.of(self.recipe), Mechanism.of(self.recipe)
-        _, self._places = places_of(self.module_pool, self.architectures)
+        _, self._variances = variances_of(self.module_pool, self.architectures)
 
     @classmethod
     def of(
@@ -86,7 +86,7 @@ class PrivacyAccount:
             deviation=noise.of_server(noise.multiplier * (self.clip or 0.0)),
             row_deviation=noise.of_server(noise.multiplier * (self._privacy.row_clip or 0.0)),
             stream=partial(_stream, seed, round_index, exchange),
-            places=self._places,
+            variances=self._variances,
             sealed=not noise.at_clients,
         )
 

@@ -6,7 +6,7 @@ A `Blueprint` holds the plain values from which any process builds the same sett
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
@@ -41,6 +41,7 @@ from rayfed_kd.setting.client_privacy.covered_parts import check_privacy, known_
 from rayfed_kd.setting.generated_data import check_generated
 from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.setting.modules.architectures import Architectures
+from rayfed_kd.setting.modules.training_trial import Outcome
 from rayfed_kd.setting.modules.vector_layouts import vector_borders
 from rayfed_kd.setting.public_data import check_public
 from rayfed_kd.setting.summed_replies import check_summed_replies
@@ -60,6 +61,7 @@ class Setting:
         dataset: the decoded, memory-mapped data.
         partition: each client's samples.
         devices: the clients' devices in simulated time; None without it.
+        outcomes: of the trials of modules that another process made, as `Architectures` has them.
     """
 
     recipe: Recipe
@@ -69,11 +71,13 @@ class Setting:
     dataset: Dataset
     partition: Partition
     devices: Devices | None = None
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
 
     @cached_property
     def architectures(self) -> Architectures:
         """The method's, the recipe's and the clients' own."""
-        return Architectures(self.recipe, self.method, self.dataset.shape, self.dataset.classes)
+        shape, classes = self.dataset.shape, self.dataset.classes
+        return Architectures(self.recipe, self.method, shape, classes, self.outcomes)
 
     @property
     def builders(self) -> Mapping[str, Callable[[], nn.Module]]:

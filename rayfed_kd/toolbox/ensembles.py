@@ -49,14 +49,13 @@ class Ensemble:
         # A copy, in memory that torch allocated: kernels are chosen by alignment, so the last bits could
         # differ on views of received memory.
         self._stacked = torch.stack([vector.to(flat.storage.device) for vector in vectors])
-        names = [name for name, _ in self._part.named_parameters()]
-        # In the order of `FlatModule.tensors`. BatchNorm's counters, integers, play no part in eval mode.
-        names += [name for name, buffer in self._part.named_buffers() if buffer.is_floating_point()]
-        self._models = [dict(zip(names, flat.tensors(row), strict=True)) for row in self._stacked]
+        # What is beside the vectors is alike in all, and stays as the module has it.
+        self._models = [
+            {f"inner.{name}": tensor for name, tensor in flat.tensors(row).items()} for row in self._stacked
+        ]
         self._batched = batched
-        self._together = {
-            name: torch.stack([model[name] for model in self._models]) for name in names if self._batched
-        }
+        names = self._models[0] if batched else ()
+        self._together = {name: torch.stack([model[name] for model in self._models]) for name in names}
 
     def __len__(self) -> int:
         return len(self._models)

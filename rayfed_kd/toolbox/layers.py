@@ -59,7 +59,12 @@ def head_place(model: FlatModule) -> slice:
             f"a {type(module).__name__} ends in no torch.nn.Linear with biases, which this method exchanges",
             path="model.name",
         )
-    places = [(start, stop) for owner, start, stop in model.spans() if owner is head]
+    places = [(start, stop) for owners, start, stop in model.spans() if owners == (head,)]
+    if sum(stop - start for start, stop in places) != head.weight.numel() + head.bias.numel():
+        raise RecipeError(
+            "its last layer is frozen, or shares its weights with another layer, and this method exchanges it",
+            path="model.name",
+        )
     return slice(places[0][0], places[-1][1])
 
 
@@ -111,9 +116,12 @@ class Layers:
         parameters, buffers = [0] * len(self.names), [0] * len(self.names)
         # Parameters (0) and buffers (1) are two stretches of the vector, each in the order of layers.
         reached = [0, 0]
-        for owner, start, stop in model.spans():
+        self._shared: list[tuple[int, int]] = []
+        for owners, start, stop in model.spans():
             # -1, a tensor of no layer, lies below every layer and is refused.
-            layer, kind = layer_of.get(id(owner), -1), int(start >= model.num_parameters)
+            of = [layer_of.get(id(owner), -1) for owner in owners]
+            layer, kind = min(of), int(start >= model.num_parameters)
+            self._shared += [(layer, max(of))] if layer < max(of) else []
             if layer < reached[kind]:
                 raise RecipeError("its vector does not hold its layers in their order", path="model.name")
             reached[kind] = layer
@@ -153,7 +161,18 @@ class Layers:
         self._switch(model, layer, len(self))
 
     def places(self, first: int, last: int) -> tuple[slice, slice]:
-        """Where the parameters and the buffers of layers `first` + 1 to `last` lie in the vector."""
+        """Where the parameters and the buffers of layers `first` + 1 to `last` lie in the vector.
+
+        Raises: RecipeError if a layer of these shares a tensor with another.
+        """
+        for border in (first, last):
+            for lower, upper in self._shared:
+                if lower < border <= upper:
+                    raise RecipeError(
+                        f"its layers {self.names[lower]} and {self.names[upper]} share a tensor, and this method "
+                        "cuts the model between them",
+                        path="model.name",
+                    )
         return self.parameters(first, last), slice(self._buffers[first], self._buffers[last])
 
     def _with(self, vector: Tensor, part: Tensor, places: tuple[slice, slice]) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import Array, DispatchFacts, Method, Number, RunError, to_array
-from rayfed_kd.protocol.private_update import BufferPlaces, normal
+from rayfed_kd.protocol.private_update import at_least_zero, normal
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import sampling_rate
@@ -109,7 +109,7 @@ class ClientPrivacy:
         self._recipe: PrivacyRecipe = recipe.privacy
         self._seed, self._noise = recipe.seed, Noise.of(recipe)
         self._parts: CoveredParts = covered_parts(method, recipe.method.name)
-        self._lengths, self._places = places_of(module_pool, architectures)
+        self._lengths, self._variances = variances_of(module_pool, architectures)
 
     @classmethod
     def of(
@@ -166,22 +166,19 @@ class ClientPrivacy:
         # In float64 on the CPU, in memory that torch allocated: the same bits on every host.
         own = {name: torch.from_numpy(part).double() for name, part in parts.items()}
         references = {name: self._reference(name, part, message) for name, part in own.items()}
-        changes = {name: self._change(part, references[name]) for name, part in own.items()}
+        changes = {name: part - references[name] for name, part in own.items()}
         norm = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
         within = clip is None or norm <= clip
         clipped: dict[str, Array] = {}
         for name, change in changes.items():
             # A change within the clip is sent as it is: reference + change would round.
-            new = self._unclipped(own[name], references[name]) if within else None
-            if new is None:
+            new = own[name].clone()
+            if not within:
                 assert clip is not None
                 new = references[name] + change * (clip / norm)
             if deviation := self._noise.of_client(self._noise.multiplier * (clip or 0.0)):
-                noise = normal(new, deviation, self._stream("noise", name, scope))
-                new += self._change(noise, torch.zeros_like(noise))
-            if places := self._places.get(new.numel()):
-                new[places.variances] = new[places.variances].clamp(min=0)
-            clipped[name] = to_array(new.to(torch.float32))
+                new = new + normal(new, deviation, self._stream("noise", name, scope))
+            clipped[name] = to_array(at_least_zero(new, self._variances).to(torch.float32))
         return clipped, self._vote(within, scope)
 
     def _reference(self, name: str, part: Tensor, message: Mapping[str, Tensor]) -> Tensor:
@@ -191,24 +188,12 @@ class ClientPrivacy:
                 f"privacy: the reply's {name!r} is not as long as that of the message, so its change cannot "
                 "be clipped; expected a message with a part of that name and length"
             )
-        if self._places and part.numel() not in self._lengths:
+        if self._variances and part.numel() not in self._lengths:
             raise RunError(
                 f"privacy: the reply's {name!r} is a stretch of a model with buffers, of which it is not "
                 "known where running variances lie; expected a model without BatchNorm"
             )
         return sent
-
-    def _change(self, part: Tensor, reference: Tensor) -> Tensor:
-        change = part - reference
-        if places := self._places.get(change.numel()):
-            change[places.counters] = 0
-        return change
-
-    def _unclipped(self, part: Tensor, reference: Tensor) -> Tensor:
-        part = part.clone()
-        if places := self._places.get(part.numel()):
-            part[places.counters] = reference[places.counters]
-        return part
 
     def _vote(self, within: bool, scope: tuple[int, ...]) -> float | None:
         if self._recipe.adaptive is None:
@@ -239,26 +224,22 @@ class ClientPrivacy:
         return torch_stream(self._seed, f"privacy {purpose}", part, *scope)
 
 
-def places_of(
+def variances_of(
     module_pool: ModulePool, architectures: Iterable[str]
-) -> tuple[frozenset[int], dict[int, BufferPlaces]]:
-    """Lengths of all models' vectors; and length -> places of running variances and counters, if any.
+) -> tuple[frozenset[int], dict[int, Tensor]]:
+    """Lengths of all models' vectors; and length -> places of running variances, [n] int64, if any.
 
     Raises: RunError if models of one length have them at different places.
     """
-    places = dict[int, BufferPlaces]()
+    places = dict[int, Tensor]()
     for name in architectures:
         layout = module_pool.lend(name, module_pool.initial_vector(name)).layout
-        variances, counters = list[int](), list[int]()
+        variances = list[int]()
         for tensor, start, stop in layout.placed():
             if tensor.name.rpartition(".")[2] == "running_var":
                 variances += range(start, stop)
-            elif tensor.role == "counter":
-                counters += range(start, stop)
-        own = BufferPlaces(*(torch.tensor(kind, dtype=torch.int64) for kind in (variances, counters)))
-        other = places.setdefault(layout.size, own)
-        if not all(map(torch.equal, vars(own).values(), vars(other).values())):
+        own = torch.tensor(variances, dtype=torch.int64)
+        if not torch.equal(own, places.setdefault(layout.size, own)):
             raise RunError(f"privacy: two models of {layout.size} numbers have their buffers elsewhere")
     module_pool.take_back()
-    with_buffers = {length: own for length, own in places.items() if len(own.variances) or len(own.counters)}
-    return frozenset(places), with_buffers
+    return frozenset(places), {length: own for length, own in places.items() if len(own)}

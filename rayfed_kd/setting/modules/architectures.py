@@ -23,8 +23,9 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.client_models import name_key
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
-from rayfed_kd.setting.modules.module_checks import Trials, check_module_size, checked_module
+from rayfed_kd.setting.modules.module_checks import check_module_size, checked_module, trial
 from rayfed_kd.setting.modules.spaces import ModelSpaces, shown_sides
+from rayfed_kd.setting.modules.training_trial import Outcome
 
 REGISTRIES: Mapping[str, Mapping[str, str]] = {
     "classifier": CLASSIFIERS,
@@ -41,14 +42,23 @@ class Architectures:
         method: says which others it needs.
         sample_shape: of the data's samples.
         classes: of the data.
+        outcomes: of trials that another process made, by where the recipe names the architectures.
+
+    Attributes:
+        outcomes: the same, with those that were made here.
     """
 
     def __init__(
-        self, recipe: Recipe, method: Method[Any, Any], sample_shape: tuple[int, ...], classes: int
+        self,
+        recipe: Recipe,
+        method: Method[Any, Any],
+        sample_shape: tuple[int, ...],
+        classes: int,
+        outcomes: Mapping[str, Outcome],
     ) -> None:
         self._recipe, self._method, self._sample_shape, self._classes = recipe, method, sample_shape, classes
         self._measured: set[str] = set()  # where the recipe names those whose size was checked
-        self._trials = Trials()
+        self.outcomes = dict(outcomes)
 
     @cached_property
     def builders(self) -> Mapping[str, Callable[[], nn.Module]]:
@@ -122,16 +132,20 @@ class Architectures:
 
         def build() -> nn.Module:
             shape = self.input_shape(architecture)
+
+            def made() -> nn.Module:
+                with blaming(f"{key}: {architecture.name}"):
+                    return checked_module(make(shape, classes, **arguments), key)
+
             # Once: module pools build the same architecture again for every module that is lent at a time.
             if path not in self._measured:
                 check_module_size(lambda: make(shape, classes, **arguments), path)
                 self._measured.add(path)
             try:
-                with blaming(f"{key}: {architecture.name}"):
-                    module = checked_module(make(shape, classes, **arguments), key)
-                if architecture.kind == "classifier":
-                    self._trials.check(module, path, shape, classes, architecture.name)
-                return module
+                if path not in self.outcomes:
+                    tried = trial(made, architecture.kind, shape, classes, architecture.name)
+                    self.outcomes[path] = tried.outcome()
+                return self.outcomes[path].told(made())
             except RecipeError as error:
                 if cut is not None:
                     whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
@@ -154,7 +168,7 @@ class Architectures:
 
         Raises: RecipeError from asking for maps or features of a model that has none.
         """
-        return ModelSpaces(self._sample_shape, self.builders["model"])
+        return ModelSpaces(self._sample_shape, self._classes, self.builders["model"])
 
     def _try_generator(self, name: str, architecture: Architecture, module_pool: ModulePool) -> None:
         path, takes = f"method.{name}.name", ("noise alone", "noise and labels")

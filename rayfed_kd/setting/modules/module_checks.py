@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rayfed_kd.data.dataset import check_size
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import Classifier
-from rayfed_kd.models.whole_modules import HEAD, tried_head
+from rayfed_kd.models.whole_modules import tried_head
+from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape
+from rayfed_kd.seeds import torch_stream
+from rayfed_kd.setting.modules.training_trial import TrainingTrial
 
 FLOAT_BYTES = 4
 
@@ -51,18 +53,45 @@ def checked_module(module: Any, path: str) -> nn.Module:
     return module
 
 
-class Trials:
-    """Classifiers that were run once on blank samples, by where the recipe names them."""
+def trial(
+    make: Callable[[], nn.Module],
+    kind: Literal["classifier", "generator", "head"],
+    shape: Shape,
+    classes: int,
+    name: str,
+) -> TrainingTrial:
+    """The trial of an architecture on two samples.
 
-    def __init__(self) -> None:
-        self._heads: dict[str, str | None] = {}
+    Args:
+        make: builds a module.
+        kind: of the architecture.
+        shape: of one sample; a generator's samples are noise.
+        classes: number of classes.
+        name: as the recipe has it, for messages.
+    """
+    if kind == "classifier":
+        return TrainingTrial(
+            make,
+            lambda number: (drawn_samples(shape, number),),
+            (2, classes),
+            name,
+            lambda module: tried_head(module, shape, classes, name),
+        )
+    if kind == "head":
+        return TrainingTrial(make, lambda number: (drawn_samples(shape, number),), None, name)
+    with torch.random.fork_rng(devices=[]):
+        module: Any = make()
+    labels = (torch.arange(2) % classes,) if getattr(module, "conditional", False) else ()
+    latent = (int(getattr(module, "latent", 1)),)
+    return TrainingTrial(make, lambda number: (drawn_samples(latent, number), *labels), None, name)
 
-    def check(self, module: nn.Module, path: str, shape: tuple[int, ...], classes: int, name: str) -> None:
-        """Try an architecture when its first module is made; every plain module learns its last linear layer.
 
-        Raises: RecipeError if it does not take the samples, or does not give logits.
-        """
-        if path not in self._heads:
-            self._heads[path] = tried_head(module, shape, classes, name)
-        if not isinstance(module, Classifier) and self._heads[path] is not None:
-            setattr(module, HEAD, self._heads[path])
+def drawn_samples(shape: Shape, number: int) -> Tensor:
+    """Two samples, drawn from a stream of this number: normal numbers, and codes or tokens of any kind."""
+    stream = torch_stream(number, "trial samples")
+    if isinstance(shape, TextShape):
+        return torch.randint(shape.vocabulary, (2, *shape), generator=stream)
+    drawn = torch.randn(2, *shape, generator=stream)
+    for place, codes in enumerate(shape.categories if isinstance(shape, RowShape) else ()):
+        drawn[:, shape.numbers + place] = torch.randint(codes, (2,), generator=stream).float()  # type: ignore[attr-defined]
+    return drawn

@@ -13,21 +13,24 @@ from rayfed_kd.models.whole_modules import head_of
 
 
 class ModelSpaces(Mapping[str, tuple[int, ...]]):
-    """Space ("images", "maps", "features") -> its shape, computed on access.
+    """Space ("images", "maps", "features", "logits") -> its shape, computed on access.
 
     A plain module has no maps, and the features of its last linear layer, if it ends in one.
 
     Args:
         images: shape of an image, (channels, height, width).
+        classes: of the data.
         build: makes the recipe's model.
     """
 
-    def __init__(self, images: tuple[int, ...], build: Callable[[], nn.Module]) -> None:
-        self._images, self._build = images, build
+    def __init__(self, images: tuple[int, ...], classes: int, build: Callable[[], nn.Module]) -> None:
+        self._images, self._classes, self._build = images, classes, build
 
     def __getitem__(self, space: str) -> tuple[int, ...]:
         if space == "images":
             return self._images
+        if space == "logits":
+            return (self._classes,)
         with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
             model = self._build()
         if space == "features":
@@ -43,10 +46,10 @@ class ModelSpaces(Mapping[str, tuple[int, ...]]):
         return last_maps(model, self._images)[1]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("images", "maps", "features"))
+        return iter(("images", "maps", "features", "logits"))
 
     def __len__(self) -> int:
-        return 3
+        return 4
 
 
 def shown_sides(shape: tuple[int, ...]) -> str:

@@ -142,20 +142,14 @@ def with_model(one, module):
     return one
 
 
-def test_batchnorms_statistics_and_counters_are_each_clients_own():
+def test_batchnorms_statistics_are_each_clients_own():
     norms = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
     one = with_model(setting(local={"epochs": 1, "batch_size": 32}), norms)
     alone, together = both(one)
-    flat = one.module_pool().lend("model", one.module_pool().initial_vector("model"))
-    counters = []
     for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
         assert theirs.grouped
         assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
-        flat.load(torch.from_numpy(sent["student"]))
-        counters.append(int(flat.integers[0]))
-    batches = [-(-size // 32) for size in one.partition.sizes.tolist()]
-    assert counters == batches
-    assert len(set(batches)) > 1
+    assert len({-(-size // 32) for size in one.partition.sizes.tolist()}) > 1
 
 
 def test_a_part_of_the_model_alone_is_trained_where_the_method_says_so():

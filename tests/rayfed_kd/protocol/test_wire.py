@@ -31,7 +31,7 @@ def vector(seed=1, size=NORMED.layout.size):
 
 
 def test_layout_has_the_tensors_as_they_lie():
-    """As FlatModule's own tests count: conv 54 + 3, norm 3 + 3, linear 48 + 4; mean, variance, counter."""
+    """As FlatModule's own tests count: conv 54 + 3, norm 3 + 3, linear 48 + 4; mean, variance."""
     assert [(tensor.name, tensor.shape, tensor.role) for tensor in NORMED.layout.tensors] == [
         ("0.weight", (3, 3, 3, 2), "parameter"),
         ("0.bias", (3,), "parameter"),
@@ -41,7 +41,6 @@ def test_layout_has_the_tensors_as_they_lie():
         ("3.bias", (4,), "parameter"),
         ("1.running_mean", (3,), "buffer"),
         ("1.running_var", (3,), "buffer"),
-        ("1.num_batches_tracked", (), "counter"),
     ]
     assert NORMED.layout.size == NORMED.num_elements
 
@@ -55,30 +54,29 @@ def test_rows_of_a_convolution_are_its_outputs():
     assert rows.sum(dim=1).tolist() == [0, 18, 0]
 
 
-def test_statistics_and_counters_are_left_as_they_are():
+def test_statistics_are_left_as_they_are():
     array = vector()
     sent = wire_of(SIGNS).encoded({"student": array})
     found = wire_of(SIGNS).decoded(sent.wire)["student"]
-    np.testing.assert_array_equal(found[-7:], array[-7:])
-    assert len(np.unique(np.abs(found[:-7]))) == 6, "a scale for each of six tensors"
-    # 115 signs, 6 scales, the shape of those 115 and 7 numbers that stay.
-    assert sent.sizes["student"] == (122, 15 + 24 + 4 + 28, 488)
+    np.testing.assert_array_equal(found[-6:], array[-6:])
+    assert len(np.unique(np.abs(found[:-6]))) == 6, "a scale for each of six tensors"
+    # 115 signs, 6 scales, the shape of those 115 and 6 numbers that stay.
+    assert sent.sizes["student"] == (121, 15 + 24 + 4 + 24, 484)
 
 
 def test_statistics_are_coded_where_that_is_asked_and_variances_stay_above_zero():
-    array, wire = vector(), wire_of(SIGNS, exact=("counter",))
-    array[-4:-1] = [0.1, -0.0, 5]
+    array, wire = vector(), wire_of(SIGNS, exact=())
+    array[-3:] = [0.1, -0.0, 5]
     sent = wire.encoded({"student": array})
     found = wire.decoded(sent.wire)["student"]
-    assert found[-1] == array[-1]
-    assert len(np.unique(np.abs(found[-7:-4]))) == 1
-    assert sent.wire["student/exact"].size == 1
-    lossy = wire_of(Chain((Stage("difference", Difference()), Stage("sign", Sign()))), exact=("counter",))
+    assert len(np.unique(np.abs(found[-6:-3]))) == 1
+    assert "student/exact" not in sent.wire
+    lossy = wire_of(Chain((Stage("difference", Difference()), Stage("sign", Sign()))), exact=())
     before = Sending(received=lambda name: array)
     change = array.copy()
-    change[-4:-1] = [0.01, 0.01, 0.01]
+    change[-3:] = [0.01, 0.01, 0.01]
     sent = lossy.encoded({"student": change}, before)
-    assert lossy.decoded(sent.wire, before.received)["student"][-4:-1].min() == 0
+    assert lossy.decoded(sent.wire, before.received)["student"][-3:].min() == 0
 
 
 def test_codecs_without_loss_take_statistics_along():
@@ -154,7 +152,7 @@ def test_memory_is_each_parts_own_and_stays_while_a_part_is_not_sent():
 def test_an_answer_is_taken_from_a_message_of_its_length_alone():
     wire = Wire({"a": "weights"}, "up", {"weights": Chain((Stage("difference", Difference()),))})
     sent = wire.encoded({"a": vector()}, Sending(received=lambda name: vector(2, size=5)))
-    assert sent.refused == ("a: difference: the message that is answered has no part a of 122 numbers",)
+    assert sent.refused == ("a: difference: the message that is answered has no part a of 121 numbers",)
 
 
 def test_stretches_of_a_layout_cut_no_tensor():
@@ -183,7 +181,7 @@ def test_first_and_last_layers_are_known_with_their_statistics():
     assert whole == module.layout
     head = sum(tensor.size for tensor in whole.tensors if tensor.name.startswith("head."))
     (base,) = [part for part in parts if part.size == whole.size - head]
-    assert {tensor.role for tensor in base.tensors} == {"parameter", "buffer", "counter"}
+    assert {tensor.role for tensor in base.tensors} == {"parameter", "buffer"}
     roles = [tensor.role != "parameter" for tensor in base.tensors]
     assert roles == sorted(roles), "buffers come behind all parameters"
 
@@ -196,8 +194,7 @@ def test_statistics_of_a_run_are_exact_unless_asked(buffers):
     coded = run_in_process(recipe, *words).models["aca"]
     plain = run_in_process({**recipe, "codec": {}}, *words).models["aca"]
     layout = next(iter(prepare(recipe, words).setting.wires["up"].layouts.values()))
-    statistics, counters = layout.places(["buffer"]), layout.places(["counter"])
-    assert np.array_equal(coded[counters], plain[counters])
+    statistics = layout.places(["buffer"])
     assert np.array_equal(coded[statistics], plain[statistics]) is (buffers == "exact")
     assert not np.array_equal(coded[~statistics], plain[~statistics])
 

@@ -66,10 +66,10 @@ def test_cut_anywhere_the_whole_is_the_model(name):
 
 
 def test_vector_of_layers_by_hand():
-    """C1: 20 parameters, BatchNorm 4, and 2 + 2 + 1 of its buffers; F1: 99. The vector: 123 and 5."""
+    """C1: 20 parameters, BatchNorm 4, and 2 + 2 of its buffers; F1: 99. The vector: 123 and 4."""
     model = normed()
-    layers, vector = Layers(model), torch.arange(128.0)
-    assert layers.first(vector, 1).tolist() == [*range(24), *range(123, 128)]
+    layers, vector = Layers(model), torch.arange(127.0)
+    assert layers.first(vector, 1).tolist() == [*range(24), *range(123, 127)]
     assert layers.rest(vector, 1).tolist() == [*range(24, 123)]
     assert layers.parameters(0, 1) == slice(0, 24)
     assert layers.parameters(1, 2) == slice(24, 123)
@@ -121,7 +121,7 @@ def test_statistics_of_layers_in_eval_mode_stay():
     assert torch.equal(model.vector(), before)
     layers.train_first(1, model)
     model(torch.randn(5, 1, 4, 4))
-    assert model.vector()[-1].item() == 1.0
+    assert not torch.equal(model.vector(), before)
 
 
 def test_module_that_is_no_classifier_has_no_layers():

@@ -11,7 +11,7 @@ from torch import nn
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import DispatchFacts, Method, RunError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Noise, Protected, places_of
+from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Noise, Protected, variances_of
 
 FACTS = DispatchFacts(client=3, round=5, participation=2)
 
@@ -25,7 +25,7 @@ class Vectors(Method):
 
 
 class WithBuffers(nn.Sequential):
-    """Vector: weight and bias of the norm (2 + 2), then mean (2), variance (2) and counter (1)."""
+    """Vector: weight and bias of the norm (2 + 2), then mean (2) and variance (2)."""
 
     def __init__(self):
         super().__init__(nn.BatchNorm1d(2))
@@ -136,20 +136,19 @@ def test_rows_that_are_no_floats_are_refused():
         privacy.protected(Protected({"rows": np.zeros((2, 2), np.int64)}, {}), {}, FACTS, None)
 
 
-def test_buffers_are_clipped_counters_do_not_travel_and_variances_stay_positive():
+def test_buffers_are_clipped_and_variances_stay_positive():
     builders = {"model": WithBuffers}
-    own = [0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 4.0, 0.0, 100.0]
-    message = [0.0] * 8 + [7.0]
+    own = [0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 4.0, 0.0]
+    message = [0.0] * 8
     sent = protected(client(builders, clip=1.0), {"a": own}, {"a": message}, 1.0)
-    # The counter's 93 steps are no part of the norm, which is 5.
-    np.testing.assert_allclose(sent.parts["a"], [0, 0, 0, 0, 0.6, 0, 0.8, 0, 7], rtol=1e-7)
+    # The norm is 5.
+    np.testing.assert_allclose(sent.parts["a"], [0, 0, 0, 0, 0.6, 0, 0.8, 0], rtol=1e-7)
     noisy = client(builders, clip=1.0, noise_multiplier=50.0, noise="client")
     values = [
         protected(noisy, {"a": own}, {"a": message}, 1.0, DispatchFacts(k, 1, 1)).parts["a"]
         for k in range(20)
     ]
     assert min(value[6:8].min() for value in values) == 0.0
-    assert {value[8] for value in values} == {7.0}
     assert min(value[:6].min() for value in values) < 0
 
 
@@ -158,21 +157,22 @@ def test_a_stretch_of_a_model_with_buffers_is_refused():
         protected(client({"model": WithBuffers}, clip=1.0), {"a": [1.0]}, {"a": [1.0]}, 1.0)
 
 
-def test_places_of_buffers():
-    lengths, places = places_of(ModulePool({"m": WithBuffers, "d": lambda: nn.Linear(1, 1)}, 1), ["m", "d"])
-    assert lengths == {9, 2}
-    assert list(places) == [9]
-    assert (places[9].variances.tolist(), places[9].counters.tolist()) == ([6, 7], [8])
+def test_places_of_running_variances():
+    pool = ModulePool({"m": WithBuffers, "d": lambda: nn.Linear(1, 1)}, 1)
+    lengths, places = variances_of(pool, ["m", "d"])
+    assert lengths == {8, 2}
+    assert list(places) == [8]
+    assert places[8].tolist() == [6, 7]
 
 
 def test_places_that_contradict_are_refused():
     class Other(nn.Module):
         def __init__(self):
             super().__init__()
-            self.linear = nn.Linear(2, 3)
+            self.linear = nn.Linear(1, 4)
 
-    with pytest.raises(RunError, match="two models of 9 numbers"):
-        places_of(ModulePool({"m": WithBuffers, "o": Other}, 1), ["m", "o"])
+    with pytest.raises(RunError, match="two models of 8 numbers"):
+        variances_of(ModulePool({"m": WithBuffers, "o": Other}, 1), ["m", "o"])
 
 
 ADAPTIVE = {"clip": 0.1, "adaptive": {"count_noise": 1.0}}

@@ -1,0 +1,278 @@
+"""Two batches of training before the first round, on a copy: what of a module moves, and whether a vector is all.
+
+A module that is loaded with a vector must compute what a fresh one loaded with it computes: else results would
+depend on which clients a process trained before. So what training changes must lie in the vector, and what
+cannot lie there must stay.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rayfed_kd.errors import RayfedError, RecipeError, RunError
+from rayfed_kd.models.base import Classifier
+from rayfed_kd.models.flat_module import FlatModule
+from rayfed_kd.models.module_tensors import MOVING, HeldTensor, ModuleTensors, held_tensors
+from rayfed_kd.models.whole_modules import HEAD
+from rayfed_kd.recipe.registry import blame
+from rayfed_kd.seeds import global_stream
+from rayfed_kd.setting.modules.attributes import Attributes, bits
+
+RATE = 0.01  # of the trial's steps
+Batch = Callable[[int], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial found.
+
+    Attributes:
+        head: the name of the last linear layer, if the module's output is that layer's.
+        moving: the names of the float32 buffers that training changes.
+    """
+
+    head: str | None
+    moving: tuple[str, ...]
+
+    def told(self, module: nn.Module) -> nn.Module:
+        """A module of the architecture that knows it."""
+        setattr(module, MOVING, self.moving)
+        if not isinstance(module, Classifier) and self.head is not None:
+            setattr(module, HEAD, self.head)
+        return module
+
+
+@dataclass(frozen=True)
+class TrainingTrial:
+    """A trial of one architecture.
+
+    Attributes:
+        make: builds a module.
+        batch: the inputs of two samples, by the batch's number.
+        outputs: the shape that two samples' outputs must have; None: any.
+        name: the architecture's, for messages.
+        head_of: tries a module in eval mode, and finds its last linear layer.
+    """
+
+    make: Callable[[], nn.Module]
+    batch: Batch
+    outputs: tuple[int, ...] | None
+    name: str
+    head_of: Callable[[nn.Module], str | None] = lambda module: None
+
+    def outcome(self) -> Outcome:
+        """Make the trial.
+
+        Raises: RecipeError if what must stay changes, or the module cannot be held or trained.
+        """
+        used, fresh = self._built(), self._built()
+        if not ModuleTensors.of(used).trained:
+            raise RecipeError(
+                f"{self.name} has no parameter that takes a gradient: nothing of it can be trained"
+            )
+        _check_alike(used, fresh)
+        before, built = _State(used), Attributes.of(used).differing(Attributes.of(fresh))
+        before.attributes.check_registered()
+        with _own_draws():
+            head = self.head_of(used)
+            self._trained_plainly(used, 0)
+            between = Attributes.of(used)
+            self._trained_plainly(used, 1)
+            after = Attributes.of(used)
+            self._shown(used, 2)
+        if grown := between.changed(after):
+            raise RecipeError(
+                f"training changes {grown} with every batch, which is neither a parameter nor a buffer: it would go on "
+                "from client to client in one process, and begin anew in another. Expected a float32 buffer "
+                "(register_buffer), or nothing that one batch leaves to the next"
+            )
+        found = Outcome(head, before.moved(used))
+        flat = [FlatModule(found.told(module)) for module in (used, fresh)]
+        self._compare(*flat, built or before.attributes.differing(after))
+        return found
+
+    def _built(self) -> nn.Module:
+        with global_stream(0, "trial"):
+            return self.make()
+
+    def _trained_plainly(self, module: nn.Module, number: int) -> None:
+        module.train()
+        self._backward(module, number)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.requires_grad and parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=RATE)
+                    parameter.grad = None
+
+    def _backward(self, module: nn.Module | FlatModule, number: int) -> Tensor:
+        """A pass and its gradients. Returns the outputs."""
+        inputs = self.batch(number)
+        try:
+            with torch.enable_grad(), global_stream(number, "trial batch"):
+                outputs = module(*inputs)
+                self._check_outputs(outputs)
+                target = torch.linspace(-1, 1, outputs.numel()).view(outputs.shape)
+                (outputs.float() - target).square().mean().backward()
+        except RayfedError:
+            raise
+        except Exception as error:
+            sides = "x".join(map(str, inputs[0].shape[1:]))
+            raise RecipeError(
+                f"{self.name} cannot be trained on samples of {sides}: {blame(error)}"
+            ) from error
+        return outputs.detach()
+
+    def _check_outputs(self, outputs: object) -> None:
+        if isinstance(outputs, Tensor) and self.outputs in (None, tuple(outputs.shape)):
+            return
+        shown = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        wanted = "a tensor" if self.outputs is None else f"logits {self.outputs} alone"
+        raise RecipeError(f"{self.name} gives {shown} of 2 samples while it trains; expected {wanted}")
+
+    def _shown(self, module: nn.Module | FlatModule, number: int) -> Tensor:
+        with torch.no_grad(), global_stream(number, "trial batch"):
+            (module.module if isinstance(module, FlatModule) else module).eval()
+            outputs: Tensor = module(*self.batch(number))
+        return outputs
+
+    def _compare(self, used: FlatModule, fresh: FlatModule, suspects: str) -> None:
+        """Refuse a module whose past shows: used and fresh, with one vector, must compute the same bits."""
+        try:
+            start, seen = used.vector(), []
+            for flat in (used, fresh):
+                flat.load(start)
+                outputs = self._backward(flat.train(), 3)
+                flat.trainable.sub_(flat.gradients, alpha=RATE)
+                trained = flat.vector()
+                flat.load(trained)
+                seen.append((outputs, trained, self._shown(flat.freeze(), 4)))
+        except RunError as error:
+            raise RecipeError(str(error)) from None
+        if any(bits(one) != bits(other) for one, other in zip(*seen, strict=True)):
+            raise RecipeError(
+                f"what {self.name} computes depends on {suspects or 'something'} beside its parameters and buffers, "
+                "which an earlier batch changed or which each module has for itself; it does not travel. Expected a "
+                "float32 buffer (register_buffer), or nothing that one batch leaves to the next"
+            )
+
+
+class _State:
+    """What a module holds before it is trained."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.attributes = Attributes.of(module)
+        self._names = _names(module)
+        self._held = list(held_tensors(module))
+        self._tensors = [_Seen.of(one) for one in self._held]
+
+    def moved(self, module: nn.Module) -> tuple[str, ...]:
+        """The float32 buffers that have changed since.
+
+        Raises: RecipeError if something else has that must not.
+        """
+        if new := sorted(_names(module) ^ self._names):
+            raise RecipeError(
+                f"{new[0]} is made or removed while it computes; expected all layers, parameters and buffers in "
+                "__init__"
+            )
+        seen = zip(self._held, self._tensors, strict=True)
+        return tuple(one.name for one, then in seen if not one.is_counter and then.moved(one))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A tensor as it was."""
+
+    tensor: Tensor
+    trained: bool
+    version: int
+    address: int
+    content: bytes
+
+    @classmethod
+    def of(cls, one: HeldTensor) -> _Seen:
+        tensor = one.now
+        trained = one.is_parameter and tensor.requires_grad
+        return cls(tensor, trained, tensor._version, tensor.data_ptr(), bits(tensor))
+
+    def moved(self, one: HeldTensor) -> bool:
+        """Whether it is a buffer that has changed.
+
+        Raises: RecipeError if it is something that must not.
+        """
+        found = [table[name] for table, name in one.places]
+        elsewhere = any(tensor is not self.tensor for tensor in found) or found[0].data_ptr() != self.address
+        changed = elsewhere or found[0]._version != self.version or bits(found[0]) != self.content
+        if one.is_parameter:
+            self._check_parameter(one, found[0], elsewhere, changed)
+            return False
+        if changed and (found[0].dtype != torch.float32 or found[0].shape != one.shape):
+            raise RecipeError(
+                f"training changes the buffer {one.name}, {found[0].dtype} of shape {tuple(found[0].shape)}, which no "
+                "average of models keeps; expected a float32 buffer of one shape, or one that stays as it is built"
+            )
+        if changed and any(tensor is not found[0] for tensor in found):
+            raise RecipeError(
+                f"training gives {one.name}, which several modules share, to one of them alone; expected changes in "
+                "place"
+            )
+        return changed
+
+    def _check_parameter(self, one: HeldTensor, tensor: Tensor, elsewhere: bool, changed: bool) -> None:
+        if elsewhere:
+            raise RecipeError(
+                f"training replaces the parameter {one.name}, or its memory, as `.data = ...` does; expected "
+                "changes in place, as copy_ within torch.no_grad()"
+            )
+        if self.trained is not tensor.requires_grad:
+            raise RecipeError(
+                f"training switches requires_grad of {one.name}; expected what is frozen to be so from __init__ on"
+            )
+        if changed and not self.trained:
+            raise RecipeError(f"training changes the frozen parameter {one.name}; expected a float32 buffer")
+
+
+def _names(module: nn.Module) -> set[str]:
+    """Of all submodules, parameters and buffers that are there."""
+    places = [
+        (prefix, name)
+        for prefix, part in module.named_modules()
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]
+        if tensor is not None
+    ]
+    return {f"{prefix}.{name}".lstrip(".") for prefix, name in places} | {
+        name for name, _ in module.named_modules()
+    }
+
+
+def _check_alike(one: nn.Module, other: nn.Module) -> None:
+    for a, b in zip(held_tensors(one), held_tensors(other), strict=False):
+        if a.name != b.name or bits(a.now) != bits(b.now):
+            raise RecipeError(
+                f"{a.name} is built with other values each time, so that two processes would have two models; "
+                "expected initial values from torch's global generator, which the run's seed sets"
+            )
+
+
+@contextmanager
+def _own_draws() -> Iterator[None]:
+    """Refuse a block that draws from Python's or NumPy's global generator, and put these back."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+        drawn = random.getstate() != of_python or repr(np.random.get_state()) != repr(of_numpy)
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+    if drawn:
+        raise RecipeError(
+            "it draws from Python's or NumPy's global generator while it computes, which no seed of a run reaches; "
+            "expected torch's, as torch.rand(())"
+        )
