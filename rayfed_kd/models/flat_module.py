@@ -104,8 +104,9 @@ class FlatModule:
         for table, name, tensor, version, one in self._fixed:
             if table.get(name) is not tensor or tensor._version != version:
                 raise RunError(
-                    f"{one.name}: it changes, and two batches of training before the first round left it as it "
-                    "was, so that it does not travel; expected one that always stays or that every batch changes"
+                    f"{one.name}: it changes, and two batches of training before the first round left it "
+                    "as it was, so that it does not travel; expected one that always stays or that every "
+                    "batch changes"
                 )
         for table, name, address, one in self._moving:
             tensor = table.get(name)
@@ -122,8 +123,8 @@ class FlatModule:
             or any(other is not tensor for other in found)
         ):
             raise RunError(
-                f"{one.name}: training makes another buffer of it, of another shape or type, or not the same in "
-                "all places that share it; expected changes in place"
+                f"{one.name}: training makes another buffer of it, of another shape or type, or not the "
+                "same in all places that share it; expected changes in place"
             )
         # Not the view of before, whose memory `.data = ...` may have replaced.
         one.assign(self._home(one).copy_(tensor.detach()))
@@ -243,7 +244,7 @@ class FlatModule:
         return views
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
-        """`vector`, [num_elements], seen as the module's tensors by name: its parameters, then its buffers."""
+        """`vector`, [num_elements], seen as the module's tensors by name, in its order."""
         views = dict(zip((one.name for one in self.trained), self.parts(vector), strict=True))
         start = self.num_parameters
         for one in self.buffers:
@@ -253,7 +254,7 @@ class FlatModule:
         return views
 
     def spans(self) -> list[tuple[tuple[nn.Module, ...], int, int]]:
-        """Where in the vector tensors lie: (the modules that have one, start, stop), in the vector's order."""
+        """Where in the vector tensors lie: (the modules that have one, start, stop), in its order."""
         spans, start = [], 0
         for one in (*self.trained, *self.buffers):
             stop = start + one.shape.numel()

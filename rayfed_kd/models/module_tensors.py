@@ -1,7 +1,7 @@
 """Which of a module's tensors lie in its flat vector, and which stay beside it.
 
-In the vector, as float32: the parameters that train, then the buffers that training changes. Beside it, each in
-its own type: frozen parameters and all other buffers, which are as they were built, alike in every process; and
+In the vector, as float32: the parameters that train, then the buffers that training changes. Beside it, each
+in its own type: frozen parameters and all other buffers, which are as they were built, alike everywhere; and
 BatchNorm's counters of batches, which nothing reads: they begin anew with every load.
 """
 
@@ -120,8 +120,8 @@ def _check_kind(module: nn.Module) -> None:
         called = name or "it"
         if isinstance(part, torch.jit.ScriptModule):
             raise RecipeError(
-                f"{called} is a scripted module, whose tensors nobody can replace; expected the nn.Module that it "
-                "was made from"
+                f"{called} is a scripted module, whose tensors nobody can replace; expected the nn.Module "
+                "that it was made from"
             )
         for own, tensor in [*part._parameters.items(), *part._buffers.items()]:
             whole = f"{name}.{own}" if name else own
@@ -129,16 +129,16 @@ def _check_kind(module: nn.Module) -> None:
                 continue
             if is_lazy(tensor):
                 raise RecipeError(
-                    f"{whole} has no shape before the first batch (a {type(part).__name__}); expected a layer "
-                    "whose sizes are given"
+                    f"{whole} has no shape before the first batch (a {type(part).__name__}); expected a "
+                    "layer whose sizes are given"
                 )
             if tensor.is_meta or tensor.layout != torch.strided or tensor.is_quantized:
                 kind = "on torch's meta device" if tensor.is_meta else "sparse or quantised"
                 raise RecipeError(f"{whole} is {kind}; expected a plain tensor with values")
         if isinstance(part, _BatchNorm) and part.momentum is None and part.running_mean is not None:
             raise RecipeError(
-                f"{called} is a {type(part).__name__} with momentum=None, whose mean over all batches depends on a "
-                "counter that no average of models keeps; expected a momentum, as 0.1"
+                f"{called} is a {type(part).__name__} with momentum=None, whose mean over all batches "
+                "depends on a counter that no average of models keeps; expected a momentum, as 0.1"
             )
 
 
@@ -161,8 +161,8 @@ def _check_memory(in_vector: Sequence[HeldTensor], held: Sequence[HeldTensor]) -
     for start, stop, one in sorted(map(_stretch, held), key=lambda item: item[:2]):
         if start < end and stop > start and (places & {id(one), id(last[0])}):
             raise RecipeError(
-                f"{last[0].name} and {one.name} are different tensors in the same memory; expected one tensor under "
-                "two names, or a copy"
+                f"{last[0].name} and {one.name} are different tensors in the same memory; expected one "
+                "tensor under two names, or a copy"
             )
         if stop > end:
             last, end = [one], stop

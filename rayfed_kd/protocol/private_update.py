@@ -91,7 +91,7 @@ class PrivateUpdate(UpdateRule):
 
 
 def at_least_zero(vector: Tensor, variances: Mapping[int, Tensor]) -> Tensor:
-    """The vector, changed in place: its running variances, if `variances` knows its length, are not below 0."""
+    """The vector, changed in place: its running variances, where they are known, are not below 0."""
     places = variances.get(vector.numel())
     if places is not None:
         vector[places] = vector[places].clamp(min=0)

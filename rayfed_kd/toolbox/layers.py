@@ -62,7 +62,8 @@ def head_place(model: FlatModule) -> slice:
     places = [(start, stop) for owners, start, stop in model.spans() if owners == (head,)]
     if sum(stop - start for start, stop in places) != head.weight.numel() + head.bias.numel():
         raise RecipeError(
-            "its last layer is frozen, or shares its weights with another layer, and this method exchanges it",
+            "its last layer is frozen, or shares its weights with another layer, and this method "
+            "exchanges it",
             path="model.name",
         )
     return slice(places[0][0], places[-1][1])
@@ -169,8 +170,8 @@ class Layers:
             for lower, upper in self._shared:
                 if lower < border <= upper:
                     raise RecipeError(
-                        f"its layers {self.names[lower]} and {self.names[upper]} share a tensor, and this method "
-                        "cuts the model between them",
+                        f"its layers {self.names[lower]} and {self.names[upper]} share a tensor, and this "
+                        "method cuts the model between them",
                         path="model.name",
                     )
         return self.parameters(first, last), slice(self._buffers[first], self._buffers[last])

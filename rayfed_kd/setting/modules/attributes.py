@@ -1,4 +1,4 @@
-"""What a module holds in Python attributes, beside its parameters, buffers and submodules, as comparable values."""
+"""What a module holds in Python attributes, beside its tensors and submodules, as comparable values."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ class Attributes:
         """
         for name in self.leaves:
             raise RecipeError(
-                f"{name} takes a gradient and is none of the module's parameters, so that it is never trained; expected "
-                "an nn.Parameter as an attribute, nn.ParameterList or nn.ModuleList, or requires_grad=False"
+                f"{name} takes a gradient and is none of the module's parameters, so that it is never "
+                "trained; expected an nn.Parameter as an attribute, nn.ParameterList or nn.ModuleList, "
+                "or requires_grad=False"
             )
 
     def changed(self, later: Attributes) -> str:

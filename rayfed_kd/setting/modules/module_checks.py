@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from rayfed_kd.data.dataset import check_size
 from rayfed_kd.errors import RecipeError
@@ -36,7 +37,11 @@ def check_module_size(make: Callable[[], Any], path: str) -> None:
         except Exception:
             return
     if isinstance(module, nn.Module):
-        check_size(f"{path}: parameters", [sum(p.numel() for p in module.parameters())], FLOAT_BYTES)
+        check_size(
+            f"{path}: parameters",
+            [sum(p.numel() for p in module.parameters() if not is_lazy(p))],
+            FLOAT_BYTES,
+        )
 
 
 def checked_module(module: Any, path: str) -> nn.Module:

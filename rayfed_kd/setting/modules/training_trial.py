@@ -1,8 +1,8 @@
-"""Two batches of training before the first round, on a copy: what of a module moves, and whether a vector is all.
+"""Two batches of training before the first round, on a copy: what moves, and whether a vector holds it all.
 
-A module that is loaded with a vector must compute what a fresh one loaded with it computes: else results would
-depend on which clients a process trained before. So what training changes must lie in the vector, and what
-cannot lie there must stay.
+A module that is loaded with a vector must compute what a fresh one loaded with it computes: else results
+would depend on which clients a process trained before. So what training changes must lie in the vector, and
+what cannot lie there must stay.
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ class TrainingTrial:
             self._shown(used, 2)
         if grown := between.changed(after):
             raise RecipeError(
-                f"training changes {grown} with every batch, which is neither a parameter nor a buffer: it would go on "
-                "from client to client in one process, and begin anew in another. Expected a float32 buffer "
-                "(register_buffer), or nothing that one batch leaves to the next"
+                f"training changes {grown} with every batch, which is neither a parameter nor a buffer: "
+                "it would go on from client to client in one process, and begin anew in another. "
+                "Expected a float32 buffer (register_buffer), or nothing that one batch leaves to the "
+                "next"
             )
         found = Outcome(head, before.moved(used))
         flat = [FlatModule(found.told(module)) for module in (used, fresh)]
@@ -157,9 +158,10 @@ class TrainingTrial:
             raise RecipeError(str(error)) from None
         if any(bits(one) != bits(other) for one, other in zip(*seen, strict=True)):
             raise RecipeError(
-                f"what {self.name} computes depends on {suspects or 'something'} beside its parameters and buffers, "
-                "which an earlier batch changed or which each module has for itself; it does not travel. Expected a "
-                "float32 buffer (register_buffer), or nothing that one batch leaves to the next"
+                f"what {self.name} computes depends on {suspects or 'something'} beside its parameters "
+                "and buffers, which an earlier batch changed or which each module has for itself; it "
+                "does not travel. Expected a float32 buffer (register_buffer), or nothing that one batch "
+                "leaves to the next"
             )
 
 
@@ -179,8 +181,8 @@ class _State:
         """
         if new := sorted(_names(module) ^ self._names):
             raise RecipeError(
-                f"{new[0]} is made or removed while it computes; expected all layers, parameters and buffers in "
-                "__init__"
+                f"{new[0]} is made or removed while it computes; expected all layers, parameters and "
+                "buffers in __init__"
             )
         seen = zip(self._held, self._tensors, strict=True)
         return tuple(one.name for one, then in seen if not one.is_counter and then.moved(one))
@@ -215,13 +217,14 @@ class _Seen:
             return False
         if changed and (found[0].dtype != torch.float32 or found[0].shape != one.shape):
             raise RecipeError(
-                f"training changes the buffer {one.name}, {found[0].dtype} of shape {tuple(found[0].shape)}, which no "
-                "average of models keeps; expected a float32 buffer of one shape, or one that stays as it is built"
+                f"training changes the buffer {one.name}, {found[0].dtype} of shape "
+                f"{tuple(found[0].shape)}, which no average of models keeps; expected a float32 buffer of "
+                "one shape, or one that stays as it is built"
             )
         if changed and any(tensor is not found[0] for tensor in found):
             raise RecipeError(
-                f"training gives {one.name}, which several modules share, to one of them alone; expected changes in "
-                "place"
+                f"training gives {one.name}, which several modules share, to one of them alone; expected "
+                "changes in place"
             )
         return changed
 
@@ -233,7 +236,8 @@ class _Seen:
             )
         if self.trained is not tensor.requires_grad:
             raise RecipeError(
-                f"training switches requires_grad of {one.name}; expected what is frozen to be so from __init__ on"
+                f"training switches requires_grad of {one.name}; expected what is frozen to be so from "
+                "__init__ on"
             )
         if changed and not self.trained:
             raise RecipeError(f"training changes the frozen parameter {one.name}; expected a float32 buffer")
@@ -256,8 +260,8 @@ def _check_alike(one: nn.Module, other: nn.Module) -> None:
     for a, b in zip(held_tensors(one), held_tensors(other), strict=False):
         if a.name != b.name or bits(a.now) != bits(b.now):
             raise RecipeError(
-                f"{a.name} is built with other values each time, so that two processes would have two models; "
-                "expected initial values from torch's global generator, which the run's seed sets"
+                f"{a.name} is built with other values each time, so that two processes would have two "
+                "models; expected initial values from torch's global generator, which the run's seed sets"
             )
 
 
@@ -273,6 +277,6 @@ def _own_draws() -> Iterator[None]:
         np.random.set_state(of_numpy)
     if drawn:
         raise RecipeError(
-            "it draws from Python's or NumPy's global generator while it computes, which no seed of a run reaches; "
-            "expected torch's, as torch.rand(())"
+            "it draws from Python's or NumPy's global generator while it computes, which no seed of a "
+            "run reaches; expected torch's, as torch.rand(())"
         )

@@ -73,7 +73,7 @@ def test_vector_of_wrong_length_is_refused():
 
 
 def test_half_precision_parameters_are_refused():
-    with pytest.raises(RecipeError, match="weight is torch.float16; models are float32 only"):
+    with pytest.raises(RecipeError, match=r"weight is torch\.float16; models are float32 only"):
         FlatModule(nn.Linear(1, 1).half())
 
 
