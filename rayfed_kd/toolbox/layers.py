@@ -135,10 +135,12 @@ class Layers:
 
     def first(self, vector: Tensor, layer: int) -> Tensor:
         """Of `vector`, [P], the part that belongs to layers 1 to `layer`: parameters, then buffers."""
+        self.check_cut(layer)
         return torch.cat([vector[place] for place in self.places(0, layer)])
 
     def rest(self, vector: Tensor, layer: int) -> Tensor:
         """Of `vector`, [P], the part that belongs to layers `layer` + 1 to L."""
+        self.check_cut(layer)
         return torch.cat([vector[place] for place in self.places(layer, len(self))])
 
     def with_first(self, vector: Tensor, layer: int, part: Tensor) -> Tensor:
@@ -162,19 +164,21 @@ class Layers:
         self._switch(model, layer, len(self))
 
     def places(self, first: int, last: int) -> tuple[slice, slice]:
-        """Where the parameters and the buffers of layers `first` + 1 to `last` lie in the vector.
-
-        Raises: RecipeError if a layer of these shares a tensor with another.
-        """
-        for border in (first, last):
-            for lower, upper in self._shared:
-                if lower < border <= upper:
-                    raise RecipeError(
-                        f"its layers {self.names[lower]} and {self.names[upper]} share a tensor, and this "
-                        "method cuts the model between them",
-                        path="model.name",
-                    )
+        """Where the parameters and the buffers of layers `first` + 1 to `last` lie in the vector."""
         return self.parameters(first, last), slice(self._buffers[first], self._buffers[last])
+
+    def check_cut(self, layer: int) -> None:
+        """Refuse a cut behind a layer that shares a tensor with one above it.
+
+        Raises: RecipeError naming both.
+        """
+        for lower, upper in self._shared:
+            if lower < layer <= upper:
+                raise RecipeError(
+                    f"its layers {self.names[lower]} and {self.names[upper]} share a tensor, and this method "
+                    "cuts the model between them",
+                    path="model.name",
+                )
 
     def _with(self, vector: Tensor, part: Tensor, places: tuple[slice, slice]) -> Tensor:
         changed = vector.clone()
