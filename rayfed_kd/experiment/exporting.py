@@ -22,7 +22,7 @@ from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from rayfed_kd.experiment.exported_model import ExportedModel, ModelDescription
     from rayfed_kd.setting.setting import Setting
@@ -127,7 +127,32 @@ def read_model(
     # safetensors takes neither tensors that share memory, as views of a flat vector do, nor other orders of
     # elements, as channels-last convolutions have.
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    _check_whole(module, description, state)
     return description, state
+
+
+def _check_whole(module: nn.Module, description: ModelDescription, state: dict[str, Tensor]) -> None:
+    """Refuse a model that computes with something that its state_dict does not hold.
+
+    Raises: RecipeError
+    """
+    import torch
+
+    from rayfed_kd.experiment.exported_model import described_model
+    from rayfed_kd.seeds import global_stream
+    from rayfed_kd.setting.modules.module_checks import drawn_samples
+
+    samples, shown = drawn_samples(description.shape, 0), []
+    for one in (module.eval(), described_model(description, state).module):
+        with torch.no_grad(), global_stream(0, "export"):
+            shown.append(one(samples))
+    # Kernels may round differently, as a vector's convolutions are channels-last.
+    scale = float(shown[0].abs().max())
+    if not torch.allclose(*shown, rtol=0, atol=1e-3 * scale, equal_nan=True):
+        raise RecipeError(
+            "a model with these weights computes something else, as part of it is drawn anew each time and "
+            "in no state_dict: expected a persistent buffer, not an attribute or persistent=False"
+        )
 
 
 def _description(setting: Setting, architecture: str, weights: str) -> ModelDescription:

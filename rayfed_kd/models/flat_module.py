@@ -109,8 +109,8 @@ class FlatModule:
                     "batch changes"
                 )
         for table, name, address, one in self._moving:
-            tensor = table.get(name)
-            if tensor is None or tensor.data_ptr() != address or tensor.shape != one.shape:
+            found = table.get(name)
+            if found is None or found.data_ptr() != address or found.shape != one.shape:
                 self._bring_back(one)
 
     def _bring_back(self, one: HeldTensor) -> None:

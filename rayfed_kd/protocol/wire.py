@@ -13,7 +13,7 @@ A part without a codec, an empty one, and one with a NaN travel as they are, und
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -98,7 +98,7 @@ class Wire:
     direction: Direction
     chains: Chains = field(default_factory=dict)
     layouts: Mapping[int, Layout] = field(default_factory=dict)
-    exact: Collection[Role] = ("buffer",)
+    exact: tuple[Role, ...] = ("buffer",)
     seed: int = 0
 
     @property

@@ -105,7 +105,8 @@ def _summary(location: str, setting: Setting, *, ray: bool) -> str:
 
 def _check_in_process(setting: Setting, folder: Path) -> None:
     method = setting.method
-    watched = replace(setting, method=cast(Any, WatchedMethod(method)))
+    outcomes = setting.architectures.outcomes
+    watched = replace(setting, method=cast(Any, WatchedMethod(method)), outcomes=outcomes)
     engine = RecordingEngine(Host(watched, keep_states=setting.recipe.partition.clients))
     keeper = FirstCheckpointer(folder, CheckpointRecipe(every=1))
     generators, attributes = global_generators(), own_attributes(method)

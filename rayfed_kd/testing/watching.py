@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import ClientContext, Message, Method, Reply, ServerContext
@@ -22,6 +26,41 @@ def global_generators() -> tuple[bytes, Any, Any]:
     key, place = found["state"]["key"].tobytes(), found["state"]["pos"]
     numpy_state = (key, place, found["has_gauss"], found["gauss"])
     return torch.get_rng_state().numpy().tobytes(), numpy_state, random.getstate()
+
+
+class OwnDraws:
+    """Whether anything beside modules draws from a global generator, while `watching`.
+
+    What a module draws in its forward pass, as dropout does, comes of a stream of the step's own.
+    """
+
+    def __init__(self) -> None:
+        self._expected, self._depth, self._follows = global_generators(), 0, False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, forward passes are told apart from what is around them."""
+        with (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ):
+            yield
+
+    def found(self) -> bool:
+        """Whether something was drawn up to now."""
+        return global_generators() != self._expected
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        if not self._depth:
+            self._follows = not self.found()
+        self._depth += 1
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self._depth -= 1
+        # A pass that does not begin where the last one ended is in a stream that is put back, or behind a
+        # draw that was not a module's.
+        if not self._depth and self._follows:
+            self._expected = global_generators()
 
 
 def own_attributes(method: Method[Any, Any]) -> dict[str, Any]:
@@ -67,18 +106,19 @@ class WatchedMethod:
         where = f"round {ctx.round}, client {ctx.client}, {called.__name__}"
         state = arguments[0] if len(arguments) > 1 else None
         message = next((one for one in arguments if isinstance(one, Message)), Message())
-        before, sent, generators = content(state), package_content(message), global_generators()
+        before, sent, draws = content(state), package_content(message), OwnDraws()
         left, as_it_was = self._left.get(ctx.client, (None, content(None)))
         if content(left) != as_it_was:
             raise ContractError(
                 "own tensors", where, "the state that the client's step before returned has changed"
             )
-        result = called(*arguments)
+        with draws.watching():
+            result = called(*arguments)
         if content(state) != before:
             raise ContractError("client state", where, "the state that it was given has changed")
         if package_content(message) != sent:
             raise ContractError("message", where, "the message that it was given has changed")
-        if global_generators() != generators:
+        if draws.found():
             raise ContractError("global random", where, "a global generator was drawn from or set")
         is_step = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Reply)
         if is_step or called.__name__ == "init_client":

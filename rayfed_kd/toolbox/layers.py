@@ -318,4 +318,6 @@ class DroppingOptions(MethodOptions):
         Raises: RecipeError at `method.dropping` if those are not the last of these layers.
         """
         lowest = lowest_layer(layers.names, self.dropping, PATH)
+        for border in range(lowest, len(layers)):
+            layers.check_cut(border)
         return lowest if self.at_once else shared_layers(participation, len(layers), lowest, self.z0)

@@ -77,7 +77,8 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless `personal` are the model's last layers, in their order."""
-        self.shared(layers_of(ctx))
+        layers = layers_of(ctx)
+        layers.check_cut(self.shared(layers))
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         """All layers, [P]; those above the border only fill the vector."""

@@ -95,8 +95,8 @@ class TrainingTrial:
                 "next"
             )
         found = Outcome(head, before.moved(used))
-        flat = [FlatModule(found.told(module)) for module in (used, fresh)]
-        self._compare(*flat, built or before.attributes.differing(after))
+        suspects = built or before.attributes.differing(after)
+        self._compare(FlatModule(found.told(used)), FlatModule(found.told(fresh)), suspects)
         return found
 
     def _built(self) -> nn.Module:
