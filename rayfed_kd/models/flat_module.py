@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.compiling import compiled
 from rayfed_kd.models.module_tensors import HeldTensor, ModuleTensors
-from rayfed_kd.models.vector_layout import Layout, PlacedTensor
+from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.models.whole_modules import classify, features_of
 from rayfed_kd.seeds import global_stream
 

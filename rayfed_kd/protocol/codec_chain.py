@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rayfed_kd.models.vector_layout import Layout
+from rayfed_kd.models.vectors import Layout
 from rayfed_kd.protocol.message_codec import Codec, CodecError, Coded, TravellingPart
 from rayfed_kd.protocol.messages import Array
 

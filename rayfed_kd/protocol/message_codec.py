@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from rayfed_kd.errors import RunError
-from rayfed_kd.models.vector_layout import Layout
+from rayfed_kd.models.vectors import Layout
 from rayfed_kd.protocol.messages import Array, Kind
 from rayfed_kd.seeds import numpy_stream
 

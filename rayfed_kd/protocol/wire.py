@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rayfed_kd.models.vector_layout import Layout, Role
+from rayfed_kd.models.vectors import Layout, Role
 from rayfed_kd.protocol.codec_chain import Arrays, Chain, EncodedArray, Memory
 from rayfed_kd.protocol.message_codec import VECTORS, CodecError, Direction, TravellingPart
 from rayfed_kd.protocol.messages import Array, Declaration, Simulated

@@ -9,7 +9,7 @@ import numpy as np
 
 from rayfed_kd.errors import RecipeError, nearest, shown
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.models.vector_layout import Role
+from rayfed_kd.models.vectors import Role
 from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method, Simulated
 from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.models.vector_layout import Layout, PlacedTensor
+from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.protocol import Array, Codec, CodecError, Coded, Kind, TravellingPart, to_array, to_tensor
 from rayfed_kd.protocol.message_codec import VECTORS, floats
 from rayfed_kd.toolbox.low_rank import needed_rank

@@ -8,7 +8,7 @@ from contextlib import suppress
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.models.vector_layout import Layout
+from rayfed_kd.models.vectors import Layout
 from rayfed_kd.toolbox.layers import Layers
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.vector_layout import Layout, PlacedTensor
+from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.protocol import Simulated
 from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.wire import Sending, Wire

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rayfed_kd.models.vector_layout import Layout, PlacedTensor
+from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.protocol import Codec, CodecError, Coded, TravellingPart
 from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.setting.built_in_codecs.bits import BLOCK, pack_bits, unpack_bits
