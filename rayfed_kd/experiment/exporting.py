@@ -148,7 +148,7 @@ def _check_whole(module: nn.Module, description: ModelDescription, state: dict[s
             shown.append(one(samples))
     # Kernels may round differently, as a vector's convolutions are channels-last.
     scale = float(shown[0].abs().max())
-    if not torch.allclose(*shown, rtol=0, atol=1e-3 * scale, equal_nan=True):
+    if not torch.allclose(shown[0], shown[1], rtol=0, atol=1e-3 * scale, equal_nan=True):
         raise RecipeError(
             "a model with these weights computes something else, as part of it is drawn anew each time and "
             "in no state_dict: expected a persistent buffer, not an attribute or persistent=False"
