@@ -13,13 +13,14 @@ from cluster.server.observed_clients import ObservedClients, Published
 from cluster.server.questions import EngineQuestions
 from cluster.server.replies import ReceivedParts, ReceivedReply, replaced_slots
 from cluster.server.run_state import RunState
-from cluster.server.schedules import check_sample
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Message, Progress, Replies, Step
+from rayfed_kd.protocol import Message, Replies, Step
 from rayfed_kd.protocol.message_codec import VECTORS, Direction
 from rayfed_kd.protocol.messages import is_finite
 from rayfed_kd.protocol.summed import KeptSlots
 from rayfed_kd.protocol.wire import PartSize
+from rayfed_kd.timing import Progress
+from rayfed_kd.timing.schedules import check_sample
 
 
 class BadReplyError(RunError):

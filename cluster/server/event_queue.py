@@ -21,7 +21,8 @@ from cluster.engine.interface import Engine
 from cluster.engine.summing import cut
 from cluster.server.ledger import travelling
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Clock, Declaration
+from rayfed_kd.protocol import Declaration
+from rayfed_kd.timing import Clock
 
 ROUNDING = 1e-9  # relative tolerance: an arrival and its lower bound are summed in different orders
 

@@ -10,10 +10,11 @@ from cluster.server.client_records import Records
 from cluster.server.event_queue import EventQueue
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Schedule, UpdateRule
+from rayfed_kd.protocol import MeanRule
 from rayfed_kd.protocol.wire import Wire
 from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
+from rayfed_kd.timing import Schedule, UpdateRule
 
 if TYPE_CHECKING:
     from cluster.server.poisoning import Poisoning
@@ -27,7 +28,7 @@ class RunState:
         setting: method, data, partition.
         engine: runs the steps.
         schedule: samples clients, and decides when an update is complete.
-        rule: how replies become the server's new vector.
+        rule: how replies become the server's new vector; None: their weighted mean.
         queue: dispatches without a reply, and the simulated time.
         records: client id -> its record.
         counters: samplings and dispatches so far.
@@ -39,7 +40,7 @@ class RunState:
     setting: Setting
     engine: Engine
     schedule: Schedule
-    rule: UpdateRule
+    rule: UpdateRule | None
     queue: EventQueue
     records: Records
     counters: Counters
@@ -64,6 +65,9 @@ class RunState:
                 "`asks = True`"
             )
 
-    def rule_in(self, round_index: int, exchange: int = 0) -> UpdateRule:
-        """How the replies of one of a round's exchanges, from 0, become the server's new vector."""
+    def rule_in(self, round_index: int, exchange: int = 0) -> MeanRule | None:
+        """How the replies of one of a round's exchanges, from 0, become the server's new vector.
+
+        None: by their weighted mean.
+        """
         return self.rule if self.privacy is None else self.privacy.rule(round_index, exchange)

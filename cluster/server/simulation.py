@@ -161,6 +161,7 @@ class Simulation:
         # Real seconds go on from the checkpoint's: `wall_s` does not count the time between two processes.
         self._started -= start.wall_s
         clock = None if setting.clock.measured else setting.clock
+        rule = setting.schedule.rule
         queue = EventQueue(self.engine, clock, setting.method.up, start.now)
         for dispatch in start.under_way:
             # One by one: a schedule that leaves steps under way between rounds forms no groups.
@@ -169,7 +170,7 @@ class Simulation:
             setting=setting,
             engine=self.engine,
             schedule=setting.schedule,
-            rule=replace(setting.schedule.rule, borders=setting.borders),
+            rule=rule and replace(rule, borders=setting.borders),
             queue=queue,
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),

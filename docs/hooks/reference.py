@@ -19,15 +19,15 @@ from rayfed_kd.cli.listing import OptionRow, option_rows
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
-from rayfed_kd.protocol import StalenessRule
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.recipe.sections.torch_optimizers import OPTIMIZERS, defaults, torch_class
-from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.setting.message_codecs import CODECS
 from rayfed_kd.setting.metrics import METRICS
+from rayfed_kd.timing import StalenessRule
+from rayfed_kd.timing.staleness import STALENESS_RULES
 
 ROOT = Path(__file__).parents[2]
 PAGE = "reference/recipe.md"

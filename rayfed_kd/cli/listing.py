@@ -22,7 +22,7 @@ from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.protocol import Declaration, Method, Simulated
 from rayfed_kd.recipe.registry import load_class, load_object, locate, options_model
 from rayfed_kd.recipe.validation import model_in
-from rayfed_kd.setting.timing import schedules_in_rounds
+from rayfed_kd.timing.reading import schedules_in_rounds
 
 WIDTH = 100  # columns of files and pipes
 PUBLIC = {"none": "none", "samples": "unlabelled", "labels": "labelled"}

@@ -70,7 +70,7 @@ def make_ready(recipe: Recipe, *, measured: bool = False) -> Prepared:
     from rayfed_kd.setting.client_samples import check_samples
     from rayfed_kd.setting.loading import load_data, load_partition
     from rayfed_kd.setting.metrics import check_metrics
-    from rayfed_kd.setting.timing import check_exchanges, check_timing
+    from rayfed_kd.timing.reading import check_exchanges, check_timing
 
     method = make_method(location, recipe.method)
     check_exchanges(recipe, method)

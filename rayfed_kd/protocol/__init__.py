@@ -8,10 +8,8 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.vectors import read_vector, weighted_mean, weighted_sum
-from rayfed_kd.protocol.clock import Clock, ClockFacts, ClockOptions
 from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
 from rayfed_kd.protocol.contexts import ClientContext, Context, ServerContext
-from rayfed_kd.protocol.devices import Devices, Windows
 from rayfed_kd.protocol.evaluated import (
     PERSONAL,
     Completing,
@@ -27,6 +25,8 @@ from rayfed_kd.protocol.messages import (
     Declaration,
     Handle,
     Kind,
+    Lateness,
+    MeanRule,
     Message,
     Number,
     Package,
@@ -47,13 +47,10 @@ from rayfed_kd.protocol.method import (
     Questions,
     Step,
 )
-from rayfed_kd.protocol.schedule import Progress, Schedule, ScheduleFacts, ScheduleOptions
 from rayfed_kd.protocol.shown import ClassValues, Distribution, Samples, Shown
-from rayfed_kd.protocol.staleness import Lateness, Normalisation, UpdateRule
 from rayfed_kd.protocol.wrapping import InnerMethod, Wrapping, WrappingOptions, WrappingState
 from rayfed_kd.recipe.sections.local_training import LocalRecipe, OptimizerRecipe
 from rayfed_kd.recipe.sections.torch_optimizers import OptimizerName
-from rayfed_kd.recipe.staleness import Staleness, StalenessRule
 
 __all__ = [
     "KINDS",
@@ -66,9 +63,6 @@ __all__ = [
     "Classifier",
     "ClientContext",
     "ClientData",
-    "Clock",
-    "ClockFacts",
-    "ClockOptions",
     "Codec",
     "CodecError",
     "Coded",
@@ -76,7 +70,6 @@ __all__ = [
     "Completing",
     "Context",
     "Declaration",
-    "Devices",
     "DispatchFacts",
     "Distribution",
     "Drawn",
@@ -89,10 +82,10 @@ __all__ = [
     "Lateness",
     "LocalRecipe",
     "Log",
+    "MeanRule",
     "Message",
     "Method",
     "MethodOptions",
-    "Normalisation",
     "Number",
     "OneExchange",
     "OptimizerName",
@@ -101,7 +94,6 @@ __all__ = [
     "PartRef",
     "Personal",
     "PixelScale",
-    "Progress",
     "PublicBatch",
     "Questions",
     "RecipeError",
@@ -109,19 +101,12 @@ __all__ = [
     "Reply",
     "RunError",
     "Samples",
-    "Schedule",
-    "ScheduleFacts",
-    "ScheduleOptions",
     "ServerContext",
     "ServerFacts",
     "Shown",
     "Simulated",
-    "Staleness",
-    "StalenessRule",
     "Step",
     "TravellingPart",
-    "UpdateRule",
-    "Windows",
     "Wrapping",
     "WrappingOptions",
     "WrappingState",

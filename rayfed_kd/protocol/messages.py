@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import MisuseError, RunError, kind_of
-from rayfed_kd.protocol.staleness import Lateness, UpdateRule
+from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol.summed import SummedReply, sum_of_groups, sum_of_slots
 
 Kind = Literal[
@@ -183,20 +183,68 @@ class _SealedParts(Mapping[str, Tensor]):
         return len(self._names)
 
 
+@dataclass(frozen=True)
+class Lateness:
+    """How late a reply is.
+
+    Attributes:
+        tau: server updates since the message that it answers.
+        sent: gives the vector that came with that message, [P].
+    """
+
+    tau: int = 0
+    sent: Callable[[], Tensor] | None = None
+
+
+class MeanRule(Protocol):
+    """How replies become one tensor where that is not their plain mean: late ones, or those with noise."""
+
+    @property
+    def sealed(self) -> bool:
+        """Whether a method sees the replies through `applied` and `mean` only."""
+        ...
+
+    def applied(
+        self,
+        into: Tensor,
+        vectors: Sequence[Tensor],
+        counts: Sequence[float],
+        late: Sequence[Lateness],
+        parameters: int | None = None,
+        part: str = "",
+    ) -> Tensor:
+        """The new vector, [P] float32, added in the given order in float64.
+
+        Args:
+            into: [P], the server's vector now.
+            vectors: the w_i, each [P]; may be a lazy sequence, only one is held at a time.
+            counts: the n_i.
+            late: how late each is.
+            parameters: how many of the first elements are parameters, the rest buffers; None: as in the
+                method's architecture of the same length.
+            part: the name of what is averaged; a rule that draws noise takes its stream by it.
+        """
+        ...
+
+    def mean(self, tensors: Sequence[Tensor], part: str = "") -> Tensor:
+        """The mean of a part that is no vector of the server's, float32, added in float64."""
+        ...
+
+
 class Replies(Sequence[Reply]):
     """The replies of an exchange, in client order; more than one of a client in the order they came in.
 
     Args:
-        rule: the schedule's; how `aggregated` weighs them.
+        rule: how `aggregated` and `mean` weigh them; None: by the method's counts alone.
     """
 
-    def __init__(self, replies: Sequence[Reply], rule: UpdateRule | None = None) -> None:
+    def __init__(self, replies: Sequence[Reply], rule: MeanRule | None = None) -> None:
         # A stable sort: several replies of one client stay in the order in which they came.
         self._replies = sorted(replies, key=lambda reply: reply.client)
-        self._rule = UpdateRule() if rule is None else rule
+        self._rule = rule
         # What the method sees. Means are taken of `_replies`.
         self._summed = any(reply.summed for reply in self._replies)
-        sealed = self._rule.sealed or self._summed
+        sealed = self._summed or (rule is not None and rule.sealed)
         self._seen = [reply.sealed() for reply in self._replies] if sealed else self._replies
 
     def __len__(self) -> int:
@@ -260,14 +308,17 @@ class Replies(Sequence[Reply]):
         if self._summed:
             total = sum_of_groups(self._replies, name, [1.0] * len(self._replies))
             return total.div_(float(len(self._replies))).to(torch.float32)
-        return self._rule.mean(_Alike(self._replies, name), name)
+        tensors = _Alike(self._replies, name)
+        if self._rule is None:
+            return weighted_mean(tensors, [1.0] * len(tensors))
+        return self._rule.mean(tensors, name)
 
     def aggregated(
         self, name: str, counts: Sequence[float], into: Tensor, parameters: int | None = None
     ) -> Tensor:
         """The server's new vector, [P] float32: the mean of the part `name`, weighed by `counts`.
 
-        Where replies may be late, the schedule's rule (rayfed_kd/protocol/staleness.py) weighs them as well.
+        Where replies may be late, the schedule's rule (rayfed_kd/timing/update_rule.py) weighs them as well.
         Under `privacy` all count the same, and without a reply the vector stays, with noise.
 
         Args:
@@ -282,8 +333,10 @@ class Replies(Sequence[Reply]):
             return total.div_(divisor).to(into.dtype) if divisor else into.clone()
         if len(counts) != len(self):
             raise MisuseError(f"aggregated({name!r}) is given {len(counts)} counts for {len(self)} replies")
-        late = [Lateness(reply.staleness, _sent(reply, name)) for reply in self._replies]
         vectors = _Alike(self._replies, name, into.shape)
+        if self._rule is None:
+            return weighted_mean(vectors, counts).to(into.dtype) if any(counts) else into.clone()
+        late = [Lateness(reply.staleness, _sent(reply, name)) for reply in self._replies]
         return self._rule.applied(into, vectors, counts, late, parameters, name)
 
 

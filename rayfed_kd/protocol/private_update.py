@@ -19,12 +19,12 @@ from torch import Tensor
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.vectors import weighted_sum
-from rayfed_kd.protocol.staleness import Lateness, UpdateRule
+from rayfed_kd.protocol.messages import Lateness
 
 
 @dataclass(frozen=True)
-class PrivateUpdate(UpdateRule):
-    """A rule for replies that clients have clipped. Weights by samples and staleness do not apply.
+class PrivateUpdate:
+    """A `MeanRule` for replies that clients have clipped. Weights by samples and staleness do not apply.
 
     Attributes:
         expected: q K, the number of clients that a round expects.

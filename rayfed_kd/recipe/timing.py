@@ -1,6 +1,6 @@
 """The registered schedules and clocks, by name, and the size of a cohort.
 
-Listing names loads nothing. `rayfed_kd.setting.timing` imports a schedule's or a clock's class, with the
+Listing names loads nothing. `rayfed_kd.timing.reading` imports a schedule's or a clock's class, with the
 model of its options, when a recipe names it.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 from rayfed_kd.recipe.schema import Recipe
 
 SCHEDULES = {
-    "sync": "cluster.server.schedules:Synchronous",
-    "quorum": "cluster.server.schedules:Quorum",
-    "buffered": "cluster.server.schedules:Buffered",
-    "fedbuff": "cluster.server.schedules:FedBuff",
-    "fedasync": "cluster.server.schedules:FedAsync",
+    "sync": "rayfed_kd.timing.schedules:Synchronous",
+    "quorum": "rayfed_kd.timing.schedules:Quorum",
+    "buffered": "rayfed_kd.timing.schedules:Buffered",
+    "fedbuff": "rayfed_kd.timing.schedules:FedBuff",
+    "fedasync": "rayfed_kd.timing.schedules:FedAsync",
 }
 CLOCKS = {
-    "none": "cluster.server.clock:NoClock",
-    "constant": "cluster.server.clock:ConstantClock",
-    "lognormal": "cluster.server.clock:LogNormalClock",
-    "trace": "cluster.server.clock:TraceClock",
-    "real": "cluster.server.clock:RealClock",
+    "none": "rayfed_kd.timing.clocks:NoClock",
+    "constant": "rayfed_kd.timing.clocks:ConstantClock",
+    "lognormal": "rayfed_kd.timing.clocks:LogNormalClock",
+    "trace": "rayfed_kd.timing.clocks:TraceClock",
+    "real": "rayfed_kd.timing.clocks:RealClock",
 }
 
 

@@ -17,7 +17,7 @@ from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS
-from rayfed_kd.protocol import Devices, Method
+from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.registry import blaming, find_modules, load_class, load_function, options_model
 from rayfed_kd.recipe.roles import DATA_SOURCE, MODEL_BUILDER, PARTITION_SCHEME
 from rayfed_kd.recipe.schema import Recipe
@@ -28,7 +28,8 @@ from rayfed_kd.setting.code_identity import check_identity, identity
 from rayfed_kd.setting.message_codecs import Codecs, make_codecs
 from rayfed_kd.setting.modules.training_trial import Outcome
 from rayfed_kd.setting.setting import Setting
-from rayfed_kd.setting.timing import Timing, read_timing
+from rayfed_kd.timing import Devices
+from rayfed_kd.timing.reading import Timing, read_timing
 
 Parts = tuple[Method[Any, Any], Timing, Codecs]  # what a recipe names and every process needs
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol import Method, OneExchange, Replies, ServerContext, UpdateRule
+from rayfed_kd.protocol import Method, OneExchange, Replies, ServerContext
 from rayfed_kd.protocol.private_update import PrivateUpdate
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.seeds import numpy_stream, torch_stream
@@ -75,7 +75,7 @@ class PrivacyAccount:
         """Plain numbers that go down with each message, and up with each reply: the clip, and the count."""
         return 0 if self._privacy.adaptive is None else 1
 
-    def rule(self, round_index: int, exchange: int = 0) -> UpdateRule:
+    def rule(self, round_index: int, exchange: int = 0) -> PrivateUpdate:
         """How the replies of one of a round's exchanges, from 0, become the server's vector.
 
         Each exchange is a release with noise of its own: equal noise would go away in a difference of two.

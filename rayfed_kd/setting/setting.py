@@ -21,14 +21,7 @@ from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol import (
-    Clock,
-    Devices,
-    Method,
-    Schedule,
-    ServerContext,
-    ServerFacts,
-)
+from rayfed_kd.protocol import Method, ServerContext, ServerFacts
 from rayfed_kd.protocol.crossing import check_declared
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
@@ -45,7 +38,8 @@ from rayfed_kd.setting.modules.training_trial import Outcome
 from rayfed_kd.setting.modules.vector_layouts import vector_borders
 from rayfed_kd.setting.public_data import check_public
 from rayfed_kd.setting.summed_replies import check_summed_replies
-from rayfed_kd.setting.timing import Timing, check_schedule
+from rayfed_kd.timing import Clock, Devices, Schedule
+from rayfed_kd.timing.reading import Timing, check_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
 
 

@@ -53,7 +53,7 @@ class TrialRun:
         Returns: None if the trial is over, or cannot be placed; `run` then reports the error.
         """
         from cluster.ray_backend.placement import plan_hosts
-        from rayfed_kd.setting.timing import read_timing
+        from rayfed_kd.timing.reading import read_timing
 
         record = self.search.folder.record(number)
         if record is not None and record.over:

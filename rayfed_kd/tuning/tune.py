@@ -101,7 +101,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
         RecipeError, DataError: it cannot.
     """
     from rayfed_kd.setting.blueprint import make_method, read_names
-    from rayfed_kd.setting.timing import check_exchanges, check_timing
+    from rayfed_kd.timing.reading import check_exchanges, check_timing
     from rayfed_kd.tuning.space import coefficient_overrides
 
     setting = prepared.setting
@@ -126,7 +126,7 @@ def _search_on_ray(
     from cluster.ray_backend.resources import divided
     from cluster.ray_backend.session import RaySession
     from cluster.ray_backend.simultaneous_runs import runs_at_a_time
-    from rayfed_kd.setting.timing import read_timing
+    from rayfed_kd.timing.reading import read_timing
     from rayfed_kd.tuning.ray_tune import run_trials
     from rayfed_kd.tuning.trial import TrialRun
 

@@ -27,7 +27,7 @@ from rayfed_kd.protocol import DispatchFacts, Message, Replies
 from rayfed_kd.protocol.state_packing import unpack
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.setting import Setting
-from rayfed_kd.setting.timing import read_timing
+from rayfed_kd.timing.reading import read_timing
 from rayfed_kd.toolbox import local_training as training
 from rayfed_kd.toolbox.layers import Layers, mean_of_shared
 from rayfed_kd.toolbox.personal_layers import PersonalOptions

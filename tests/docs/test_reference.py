@@ -18,11 +18,11 @@ from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object, options_model
-from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.setting.blueprint import make_method, read_names
 from rayfed_kd.setting.message_codecs import CODECS
 from rayfed_kd.setting.metrics import METRICS
+from rayfed_kd.timing.staleness import STALENESS_RULES
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 QUICKSTART = ROOT / "configs/quickstart.yaml"

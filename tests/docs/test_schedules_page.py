@@ -7,10 +7,10 @@ from paths import ROOT
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from rayfed_kd.protocol import Clock, Schedule, StalenessRule
 from rayfed_kd.recipe.registry import load_class
-from rayfed_kd.recipe.staleness import STALENESS_RULES
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+from rayfed_kd.timing import Clock, Schedule, StalenessRule
+from rayfed_kd.timing.staleness import STALENESS_RULES
 
 PAGE = (ROOT / "docs/schedules.md").read_text(encoding="utf8")
 CLASSES = {

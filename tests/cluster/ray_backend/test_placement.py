@@ -9,7 +9,7 @@ from cluster.ray_backend.remote_run import actor_options
 from cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.setting.timing import read_timing
+from rayfed_kd.timing.reading import read_timing
 
 GIB = 2**30
 

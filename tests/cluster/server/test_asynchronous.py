@@ -12,12 +12,13 @@ from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
 from cluster.engine.calls import Held, StepCall, StepFacts, StepResult
-from cluster.server.clock import DeviceClock, NoClock
 from cluster.server.event_queue import Dispatch, EventQueue
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import Clock, ClockFacts, Devices, DispatchFacts
+from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.protocol.wire import PartSize
+from rayfed_kd.timing import Clock, ClockFacts, Devices
+from rayfed_kd.timing.clocks import DeviceClock, NoClock
 
 RECIPE = {
     "method": {"name": "fedavg"},

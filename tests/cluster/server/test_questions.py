@@ -12,19 +12,20 @@ import torch
 
 from cluster.engine.calls import Held, StepFacts, StepResult
 from cluster.server.client_records import ClientRecord, Records
-from cluster.server.clock import NoClock
 from cluster.server.cohort import EngineCohort
 from cluster.server.event_queue import EventQueue
 from cluster.server.run_state import RunState
-from cluster.server.schedules import Synchronous
 from cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import ClockFacts, Message, Method, ScheduleFacts, UpdateRule
+from rayfed_kd.protocol import Message, Method
 from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.wire import PartSize, Wire
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
 from rayfed_kd.setting.built_in_codecs.cast import Cast
 from rayfed_kd.setting.built_in_codecs.quantisers import Uniform
+from rayfed_kd.timing import ClockFacts, ScheduleFacts, UpdateRule
+from rayfed_kd.timing.clocks import NoClock
+from rayfed_kd.timing.schedules import Synchronous
 
 ANSWERS = {k: 100.0 * k + np.arange(12, dtype=np.float32).reshape(6, 2) for k in (1, 4)}
 

@@ -26,7 +26,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.validation import model_in
 from rayfed_kd.recipe.yaml_documents import read_yaml_file
-from rayfed_kd.setting.devices import read_trace
+from rayfed_kd.timing.device_sources import read_trace
 from rayfed_kd.tuning.space import read_space
 
 LONGEST_MESSAGE = 1500

@@ -119,13 +119,13 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     [
         (
             "schedule.name=own_timing:Fixed",
-            "own_timing:Fixed is no subclass of rayfed_kd.protocol.schedule.Sch",
+            "own_timing:Fixed is no subclass of rayfed_kd.timing.schedule.Sch",
         ),
         ("schedule.name=own_timing:Doublin", "has no 'Doublin'. Did you mean Doubling?"),
         ("schedule.name=own_timing:Endless", "own_timing:Endless must define is_complete()"),
         (
             "schedule={name: own_timing:Loose}",
-            "expected a subclass of rayfed_kd.protocol.schedule.ScheduleOp",
+            "expected a subclass of rayfed_kd.timing.schedule.ScheduleOp",
         ),
         (
             "schedule.frst=2",
@@ -137,7 +137,7 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
         ),
         (
             "clock.name=own_timing:Doubling",
-            "own_timing:Doubling is no subclass of rayfed_kd.protocol.clock.Clock",
+            "own_timing:Doubling is no subclass of rayfed_kd.timing.clock.Clock",
         ),
         ("clock.secnds=[1.0]", "Did you mean clock.seconds?"),
         ("clock={name: own_timing:Fixed}", "clock.seconds is missing"),
@@ -145,7 +145,7 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
         ("schedule.staleness={name: polynomal}", "Did you mean polynomial?"),
         (
             "schedule.staleness={name: own_timing:Fixed}",
-            "own_timing:Fixed is no subclass of rayfed_kd.recipe.stal",
+            "own_timing:Fixed is no subclass of rayfed_kd.timing.stal",
         ),
         ("schedule.staleness.scal=2.0", "Did you mean schedule.staleness.scale?"),
         ("schedule.staleness=3", "schedule.staleness = 3: expected keys below it"),

@@ -1,4 +1,4 @@
-"""The registered schedules. `rayfed_kd.protocol.schedule` defines the interface."""
+"""The registered schedules. `rayfed_kd.timing.schedule` defines the interface."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.protocol import (
-    Normalisation,
-    Progress,
-    Schedule,
-    ScheduleFacts,
-    ScheduleOptions,
-    UpdateRule,
-)
-from rayfed_kd.recipe.staleness import Constant, Polynomial, Staleness
+from rayfed_kd.timing.schedule import Progress, Schedule, ScheduleFacts, ScheduleOptions
+from rayfed_kd.timing.staleness import Constant, Polynomial, Staleness
+from rayfed_kd.timing.update_rule import Normalisation, UpdateRule
 
 ROUNDING = 1e-9  # subtracted before `ceil`: 0.07 * 100 is 7.000000000000001 in floats, and means 7 clients
 

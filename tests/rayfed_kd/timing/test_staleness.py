@@ -7,8 +7,9 @@ import torch
 from pydantic import ValidationError
 
 from rayfed_kd.models.vectors import weighted_mean
-from rayfed_kd.protocol import Lateness, Replies, Reply, UpdateRule
-from rayfed_kd.recipe.staleness import Constant, Exponential, Hinge, Polynomial, Threshold
+from rayfed_kd.protocol import Lateness, Replies, Reply
+from rayfed_kd.timing import UpdateRule
+from rayfed_kd.timing.staleness import Constant, Exponential, Hinge, Polynomial, Threshold
 
 
 def vec(*values):

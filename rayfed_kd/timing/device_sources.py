@@ -12,8 +12,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from rayfed_kd.errors import DataError, RecipeError, shortened, shown
-from rayfed_kd.protocol.devices import COLUMNS, SPEEDS, Devices, Windows
 from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.timing.devices import COLUMNS, SPEEDS, Devices, Windows
 
 # A pattern of windows is walked through: shorter windows, or a device that needs years, would never end.
 LEAST_WINDOW_S, MOST_SECONDS = 1e-3, 1e9

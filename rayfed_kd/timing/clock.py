@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from rayfed_kd.protocol.devices import Devices
 from rayfed_kd.recipe.registry import annotated_options
+from rayfed_kd.timing.devices import Devices
 
 
 class ClockOptions(BaseModel):

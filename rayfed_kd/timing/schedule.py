@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from rayfed_kd.protocol.staleness import UpdateRule
 from rayfed_kd.recipe.registry import annotated_options
 from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.timing.update_rule import UpdateRule
 
 
 class ScheduleOptions(BaseModel):
@@ -164,9 +164,9 @@ class Schedule(ABC):
         return False
 
     @property
-    def rule(self) -> UpdateRule:
-        """How replies become the server's new vector: by default the mean, weighed by the method.
+    def rule(self) -> UpdateRule | None:
+        """How replies become the server's new vector; None, the default: their mean, weighed by the method.
 
         The server adds `borders`, the number of parameters of each model.
         """
-        return UpdateRule()
+        return None

@@ -7,20 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.protocol import (
-    Clock,
-    ClockFacts,
-    ClockOptions,
-    Devices,
-    Method,
-    Schedule,
-    ScheduleFacts,
-)
+from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.registry import load_class, load_object
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.staleness import check_weights
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES, cohort_size, sampling_rate
 from rayfed_kd.recipe.validation import validate
+from rayfed_kd.timing.clock import Clock, ClockFacts, ClockOptions
+from rayfed_kd.timing.devices import Devices
+from rayfed_kd.timing.schedule import Schedule, ScheduleFacts
+from rayfed_kd.timing.staleness import check_weights
 
 
 def schedule_class(recipe: Recipe) -> type[Schedule]:
@@ -140,6 +135,7 @@ def check_schedule(
 
     Raises: RecipeError
     """
-    check_weights(schedule.rule.staleness, recipe.rounds)
+    if schedule.rule is not None:
+        check_weights(schedule.rule.staleness, recipe.rounds)
     work = [method.least_samples(size, recipe.local) for size in sizes]
     schedule.check([clock.least_seconds(client, samples) for client, samples in enumerate(work)])

@@ -1,7 +1,7 @@
 """The registered clocks: the simulated second at which a reply arrives at the server.
 
 Simulated time does not depend on how long the real work takes, so the order of replies repeats.
-`rayfed_kd.protocol.clock` defines the interface.
+`rayfed_kd.timing.clock` defines the interface.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.protocol import Clock, ClockFacts, ClockOptions, Devices
 from rayfed_kd.recipe.strict import PathText
-from rayfed_kd.setting.devices import (
+from rayfed_kd.timing.clock import Clock, ClockFacts, ClockOptions
+from rayfed_kd.timing.device_sources import (
     LEAST_MBIT_S,
     MOST_MBIT_S,
     MOST_SECONDS,
     draw_devices,
     read_trace,
 )
+from rayfed_kd.timing.devices import Devices
 
 MOST_SIGMA = 20.0  # of a logarithm: e^20 is half a billion; beyond it speeds overflow
 

@@ -1,19 +1,20 @@
 """How replies, fresh or late, become the server's new vector.
 
 A reply's staleness tau is the number of server updates between the message that it answers and its use.
-How much a reply weighs by its staleness is a rule of its own: `rayfed_kd.recipe.staleness`.
+How much a reply weighs by its staleness is a rule of its own: `rayfed_kd.timing.staleness`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
 from rayfed_kd.models.vectors import weighted_mean, weighted_sum
-from rayfed_kd.recipe.staleness import Constant, StalenessRule
+from rayfed_kd.protocol import Lateness
+from rayfed_kd.timing.staleness import Constant, StalenessRule
 
 Normalisation = Literal["none", "count", "weight_sum", "samples"]
 
@@ -102,21 +103,8 @@ class UpdateRule:
 
     @property
     def sealed(self) -> bool:
-        """Whether a method may see the replies only through `applied` and `mean`; see `PrivateUpdate`."""
+        """Never: a method may look at each reply."""
         return False
-
-
-@dataclass(frozen=True)
-class Lateness:
-    """How late a reply is.
-
-    Attributes:
-        tau: server updates since the message that it answers.
-        sent: gives the vector that came with that message, [P].
-    """
-
-    tau: int = 0
-    sent: Callable[[], Tensor] | None = None
 
 
 class _Candidates(Sequence[Tensor]):

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.server.clock import (
+from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.timing import Windows
+from rayfed_kd.timing.clocks import (
     ConstantClock,
     ConstantOptions,
     LogNormalClock,
@@ -16,9 +18,7 @@ from cluster.server.clock import (
     TraceClock,
     TraceOptions,
 )
-from rayfed_kd.errors import DataError, RecipeError
-from rayfed_kd.protocol import Windows
-from rayfed_kd.setting.devices import read_trace
+from rayfed_kd.timing.device_sources import read_trace
 
 
 def windows(*pairs, period=100.0):

@@ -16,11 +16,11 @@ from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 
 STALENESS_RULES = {
-    "constant": "rayfed_kd.recipe.staleness:Constant",
-    "polynomial": "rayfed_kd.recipe.staleness:Polynomial",
-    "hinge": "rayfed_kd.recipe.staleness:Hinge",
-    "threshold": "rayfed_kd.recipe.staleness:Threshold",
-    "exponential": "rayfed_kd.recipe.staleness:Exponential",
+    "constant": "rayfed_kd.timing.staleness:Constant",
+    "polynomial": "rayfed_kd.timing.staleness:Polynomial",
+    "hinge": "rayfed_kd.timing.staleness:Hinge",
+    "threshold": "rayfed_kd.timing.staleness:Threshold",
+    "exponential": "rayfed_kd.timing.staleness:Exponential",
 }
 PATH = "schedule.staleness"
 
