@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.protocol import Declaration, Method, Simulated
-from rayfed_kd.recipe.registry import load_class, load_object, locate, options_model
+from rayfed_kd.recipe.registry import OWN_METHODS, load_object, locate, options_of
 from rayfed_kd.recipe.validation import model_in
 from rayfed_kd.timing.reading import schedules_in_rounds
 
@@ -108,7 +108,7 @@ def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
         RecipeError: there is no such method; it names the nearest.
     """
     location = locate(name, methods, "method")
-    method: AnyMethod = load_class(location, {}, Method, "method")
+    method: AnyMethod = OWN_METHODS.find(location, "method")
     facts = Table.grid(padding=(0, 2))
     for fact, text in {
         "paper": method.paper,
@@ -193,7 +193,7 @@ def model_lines() -> Iterator[str]:
             make = load_object(location, "model.name")
             first = (make.__doc__ or "").strip().splitlines()
             yield f"{name} ({kind}): {first[0] if first else ''}"
-            yield from _model_option_lines(options_model(make))
+            yield from _model_option_lines(options_of(make))
 
 
 def _parts_by_kind(declared: Declaration) -> str:

@@ -13,9 +13,8 @@ from rayfed_kd.data import SOURCES
 from rayfed_kd.data.cache import load_cached, open_entry
 from rayfed_kd.data.dataset import Dataset, Source
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.recipe.registry import blaming, load_function, options_model
-from rayfed_kd.recipe.roles import DATA_SOURCE
-from rayfed_kd.recipe.validation import validate
+from rayfed_kd.recipe.registry import blaming
+from rayfed_kd.recipe.strict import Named
 
 
 def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> Source:
@@ -25,13 +24,11 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
         folder: where to look; None: $RAYFED_KD_DATA, else ./data.
     Raises: RecipeError for unknown names or options, DataError if files are missing.
     """
-    function = load_function(name, SOURCES, DATA_SOURCE, "data.name")
-    checked = validate(options_model(function), dict(options), "data", name)
-    arguments = {key: getattr(checked, key) for key in type(checked).model_fields}
+    bound = SOURCES.bound(Named(name=name, **options), "data")
     where = Path(os.environ.get("RAYFED_KD_DATA", "data")) if folder is None else folder
     try:
         with blaming(f"data.name: {name}"):
-            source = function(where, **arguments)
+            source = bound.found(where, **bound.arguments)
     except RecipeError as error:
         if not isinstance(error.__cause__, OSError):
             raise
@@ -43,7 +40,7 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
         )
     if name in SOURCES:
         return source
-    own = Path(inspect.getfile(function))  # a user's code may change what it makes of the same files
+    own = Path(inspect.getfile(bound.found))  # a user's code may change what it makes of the same files
     return replace(source, files=(*source.files, own))
 
 

@@ -15,22 +15,25 @@ from rayfed_kd.data.partition_file import NOBODY, PUBLIC, TEST, TRAIN, Partition
 from rayfed_kd.data.schemes import Pool
 from rayfed_kd.data.schemes_of_source import Division
 from rayfed_kd.errors import DataError, RecipeError
-from rayfed_kd.recipe.registry import blaming, load_function, options_model
+from rayfed_kd.recipe.registry import Registry, blaming
 from rayfed_kd.recipe.roles import PARTITION_SCHEME
-from rayfed_kd.recipe.validation import validate
+from rayfed_kd.recipe.strict import Named
 
 __all__ = ["SCHEMES", "Division", "Partition", "Pool", "make_partition"]
 
 Array = np.ndarray[Any, Any]
 
-SCHEMES = {
-    name: f"rayfed_kd.data.{module}:{name}"
-    for module, names in {
-        "schemes": ("iid", "dirichlet", "dirichlet_client", "dirichlet_fedkf", "classes", "quantity"),
-        "schemes_of_source": ("natural", "by_column", "from_source"),
-    }.items()
-    for name in names
-}
+SCHEMES = Registry(
+    {
+        name: f"rayfed_kd.data.{module}:{name}"
+        for module, names in {
+            "schemes": ("iid", "dirichlet", "dirichlet_client", "dirichlet_fedkf", "classes", "quantity"),
+            "schemes_of_source": ("natural", "by_column", "from_source"),
+        }.items()
+        for name in names
+    },
+    role=PARTITION_SCHEME,
+)
 
 
 @dataclass(frozen=True)
@@ -171,11 +174,9 @@ def make_partition(
     total = len(pool.labels)
     if clients > total:
         raise RecipeError(f"partition.clients = {clients}: there are {total} training samples")
-    function = load_function(scheme, SCHEMES, PARTITION_SCHEME, "partition.name")
-    checked = validate(options_model(function), dict(options), "partition", scheme)
-    arguments = {key: getattr(checked, key) for key in type(checked).model_fields}
+    bound = SCHEMES.bound(Named(name=scheme, **options), "partition")
     with blaming(f"partition.name: {scheme}"):
-        drawn = function(pool, clients, stream, **arguments)
+        drawn = bound.found(pool, clients, stream, **bound.arguments)
         drawn = drawn if isinstance(drawn, Division | ClientParts) else list(drawn)
     origin = {"scheme": scheme, "options": dict(options), "test": test, "samples": total}
     if isinstance(drawn, Division):

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from rayfed_kd.errors import RecipeError, shown
 from rayfed_kd.experiment.preparation import Prepared, find_own_modules
 from rayfed_kd.experiment.result import OnEvent, Tell
-from rayfed_kd.recipe.registry import load_class, locate
+from rayfed_kd.recipe.registry import Registry, locate
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.telling import as_teller
 
@@ -42,10 +42,13 @@ if TYPE_CHECKING:
     from cluster.ray_backend.placement import Plan
     from rayfed_kd.setting.setting import Setting
 
-ENGINES: Mapping[str, str] = {
-    "local": "rayfed_kd.experiment.engines:InProcess",
-    "ray": "rayfed_kd.experiment.engines:OnRay",
-}
+ENGINES = Registry(
+    {
+        "local": "rayfed_kd.experiment.engines:InProcess",
+        "ray": "rayfed_kd.experiment.engines:OnRay",
+    },
+    "rayfed_kd.experiment.engines:Launcher",
+)
 Outcome = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
@@ -265,9 +268,9 @@ def make_launcher(engine: str | None, *, local: bool = False, address: str | Non
     if local and engine not in (None, "local"):
         raise RecipeError(f"--local and --engine {engine} name two engines; expected one of them")
     name = engine or ("local" if local else "ray")
-    location = locate(name, ENGINES, "engine")
+    locate(name, ENGINES, "engine")  # a misspelt name is told before folders are searched
     find_own_modules()
-    kind: type[Launcher] = load_class(location, {}, Launcher, "engine")  # type: ignore[type-abstract]
+    kind: type[Launcher] = ENGINES.find(name, "engine")
     if issubclass(kind, OnRay):
         return kind(address)
     if address is not None:

@@ -18,11 +18,8 @@ from rayfed_kd.data.augment import normalise
 from rayfed_kd.data.batches import PixelScale
 from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.experiment.preparation import find_own_modules
-from rayfed_kd.recipe.registry import load_function, options_model
-from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.sample_shapes import Shape, TextShape, shape_of
-from rayfed_kd.recipe.strict import Closed
-from rayfed_kd.recipe.validation import validate
+from rayfed_kd.recipe.strict import Closed, Named
 from rayfed_kd.setting.modules.architectures import REGISTRIES
 from rayfed_kd.setting.modules.module_checks import check_module_size, checked_module
 
@@ -186,11 +183,8 @@ def described_model(
     """
     named, path = description.architecture, "architecture"
     if module is None:
-        make = load_function(named.name, REGISTRIES[named.kind], MODEL_BUILDER, f"{path}.name", nn.Module)
-        options = validate(options_model(make), named.options, path, named.name)
-        module = _made(
-            make, description, {name: getattr(options, name) for name in type(options).model_fields}
-        )
+        bound = REGISTRIES[named.kind].bound(Named(name=named.name, **named.options), path)
+        module = _made(bound.found, description, bound.arguments)
     try:
         module.load_state_dict(dict(state))
     except RuntimeError as error:

@@ -14,12 +14,10 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.models.base import Classifier, image_shape
 from rayfed_kd.models.whole_modules import tried_head
-from rayfed_kd.recipe.registry import load_function, options_model
-from rayfed_kd.recipe.roles import MODEL_BUILDER, model_builder
+from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.torchvision_import import import_torchvision
-from rayfed_kd.recipe.validation import validate
 
 STAGES = 4
 RECIPES_DEFAULT = Named(name="lenet5")
@@ -45,10 +43,8 @@ def projected(
     Dropout and stochastic depth are off, for which training in groups could not draw. Maps of a single pixel
     in a batch of one sample take BatchNorm's running statistics.
     """
-    make = load_function(base.name, CLASSIFIERS, MODEL_BUILDER, "model.base.name", nn.Module)
-    checked = validate(options_model(make), base.options, "model.base", base.name)
-    arguments = {name: getattr(checked, name) for name in type(checked).model_fields}
-    body, length = _headless(make(shape, classes, **arguments), shape, classes, base.name)
+    bound = CLASSIFIERS.bound(base, "model.base")
+    body, length = _headless(bound.found(shape, classes, **bound.arguments), shape, classes, base.name)
     _let_single_samples_through(body)
     for part in body.modules():
         if isinstance(part, _DropoutNd) or type(part).__name__ == "StochasticDepth":

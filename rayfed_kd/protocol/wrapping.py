@@ -15,9 +15,8 @@ from rayfed_kd.protocol.evaluated import Evaluated
 from rayfed_kd.protocol.messages import Declaration
 from rayfed_kd.protocol.method import Architecture, Cohort, Method, MethodOptions
 from rayfed_kd.protocol.shown import Shown
-from rayfed_kd.recipe.registry import load_class, locate
+from rayfed_kd.recipe.registry import Registry
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
-from rayfed_kd.recipe.validation import validate
 
 # What a class says of itself, which depends here on the method inside.
 SAID = ("heterogeneous", "public", "aligned", "client_keeps", "group_training")
@@ -65,9 +64,8 @@ class Wrapping(Method[State, Any]):
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         named, path = self.options.method, "method.method"
-        location = locate(named.name, self.registered, f"{path}.name")
-        kind: type[Method[Any, Any]] = load_class(location, {}, Method, f"{path}.name")
-        inside = kind(validate(kind.options_model(), dict(named.model_extra or {}), path, named.name))
+        bound = Registry(self.registered, "rayfed_kd.protocol:Method").bound(named, path)
+        inside: Method[Any, Any] = bound.found(bound.options)
         declared: dict[str, Declaration] = {
             "down": {**inside.down, **type(self).down},
             "up": {**inside.up, **type(self).up},

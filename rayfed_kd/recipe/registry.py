@@ -16,6 +16,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -23,6 +24,8 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from rayfed_kd.errors import RayfedError, RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import has_role
+from rayfed_kd.recipe.strict import Named
+from rayfed_kd.recipe.validation import validate
 
 # Packages whose own functions are no builders of ours: a module makes such of them, by the same names.
 OF_PACKAGES = {
@@ -33,7 +36,6 @@ OF_PACKAGES = {
 LIBRARIES, STANDARD_LIBRARY = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
 HOUSE = str(Path(__file__).parents[1])
 LOCATION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-Base = TypeVar("Base")
 Options = TypeVar("Options", bound=BaseModel)
 
 
@@ -118,51 +120,100 @@ def blaming(what: str) -> Iterator[None]:
         raise RecipeError(f"{what} failed: {blame(error)}") from error
 
 
-def load_function(
-    name: str, registered: Mapping[str, str], role: str, path: str, base: type | None = None
-) -> Callable[..., Any]:
-    """The function behind a registered name or a location, marked for its role.
+@dataclass(frozen=True)
+class Bound:
+    """An object that a recipe names, with its options.
+
+    Attributes:
+        found: the function or the class.
+        options: its checked options.
+    """
+
+    found: Any
+    options: Any
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options by name."""
+        return {name: getattr(self.options, name) for name in type(self.options).model_fields}
+
+
+class Registry(Mapping[str, str]):
+    """What a recipe may name for one purpose: registered names, and a user's own as package.module:Object.
+
+    As a mapping: registered name -> location. Listing names imports nothing.
 
     Args:
-        name: as the recipe has it.
-        registered: name -> location.
-        role: what the recipe takes it for, one of `rayfed_kd.recipe.roles`.
-        path: where in the recipe the name stands, for the message.
-        base: classes that derive from it need no mark; None: functions alone.
-    Raises: RecipeError if there is no such object or it is not marked; nothing of it was called.
+        names: registered name -> location.
+        base: location of the class that a named class derives from; None: no class may be named.
+        role: the mark of functions that may be named, one of `rayfed_kd.recipe.roles`; None: no function may.
     """
-    location = locate(name, registered, path)
-    loaded = load_object(location, path)
-    derived = base is not None and isinstance(loaded, type) and issubclass(loaded, base)
-    if not derived and not has_role(loaded, role):
-        wanted = f"a function marked @rayfed_kd.{role}"
-        if base is not None:
-            wanted += f" or a subclass of {base.__module__}.{base.__qualname__}"
-        raise RecipeError(f"{path}: {shortened(location)} is not {wanted}, and was not called")
-    function: Callable[..., Any] = loaded
-    return function
+
+    def __init__(self, names: Mapping[str, str], base: str | None = None, role: str | None = None) -> None:
+        self._names, self._base, self._role = names, base, role
+
+    def __getitem__(self, name: str) -> str:
+        return self._names[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def find(self, name: str, path: str) -> Any:
+        """The object behind a registered name or a location. Nothing of it is called.
+
+        Args:
+            name: as the recipe has it.
+            path: where in the recipe the name stands, for messages.
+
+        Raises: RecipeError if there is no such object, it is not for this purpose, or a class leaves a method
+            undefined that its base wants.
+        """
+        location = locate(name, self._names, path)
+        found = load_object(location, path)
+        base = None if self._base is None else load_object(self._base, path)
+        derived = base is not None and isinstance(found, type) and issubclass(found, base)
+        if not derived and not (self._role and has_role(found, self._role)):
+            raise RecipeError(f"{path}: {shortened(location)} is {self._wanted(base)}")
+        undefined = ", ".join(f"{method}()" for method in sorted(getattr(found, "__abstractmethods__", ())))
+        if undefined:
+            raise RecipeError(f"{path}: {location} must define {undefined}: see {base.__module__}")
+        return found
+
+    def _wanted(self, base: type | None) -> str:
+        """What an object is not."""
+        named = "" if base is None else f"subclass of {base.__module__}.{base.__qualname__}"
+        if self._role is None:
+            return f"no {named}"
+        marked = f"a function marked @rayfed_kd.{self._role}"
+        return f"not {marked}{f' or a {named}' if named else ''}, and was not called"
+
+    def bound(self, named: Named, path: str, beside: Sequence[str] = ()) -> Bound:
+        """The object that a recipe names, with its options checked.
+
+        Args:
+            named: the name and the options.
+            path: where in the recipe they stand.
+            beside: keys that the recipe may have there as well.
+
+        Raises: RecipeError as `find` does, or if an option is unknown or has a bad value.
+        """
+        found = self.find(named.name, f"{path}.name")
+        return Bound(found, validate(options_of(found), named.options, path, named.name, beside))
 
 
-def load_class(name: str, registered: Mapping[str, str], base: type[Base], path: str) -> type[Base]:
-    """The subclass of `base` behind a registered name or a location.
+def options_of(found: Any) -> type[BaseModel]:
+    """The model of an object's options.
 
-    Args:
-        name: as the recipe has it.
-        registered: name -> location.
-        base: the class that an author derives from.
-        path: where in the recipe the name stands, for the message.
-    Raises: RecipeError if there is no such class, it is no subclass of `base`, or a method is not defined.
+    A class says it by `options_model`, or is such a model itself. Else options are the keyword-only
+    parameters of the function, or of the class's `__init__`.
     """
-    location = locate(name, registered, path)
-    loaded = load_object(location, path)
-    if not (isinstance(loaded, type) and issubclass(loaded, base)):
-        raise RecipeError(
-            f"{path}: {shortened(location)} is no subclass of {base.__module__}.{base.__qualname__}"
-        )
-    undefined = ", ".join(f"{method}()" for method in sorted(getattr(loaded, "__abstractmethods__", ())))
-    if undefined:
-        raise RecipeError(f"{path}: {location} must define {undefined}: see {base.__module__}")
-    return loaded
+    if isinstance(found, type) and issubclass(found, BaseModel):
+        return found
+    said = getattr(found, "options_model", None)
+    return options_model(found) if said is None else said()
 
 
 def annotated_options(owner: type, base: type[Options]) -> type[Options]:
@@ -200,3 +251,7 @@ def options_model(function: Callable[..., Any]) -> type[BaseModel]:
         config = ConfigDict(extra="forbid", frozen=True, strict=True)
         model: type[BaseModel] = create_model(function.__name__, __config__=config, **fields)
         return model
+
+
+# A method's location; the registered names are in the room of the methods, which this one must not know.
+OWN_METHODS = Registry({}, "rayfed_kd.protocol:Method")

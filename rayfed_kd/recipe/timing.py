@@ -6,22 +6,29 @@ model of its options, when a recipe names it.
 
 from __future__ import annotations
 
+from rayfed_kd.recipe.registry import Registry
 from rayfed_kd.recipe.schema import Recipe
 
-SCHEDULES = {
-    "sync": "rayfed_kd.timing.schedules:Synchronous",
-    "quorum": "rayfed_kd.timing.schedules:Quorum",
-    "buffered": "rayfed_kd.timing.schedules:Buffered",
-    "fedbuff": "rayfed_kd.timing.schedules:FedBuff",
-    "fedasync": "rayfed_kd.timing.schedules:FedAsync",
-}
-CLOCKS = {
-    "none": "rayfed_kd.timing.clocks:NoClock",
-    "constant": "rayfed_kd.timing.clocks:ConstantClock",
-    "lognormal": "rayfed_kd.timing.clocks:LogNormalClock",
-    "trace": "rayfed_kd.timing.clocks:TraceClock",
-    "real": "rayfed_kd.timing.clocks:RealClock",
-}
+SCHEDULES = Registry(
+    {
+        "sync": "rayfed_kd.timing.schedules:Synchronous",
+        "quorum": "rayfed_kd.timing.schedules:Quorum",
+        "buffered": "rayfed_kd.timing.schedules:Buffered",
+        "fedbuff": "rayfed_kd.timing.schedules:FedBuff",
+        "fedasync": "rayfed_kd.timing.schedules:FedAsync",
+    },
+    "rayfed_kd.timing:Schedule",
+)
+CLOCKS = Registry(
+    {
+        "none": "rayfed_kd.timing.clocks:NoClock",
+        "constant": "rayfed_kd.timing.clocks:ConstantClock",
+        "lognormal": "rayfed_kd.timing.clocks:LogNormalClock",
+        "trace": "rayfed_kd.timing.clocks:TraceClock",
+        "real": "rayfed_kd.timing.clocks:RealClock",
+    },
+    "rayfed_kd.timing:Clock",
+)
 
 
 def cohort_size(recipe: Recipe) -> int:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS
 from rayfed_kd.data.cache import locate_entry
@@ -18,10 +16,8 @@ from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.protocol import Method
-from rayfed_kd.recipe.registry import blaming, find_modules, load_class, load_function, options_model
-from rayfed_kd.recipe.roles import DATA_SOURCE, MODEL_BUILDER, PARTITION_SCHEME
+from rayfed_kd.recipe.registry import OWN_METHODS, blaming, find_modules
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.sections.client_models import name_key
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
@@ -92,7 +88,7 @@ def make_method(location: str, named: Named) -> Method[Any, Any]:
 
     Raises: RecipeError if it is no method or an option is bad.
     """
-    kind: type[Method[Any, Any]] = load_class(location, {}, Method, "method.name")
+    kind: type[Method[Any, Any]] = OWN_METHODS.find(location, "method.name")
     options = validate(kind.options_model(), named.options, "method", named.name)
     with blaming(f"method.name: {named.name}"):
         return kind(options)
@@ -107,15 +103,10 @@ def read_names(recipe: Recipe) -> tuple[Timing, Codecs]:
     models, own = {"model": recipe.shared_model}, recipe.client_models
     if own is not None:
         models |= {own.path(place): model for place, model in enumerate(own.members)}
-    functions = {
-        path: load_function(model.name, CLASSIFIERS, MODEL_BUILDER, name_key(path), nn.Module)
-        for path, model in models.items()
-    }
-    functions["data"] = load_function(recipe.data.name, SOURCES, DATA_SOURCE, "data.name")
-    functions["partition"] = load_function(recipe.partition.name, SCHEMES, PARTITION_SCHEME, "partition.name")
-    named: dict[str, Named] = {**models, "data": recipe.data, "partition": recipe.partition}
-    for path, function in functions.items():
-        validate(options_model(function), named[path].options, path, named[path].name)
+    for path, model in models.items():
+        CLASSIFIERS.bound(model, path)
+    SOURCES.bound(recipe.data, "data")
+    SCHEMES.bound(recipe.partition, "partition")
     timing, codecs = read_timing(recipe), make_codecs(recipe)
     if recipe.data.augment not in AUGMENTATIONS:
         known = ", ".join(sorted(AUGMENTATIONS))

@@ -14,24 +14,26 @@ from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method, Simulat
 from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
 from rayfed_kd.protocol.wire import Chains, Sending, Wire
-from rayfed_kd.recipe.registry import blaming, load_class, locate, options_model
+from rayfed_kd.recipe.registry import Registry, blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.codec import StageRecipe
-from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.modules.vector_layouts import vector_layouts
 
-CODECS: Mapping[str, str] = {
-    "cast": "rayfed_kd.setting.built_in_codecs.cast:Cast",
-    "uniform": "rayfed_kd.setting.built_in_codecs.quantisers:Uniform",
-    "qsgd": "rayfed_kd.setting.built_in_codecs.quantisers:Qsgd",
-    "sign": "rayfed_kd.setting.built_in_codecs.quantisers:Sign",
-    "top_k": "rayfed_kd.setting.built_in_codecs.sparse:TopK",
-    "random_k": "rayfed_kd.setting.built_in_codecs.sparse:RandomK",
-    "powersgd": "rayfed_kd.setting.built_in_codecs.low_rank:PowerSgd",
-    "svd": "rayfed_kd.setting.built_in_codecs.low_rank:Svd",
-    "difference": "rayfed_kd.setting.built_in_codecs.plain:Difference",
-    "zstd": "rayfed_kd.setting.built_in_codecs.plain:Zstd",
-}
+CODECS = Registry(
+    {
+        "cast": "rayfed_kd.setting.built_in_codecs.cast:Cast",
+        "uniform": "rayfed_kd.setting.built_in_codecs.quantisers:Uniform",
+        "qsgd": "rayfed_kd.setting.built_in_codecs.quantisers:Qsgd",
+        "sign": "rayfed_kd.setting.built_in_codecs.quantisers:Sign",
+        "top_k": "rayfed_kd.setting.built_in_codecs.sparse:TopK",
+        "random_k": "rayfed_kd.setting.built_in_codecs.sparse:RandomK",
+        "powersgd": "rayfed_kd.setting.built_in_codecs.low_rank:PowerSgd",
+        "svd": "rayfed_kd.setting.built_in_codecs.low_rank:Svd",
+        "difference": "rayfed_kd.setting.built_in_codecs.plain:Difference",
+        "zstd": "rayfed_kd.setting.built_in_codecs.plain:Zstd",
+    },
+    "rayfed_kd.protocol:Codec",
+)
 Codecs = Mapping[Direction, Chains]
 Wires = Mapping[str, Wire]
 
@@ -68,11 +70,9 @@ def _make_chain(stages: Iterable[StageRecipe], direction: Direction, kind: str, 
 
 
 def _make_stage(named: StageRecipe, direction: Direction, kind: Any, path: str) -> Stage:
-    location = locate(named.name, CODECS, f"{path}.name")
-    made = load_class(location, {}, Codec, f"{path}.name")
-    options = validate(options_model(made.__init__), named.options, path, named.name, ["feedback"])
+    bound = CODECS.bound(named, path, ["feedback"])
     with blaming(f"{path}.name: {named.name}"):
-        codec = made(**{name: getattr(options, name) for name in type(options).model_fields})
+        codec: Codec = bound.found(**bound.arguments)
     why = codec.refuses(kind)
     if why is None and named.feedback:
         why = _feedback_fault(codec, kind)

@@ -12,18 +12,20 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.errors import RayfedError, RecipeError, RunError, shown
-from rayfed_kd.recipe.registry import blame, load_function, options_model
+from rayfed_kd.recipe.registry import Registry, blame, options_of
 from rayfed_kd.recipe.roles import METRIC, Better, better_of
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.evaluation import MetricRecipe
-from rayfed_kd.recipe.validation import validate
 
-METRICS: Mapping[str, str] = {
-    "macro_f1": "rayfed_kd.setting.built_in_metrics:macro_f1",
-    "top_k_accuracy": "rayfed_kd.setting.built_in_metrics:top_k_accuracy",
-    "calibration_error": "rayfed_kd.setting.built_in_metrics:calibration_error",
-    "negative_log_likelihood": "rayfed_kd.setting.built_in_metrics:negative_log_likelihood",
-}
+METRICS = Registry(
+    {
+        "macro_f1": "rayfed_kd.setting.built_in_metrics:macro_f1",
+        "top_k_accuracy": "rayfed_kd.setting.built_in_metrics:top_k_accuracy",
+        "calibration_error": "rayfed_kd.setting.built_in_metrics:calibration_error",
+        "negative_log_likelihood": "rayfed_kd.setting.built_in_metrics:negative_log_likelihood",
+    },
+    role=METRIC,
+)
 TRIED = 20  # made-up samples of each class, by which metrics are tried
 
 
@@ -77,15 +79,13 @@ def make_metrics(recipe: Recipe) -> list[Metric]:
 
 
 def _metric(named: MetricRecipe, path: str) -> Metric:
-    function = load_function(named.name, METRICS, METRIC, f"{path}.name")
-    model = options_model(function)
-    taken = sorted(set(MetricRecipe.model_fields) & set(model.model_fields))
+    function = METRICS.find(named.name, f"{path}.name")
+    taken = sorted(set(MetricRecipe.model_fields) & set(options_of(function).model_fields))
     if taken:
         raise RecipeError(
             f"{path}.name: {named.name} has an option {taken[0]}, which is the recipe's own key; rename it"
         )
-    options = validate(model, named.options, path, named.name)
-    arguments = {name: getattr(options, name) for name in type(options).model_fields}
+    arguments = METRICS.bound(named, path).arguments
     return Metric(named.title, path, named.name, named.better or better_of(function), function, arguments)
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Method
-from rayfed_kd.recipe.registry import load_class, load_object
+from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES, cohort_size, sampling_rate
-from rayfed_kd.recipe.validation import validate
 from rayfed_kd.timing.clock import Clock, ClockFacts, ClockOptions
 from rayfed_kd.timing.devices import Devices
 from rayfed_kd.timing.schedule import Schedule, ScheduleFacts
@@ -23,7 +22,8 @@ def schedule_class(recipe: Recipe) -> type[Schedule]:
 
     Raises: RecipeError if the name is unknown or the object is no schedule.
     """
-    return load_class(recipe.schedule.name, SCHEDULES, Schedule, "schedule.name")  # type: ignore[type-abstract]
+    kind: type[Schedule] = SCHEDULES.find(recipe.schedule.name, "schedule.name")
+    return kind
 
 
 def clock_class(recipe: Recipe) -> type[Clock]:
@@ -31,7 +31,8 @@ def clock_class(recipe: Recipe) -> type[Clock]:
 
     Raises: RecipeError if the name is unknown or the object is no clock.
     """
-    return load_class(recipe.clock.name, CLOCKS, Clock, "clock.name")  # type: ignore[type-abstract]
+    kind: type[Clock] = CLOCKS.find(recipe.clock.name, "clock.name")
+    return kind
 
 
 def schedules_in_rounds() -> list[str]:
@@ -85,13 +86,10 @@ def read_timing(recipe: Recipe) -> Timing:
 
     Raises: RecipeError
     """
-    kind, clock, named = schedule_class(recipe), clock_class(recipe), recipe.schedule
-    options = validate(kind.options_model(), named.options, "schedule", named.name)
+    schedule, clock = SCHEDULES.bound(recipe.schedule, "schedule"), CLOCKS.bound(recipe.clock, "clock")
     join = sampling_rate(recipe) if recipe.sampling.poisson else None
     facts = ScheduleFacts(recipe.partition.clients, cohort_size(recipe), recipe.seed, join)
-    schedule = kind(options, facts)
-    clock_options = validate(clock.options_model(), recipe.clock.options, "clock", recipe.clock.name)
-    return Timing(schedule, clock, clock_options)
+    return Timing(schedule.found(schedule.options, facts), clock.found, clock.options)
 
 
 def check_exchanges(recipe: Recipe, method: Method[Any, Any]) -> None:

@@ -11,17 +11,20 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.recipe.registry import load_class
+from rayfed_kd.recipe.registry import Registry
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 
-STALENESS_RULES = {
-    "constant": "rayfed_kd.timing.staleness:Constant",
-    "polynomial": "rayfed_kd.timing.staleness:Polynomial",
-    "hinge": "rayfed_kd.timing.staleness:Hinge",
-    "threshold": "rayfed_kd.timing.staleness:Threshold",
-    "exponential": "rayfed_kd.timing.staleness:Exponential",
-}
+STALENESS_RULES = Registry(
+    {
+        "constant": "rayfed_kd.timing.staleness:Constant",
+        "polynomial": "rayfed_kd.timing.staleness:Polynomial",
+        "hinge": "rayfed_kd.timing.staleness:Hinge",
+        "threshold": "rayfed_kd.timing.staleness:Threshold",
+        "exponential": "rayfed_kd.timing.staleness:Exponential",
+    },
+    "rayfed_kd.timing:StalenessRule",
+)
 PATH = "schedule.staleness"
 
 
@@ -119,8 +122,7 @@ def read_staleness(raw: Any) -> Any:
     if isinstance(raw, StalenessRule):
         return raw
     named = validate(_NamedRule, raw, PATH)
-    rule = load_class(named.name, STALENESS_RULES, StalenessRule, f"{PATH}.name")  # type: ignore[type-abstract]
-    return validate(rule, named.options, PATH, named.name)
+    return STALENESS_RULES.bound(named, PATH).options
 
 
 def check_weights(rule: StalenessRule, rounds: int) -> None:

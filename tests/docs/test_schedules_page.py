@@ -7,15 +7,13 @@ from paths import ROOT
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from rayfed_kd.recipe.registry import load_class
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
-from rayfed_kd.timing import Clock, Schedule, StalenessRule
 from rayfed_kd.timing.staleness import STALENESS_RULES
 
 PAGE = (ROOT / "docs/schedules.md").read_text(encoding="utf8")
 CLASSES = {
-    "Schedules": {name: load_class(name, SCHEDULES, Schedule, "") for name in SCHEDULES},
-    "Clocks": {name: load_class(name, CLOCKS, Clock, "") for name in CLOCKS},
+    "Schedules": {name: SCHEDULES.find(name, "") for name in SCHEDULES},
+    "Clocks": {name: CLOCKS.find(name, "") for name in CLOCKS},
 }
 
 
@@ -63,5 +61,5 @@ def test_every_option_has_a_row_with_its_default_and_whose_it_is(heading):
 def test_every_staleness_rule_has_a_row_with_its_defaults():
     told = {row[0]: row for row in rows("Staleness rules")}
     for name in STALENESS_RULES:
-        fields = load_class(name, STALENESS_RULES, StalenessRule, "").model_fields
+        fields = STALENESS_RULES.find(name, "").model_fields
         assert told[name][2:] == [shown(fields[o].default) if o in fields else "" for o in ("a", "b")]

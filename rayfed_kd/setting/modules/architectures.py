@@ -17,17 +17,15 @@ from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
 from rayfed_kd.models.base import layer_shape
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
-from rayfed_kd.recipe.registry import blaming, load_function, options_model
-from rayfed_kd.recipe.roles import MODEL_BUILDER
+from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.client_models import name_key
 from rayfed_kd.recipe.strict import Named
-from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.modules.module_checks import check_module_size, checked_module, trial
 from rayfed_kd.setting.modules.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.modules.training_trial import Outcome
 
-REGISTRIES: Mapping[str, Mapping[str, str]] = {
+REGISTRIES = {
     "classifier": CLASSIFIERS,
     "generator": GENERATORS,
     "head": HEADS,
@@ -121,12 +119,11 @@ class Architectures:
         return architectures
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
-        registered, key = REGISTRIES[architecture.kind], name_key(path)
-        make = load_function(architecture.name, registered, MODEL_BUILDER, key, nn.Module)
-        given, beside = dict(architecture.options), self._keys_of_method(path)
+        key, beside = name_key(path), self._keys_of_method(path)
+        named = Named(name=architecture.name, **architecture.options)
         # Checked when the builder is made, once; `build` runs for every module.
-        options = validate(options_model(make), given, path, architecture.name, beside)
-        arguments = {name: getattr(options, name) for name in type(options).model_fields}
+        bound = REGISTRIES[architecture.kind].bound(named, path, beside)
+        make, arguments = bound.found, bound.arguments
         classes = architecture.classes or self._classes
         space, cut = architecture.space, architecture.cut
 

@@ -8,8 +8,6 @@ import pytest
 from rayfed_kd.data.client_parts import ClientParts
 from rayfed_kd.data.partition import SCHEMES, make_partition
 from rayfed_kd.data.schemes import Pool
-from rayfed_kd.recipe.registry import load_function
-from rayfed_kd.recipe.roles import PARTITION_SCHEME
 
 CLIENTS, SAMPLES, CLASSES = 7, 200, 3
 OPTIONS = {
@@ -54,9 +52,7 @@ def lists(parts):
 @pytest.mark.parametrize("fraction", [0.2, 0.5])
 def test_parts_are_those_of_clients_drawn_one_after_another(scheme, fraction):
     options, draws = OPTIONS[scheme], stream()
-    drawn = load_function(scheme, SCHEMES, PARTITION_SCHEME, "partition.name")(
-        pool(), CLIENTS, draws, **options
-    )
+    drawn = SCHEMES.find(scheme, "partition.name")(pool(), CLIENTS, draws, **options)
     expected = one_after_another(drawn, fraction, draws)
     made = make_partition(pool(), CLIENTS, scheme, options, stream(), test_fraction=fraction)
     assert (lists(made.train), lists(made.test)) == expected

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_kd.data.partition import Partition, Pool, make_partition
+from rayfed_kd.data.partition import SCHEMES, Partition, Pool, make_partition
 from rayfed_kd.errors import DataError, RecipeError
 
 NONE = np.zeros(0, dtype=np.int64)
@@ -93,14 +93,14 @@ def test_counts_are_of_both_parts_by_class():
     ],
 )
 def test_own_scheme_that_is_wrong_is_told(monkeypatch, scheme, message):
-    monkeypatch.setattr("rayfed_kd.data.partition.load_function", lambda *_: scheme)
+    monkeypatch.setattr(SCHEMES, "find", lambda *_: scheme)
     with pytest.raises(RecipeError) as told:
         make_partition(pool_of(5), 2, "mine:scheme", {}, stream())
     assert str(told.value) == f"partition.name = 'mine:scheme': {message}"
 
 
 def test_own_scheme_may_give_lists_in_any_order(monkeypatch):
-    monkeypatch.setattr("rayfed_kd.data.partition.load_function", lambda *_: plain_lists)
+    monkeypatch.setattr(SCHEMES, "find", lambda *_: plain_lists)
     partition = make_partition(pool_of(5), 2, "mine:scheme", {}, stream(), test="official")
     assert (lists(partition.train), partition.train[1].dtype) == ([[0, 2], []], np.int64)
 

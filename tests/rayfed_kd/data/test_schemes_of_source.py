@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfed_kd.data.partition import Division, Pool, make_partition
+from rayfed_kd.data.partition import SCHEMES, Division, Pool, make_partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.seeds import numpy_stream
 
@@ -70,7 +70,7 @@ def test_a_value_with_fewer_samples_than_clients_is_refused():
 
 
 def own(monkeypatch, scheme):
-    monkeypatch.setattr("rayfed_kd.data.partition.load_function", lambda *_: scheme)
+    monkeypatch.setattr(SCHEMES, "find", lambda *_: scheme)
     return make_partition(Pool(np.zeros(12, dtype=np.int64), 1), 3, "mine:scheme", {}, numpy_stream(0, "t"))
 
 

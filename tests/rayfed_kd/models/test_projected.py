@@ -13,14 +13,11 @@ from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.models.attention import small_vit
 from rayfed_kd.models.projected import SteadyBatchNorm2d, projected, short_resnet
 from rayfed_kd.models.small_cnns import cnn2
-from rayfed_kd.recipe.registry import load_function, options_model
-from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.sample_shapes import TextShape
 from rayfed_kd.recipe.sections.client_models import ClientModelsRecipe
 from rayfed_kd.recipe.sections.model_groups import GROUP_FEATURES, GROUPS
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.torchvision_import import import_torchvision
-from rayfed_kd.recipe.validation import validate
 
 SHAPE, CLASSES = (3, 32, 32), 10
 HEAD = CLASSES * (GROUP_FEATURES + 1)
@@ -43,9 +40,8 @@ FEWER_PLACES = {"vit_b_16": 768 * (196 - 4), "vit_b_32": 768 * (49 - 1)}
 
 
 def make(named, shape=SHAPE):
-    function = load_function(named.name, CLASSIFIERS, MODEL_BUILDER, "model.name", nn.Module)
-    options = validate(options_model(function), named.options, "model", named.name)
-    return function(shape, CLASSES, **{name: getattr(options, name) for name in type(options).model_fields})
+    bound = CLASSIFIERS.bound(named, "model")
+    return bound.found(shape, CLASSES, **bound.arguments)
 
 
 def count(module):

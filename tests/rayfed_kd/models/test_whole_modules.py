@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.models.base import last_maps
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.whole_modules import HEAD, ChainClassifier, features_of, tried_head
-from rayfed_kd.recipe.registry import load_function
-from rayfed_kd.recipe.roles import MODEL_BUILDER
 from rayfed_kd.recipe.torchvision_import import import_torchvision
 
 
@@ -38,7 +37,7 @@ class Pair(Plain):
 
 
 def built(name, shape=(3, 32, 32), classes=7, **options):
-    make = load_function(name, {}, MODEL_BUILDER, "model.name", nn.Module)
+    make = CLASSIFIERS.find(name, "model.name")
     torch.manual_seed(0)
     return make(shape, classes, **options)
 
