@@ -19,6 +19,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from cluster.engine.batching.group_training import run_group
 from cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
@@ -35,7 +36,6 @@ from cluster.engine.evaluating import ModelEvaluation
 from cluster.engine.gpu_use import GpuWatch
 from cluster.engine.last_message import LastMessage
 from cluster.engine.outcomes import CAUGHT, checked_outcome, non_finite_parts, one_line
-from rayfed_kd.batching.group_training import run_group
 from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import (
     Array,

@@ -16,9 +16,10 @@ from torch import nn
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.batchable import unbatchable
-from rayfed_kd.protocol import Method, Schedule
+from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.modules.tiny_training import is_tiny
+from rayfed_kd.timing import Schedule
 
 Builders = Mapping[str, Callable[[], nn.Module]]
 BY_SHAPE = 25  # clients in a group by shape; on two cores larger groups gain little more

@@ -5,7 +5,7 @@ The form for a group of clients. A loss is a function of the package's or a boun
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss
 
 and all that may differ from client to client reaches it through its three arguments. `local.vectorise` can
-then run the same step of many clients as one batched program (rayfed_kd/batching/).
+then run the same step of many clients as one batched program (cluster/engine/batching/).
 
 The free form. `train_local_epochs` takes any `loss(images, labels)`, a closure as well. What a closure
 captured cannot be compared between clients, so each client trains alone, in a group, too.

@@ -2,7 +2,7 @@
 
 Each client's step runs as it is written, as a greenlet, until it comes to local training in the form that
 batches (rayfed_kd/toolbox/local_training.py). There it waits for the other clients of the group. Clients of
-equal `program_of` are then trained as one (rayfed_kd/batching/batched_steps.py), a client that nobody is
+equal `program_of` are then trained as one (cluster/engine/batching/batched_steps.py), a client that nobody is
 equal to trains by itself, and every step goes on with its own trained models.
 
 Results differ from those of clients trained alone only by how sums are rounded. They depend on which clients
@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from rayfed_kd.batching.batched_steps import BatchedSteps
-from rayfed_kd.batching.step_program import program_of
+from cluster.engine.batching.batched_steps import BatchedSteps
+from cluster.engine.batching.step_program import program_of
 from rayfed_kd.protocol import ClientContext
 from rayfed_kd.toolbox.local_training import LocalSteps
 
