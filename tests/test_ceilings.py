@@ -21,8 +21,8 @@ CEILINGS = {
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {
-    "fedprox": (59, 347, 1_909, 5_796),
-    "fedkf": (63, 402, 2_127, 6_330),
+    "fedprox": (60, 351, 1_947, 5_964),
+    "fedkf": (64, 406, 2_165, 6_504),
 }
 AIM = (36, 200, 1_100, 3_300)
 
