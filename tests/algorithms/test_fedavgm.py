@@ -68,7 +68,7 @@ def test_buffers_are_plainly_averaged(made_replies):
 
 
 def test_velocity_covers_the_parameters_of_a_model_with_buffers(bench):
-    """BatchNorm's running statistics and counters lie behind the parameters and have no velocity."""
+    """BatchNorm's running statistics lie behind the parameters and have no velocity."""
     table = bench({"name": "fedavgm"}, "model={name: bottleneck_resnet, width: 2}")
     ctx = table.server()
     server = table.method.init_server(ctx)
