@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models.flat_module import FlatModule, initial_vector
 from rayfed_kd.models.vectors import weighted_mean, weighted_sum
 
@@ -127,3 +127,33 @@ def test_batchnorm_of_the_batch_or_of_the_past(mode, training, output, running):
     assert flat.vector()[:2].tolist() == pytest.approx(running)
     assert flat.module.training is training
     assert flat.module.track_running_stats
+
+
+def test_frozen_parameters_and_buffers_that_stay_are_beside_the_vector():
+    module = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
+    module.register_buffer("table", torch.ones(3, dtype=torch.float64))
+    flat, before = FlatModule(module), module[0].weight.clone()
+    assert flat.num_elements == 3
+    flat.load(torch.zeros(3))
+    assert not flat.train().module[0].weight.requires_grad
+    assert torch.equal(module[0].weight, before)
+    assert module.table.dtype == torch.float64
+
+
+def test_a_constant_that_changes_after_all_stops_the_step():
+    module = nn.Linear(1, 1)
+    module.bias.requires_grad_(False)
+    flat = FlatModule(module)
+    module.bias.add_(1.0)
+    with pytest.raises(RunError, match="bias: it changes"):
+        flat.vector()
+
+
+def test_a_buffer_that_is_assigned_anew_comes_back_into_its_place():
+    module = nn.Linear(1, 1)
+    module.register_buffer("mean", torch.zeros(2))
+    flat = FlatModule(module)
+    module.mean = torch.tensor([3.0, 4.0])
+    assert flat.vector()[2:].tolist() == [3.0, 4.0]
+    flat.load(torch.ones(4))
+    assert module.mean.tolist() == [1.0, 1.0]

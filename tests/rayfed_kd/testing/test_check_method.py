@@ -92,3 +92,7 @@ def test_importing_it_loads_no_ray_and_the_package_does_not_load_it():
     subprocess.run([sys.executable, "-c", code], check=True)
     code = "import sys, rayfed_kd; assert not {'torch', 'rayfed_kd.testing'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_a_models_dropout_draws_is_not_blamed_on_the_method():
+    check_method("fedavg", recipe={"model": {"name": "zoo_modules:Dropout"}})

@@ -161,3 +161,14 @@ def test_layers_that_cannot_be_left_out(left_out, message):
     with pytest.raises(RecipeError) as caught:
         lowest_layer(SIX, left_out, "method.personal")
     assert message in str(caught.value)
+
+
+def test_a_cut_between_layers_that_share_a_tensor_is_refused():
+    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    other.weight = one.weight
+    model = FlatModule(Classifier(nn.Sequential(one, nn.ReLU(), other), nn.Linear(4, 2), 4))
+    layers = Layers(model)
+    # 16 weights once, 4 + 4 biases, then 8 + 2 of the head.
+    assert layers.first(model.vector(), 2).numel() == 24
+    with pytest.raises(RecipeError, match="its layers F1 and F2 share a tensor"):
+        layers.first(model.vector(), 1)
