@@ -4,7 +4,7 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install lint fast test slow test-all docs leaderboard benchmark clean
+.PHONY: quickstart install lint fast other-cpu test slow test-all docs leaderboard benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -28,6 +28,15 @@ lint: $(VENV)/installed
 # Tests on Ray are one group: one Ray, on one of the two workers.
 fast: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+
+# The fast tests that compute, as on another kind of CPU: torch's and oneDNN's names of what it can do.
+TORCH_KIND ?= default
+ONEDNN_KIND ?= SSE41
+COMPUTING := tests/algorithms tests/cluster/engine tests/cluster/server \
+	$(addprefix tests/rayfed_kd/,toolbox models batching setting)
+other-cpu: $(VENV)/installed
+	OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=$(TORCH_KIND) ONEDNN_MAX_CPU_ISA=$(ONEDNN_KIND) \
+		$(BIN)/pytest -n 2 --dist loadgroup $(COMPUTING)
 
 # Side by side: while mypy computes, a test waits for a process.
 test: $(VENV)/installed

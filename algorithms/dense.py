@@ -6,7 +6,8 @@ arXiv 2112.12371.
     z_e, z_s   mean_k f_k(x), the ensemble's logits, and the student's
     each epoch a generator that starts afresh, with its noise: steps of Adam on
                lambda_ce CE(z_e, y) + lambda_bn L_BN - lambda_adv L_div,  y random
-    L_BN       distance of the images' statistics from running ones, over all BatchNorm layers of all clients
+    L_BN       distance of the images' statistics from running ones: the sum over a model's BatchNorm layers,
+               the mean over clients
     L_div      mean of KL(softmax(z_e), softmax(z_s)) where arg max z_s is not arg max z_e, else 0
     pool       the images of the step of the smallest loss join those of all epochs before
     student    one pass over the pool on T^2 KL(softmax(z_e / T), softmax(z_s / T))
@@ -15,7 +16,8 @@ arXiv 2112.12371.
 
 Clients' models may be of any architectures; the student is of the recipe's `model`. Readings: the last epoch
 counts (the released code takes the best by test accuracy); the student is in eval mode while images are made;
-no augmentation. Without epochs the student is the initial model.
+generators start from torch's weights (released: N(0, 0.02), an option); no augmentation. Without epochs the
+student is the initial model.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ import pytest
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as in cluster/ray_backend/private_ray.py
+
+# A job in the background of a script ignores Ctrl-C, and so would all that a test starts. A command that is
+# started so is right to ignore it, too; tests that press Ctrl-C are about one that is not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist puts the groups into the names of tests

@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from rayfed_kd.errors import RecipeError, shown
+
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 PREFIX = "rk-"
 # The longest path of a socket below the folder in which Ray's folder is made, and what Linux allows in all.
@@ -62,10 +64,25 @@ def private_folder() -> Iterator[Path]:
 
 
 def _parent() -> Path:
-    """Where the user wants Ray's files, or the system temporary files, if paths of sockets fit there."""
-    wanted = [os.environ.get("RAY_TMPDIR"), tempfile.gettempdir(), "/tmp"]
-    fitting = (path for path in wanted if path and len(path) + len(BELOW) <= MOST_OF_A_PATH)
-    return Path(next(fitting))
+    """Where a private Ray's files go: $RAY_TMPDIR, else the system's folder of temporary files, else /tmp.
+
+    The system's folder is left out if the paths of sockets in it would be too long.
+
+    Raises: RecipeError if they would be below RAY_TMPDIR.
+    """
+    named = os.environ.get("RAY_TMPDIR")
+    if named and not _fits(named):
+        raise RecipeError(
+            f"RAY_TMPDIR = {shown(named)}: the sockets of a private Ray would have paths of more than "
+            f"{MOST_OF_A_PATH} bytes below it; set RAY_TMPDIR to a folder with a short path, as "
+            "RAY_TMPDIR=/tmp"
+        )
+    temporary = tempfile.gettempdir()
+    return Path(named or (temporary if _fits(temporary) else "/tmp"))
+
+
+def _fits(folder: str) -> bool:
+    return len(os.fsencode(folder)) + len(BELOW) <= MOST_OF_A_PATH
 
 
 @contextmanager

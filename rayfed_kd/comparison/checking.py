@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rayfed_kd.comparison.differences import metric_scale
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.published import published_lines
 from rayfed_kd.comparison.studies import Published, Study, TargetRun, check_names
 from rayfed_kd.errors import RecipeError, naming, nearest, quoted
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.summary import HEADLINES
+
+# Of points a smaller margin is next to nothing; of fractions, the unit before 0.2, it was usual.
+LEAST_MARGIN = 0.1
 
 # Where and how a run ran does not change its result; the seed has a folder of its own.
 NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
@@ -122,6 +127,12 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
         check_names(f"baselines.{model}", [row], labels)
     for place, claim in enumerate(study.claims):
         check_names(f"claims[{place}]", [claim.higher.run, claim.lower.run], labels)
+        in_points = metric_scale(claim.metric or study.headline or HEADLINES[0]) == 100.0
+        if in_points and 0 < claim.margin < LEAST_MARGIN:
+            raise RecipeError(
+                f"claims[{place}].margin = {claim.margin:g}: a margin is in points, as the table is. "
+                f"Expected 0, or at least {LEAST_MARGIN:g}; write 1.0 for one point"
+            )
     for run in study.runs:
         if run.against is not None and run.against not in labels:
             raise RecipeError(f"runs: {run.label}: against: {run.against!r} is no row; there are {labels}")

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Literal
 
 from rayfed_kd.comparison.studies import Claim
+from rayfed_kd.results.schemas import is_score
 
 CONFIDENCE = 0.95
 # The seeds that it takes to decide grow with the variance. Its 95 % interval goes up to 8 times the estimate
@@ -93,6 +94,11 @@ class Difference:
         return abs(self.mean) > half_width(self.deviation, seeds)
 
 
+def metric_scale(metric: str) -> float:
+    """What a metric's values are multiplied by to be shown: accuracies are in percent."""
+    return 1.0 if metric in ("fm", "bytes") or is_score(metric) else 100.0
+
+
 @dataclass(frozen=True)
 class JudgedClaim:
     """A claim, and what our runs say of it.
@@ -113,7 +119,9 @@ class JudgedClaim:
     @property
     def verdict(self) -> Verdict | None:
         """Shown, not shown or contradicted; None without a difference."""
-        return None if self.difference is None else self.difference.verdict(self.claim.margin)
+        # A margin has the table's unit, differences that of the metric.
+        margin = self.claim.margin / metric_scale(self.metric)
+        return None if self.difference is None else self.difference.verdict(margin)
 
 
 def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import make_ready, prepare
 from rayfed_kd.experiment.result import Event, OnEvent, Result, Tell
@@ -53,16 +53,7 @@ def run_each(
         RunError: a run failed; it names the run.
     """
     work = work or Work()
-    notes = dict[str, None]()  # of the data; a table's rows mostly share one set
-    first_seeds = {run.label: run for run in planned}  # a row's seeds differ in nothing that can fail
-    for run in first_seeds.values():
-        work.phase = f"checking {run.label}"
-        with run.naming():
-            prepared = prepare(run.source, run.overrides)
-        notes |= dict.fromkeys(prepared.setting.dataset.notes)
-        for seed in (seed for seed in planned if seed.label == run.label):
-            work.expect(seed.name, prepared.recipe.rounds)
-    for note in notes:
+    for note in _check_rows(planned, work):
         tell(f"note: {note}")
     if local:
         for run in planned:
@@ -79,6 +70,31 @@ def run_each(
         session.ready()
         work.phase = "starting the runs"
         run_together([partial(run_on_ray, run) for run in planned], recipe, jobs)
+
+
+def _check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:
+    """Build every row once, and note how many rounds its runs have.
+
+    Returns: the notes of their data, each once: a table's rows mostly share one set.
+
+    Raises: RecipeError with all rows that cannot be run, a line each.
+    """
+    notes, faults = dict[str, None](), list[RecipeError]()
+    first_seeds = {run.label: run for run in planned}  # a row's seeds differ in nothing that can fail
+    for run in first_seeds.values():
+        work.phase = f"checking {run.label}"
+        try:
+            with run.naming():
+                prepared = prepare(run.source, run.overrides)
+        except RecipeError as error:
+            faults.append(error)
+            continue
+        notes |= dict.fromkeys(prepared.setting.dataset.notes)
+        for seed in (seed for seed in planned if seed.label == run.label):
+            work.expect(seed.name, prepared.recipe.rounds)
+    if faults:
+        raise faults[0] if len(faults) == 1 else RecipeError("\n".join(map(str, faults)))
+    return notes
 
 
 def _progress_teller(name: str, tell: Tell, work: Work) -> OnEvent:

@@ -12,7 +12,13 @@ from collections.abc import Iterator, Sequence
 
 from rayfed_kd.comparison.comparison import STATISTICS, Comparison
 from rayfed_kd.comparison.costs import AXES
-from rayfed_kd.comparison.differences import FEWEST_SEEDS_FOR_ADVICE, MOST_SEEDS, Difference, Row
+from rayfed_kd.comparison.differences import (
+    FEWEST_SEEDS_FOR_ADVICE,
+    MOST_SEEDS,
+    Difference,
+    Row,
+    metric_scale,
+)
 from rayfed_kd.comparison.paper_rows import printed_text
 from rayfed_kd.errors import in_words
 from rayfed_kd.results.model_names import model_notes
@@ -275,11 +281,6 @@ def _mean_text(values: Sequence[float], metric: str) -> str:
     sign = "+" if metric == "change" else ""
     mean = f"{statistics.fmean(values) * scale:{sign}.{digits}f}"
     return mean + (f" ± {statistics.stdev(values) * scale:.{digits}f}" if len(values) > 1 else "")
-
-
-def metric_scale(metric: str) -> float:
-    """What a metric's values are multiplied by to be shown: accuracies are in percent."""
-    return 1.0 if metric in ("fm", "bytes") or is_score(metric) else 100.0
 
 
 def metric_digits(metric: str) -> int:

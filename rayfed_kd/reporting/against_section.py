@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rayfed_kd.comparison.costs import AXES, AxisName, Cost, costs_by_round
+from rayfed_kd.comparison.differences import metric_scale
 from rayfed_kd.comparison.studies import check_names
-from rayfed_kd.comparison.table_text import metric_scale, metric_title
+from rayfed_kd.comparison.table_text import metric_title
 from rayfed_kd.errors import RecipeError, in_words
 from rayfed_kd.reporting.pictures import Picture, lines_picture
 from rayfed_kd.reporting.reading import Run

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_kd.comparison.table_text import metric_digits, metric_scale, metric_title
+from rayfed_kd.comparison.differences import metric_scale
+from rayfed_kd.comparison.table_text import metric_digits, metric_title
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
 from rayfed_kd.reporting.pictures import (

@@ -12,6 +12,7 @@ import rayfed_kd
 SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
 FILES = {
     "extend/method.md": "my_fedprox.py",
+    "extend/training.md": "my_training.py",
     "extend/model.md": "my_models.py",
     "extend/data.md": "my_data.py",
     "extend/partition.md": "my_partitions.py",
@@ -37,6 +38,38 @@ def own(page, folder):
 def test_what_is_shown_runs_as_it_is_told(page, tmp_path):
     done = run_quickstart(tmp_path, own(page, tmp_path), "--local", *SHORT)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "options", ["class_weights: [2, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "steps: sam", "steps: lbfgs"]
+)
+def test_other_losses_and_steps_change_the_result(options, tmp_path, monkeypatch):
+    own("extend/training.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    recipe = {
+        "model": {"name": "mlp", "hidden": 8},
+        "data": {"name": "digits", "fraction": 0.2},
+        "partition": {"name": "iid", "clients": 2},
+        "sampling": {"fraction": 1.0},
+        "rounds": 1,
+    }
+    vectors = []
+    for place, chosen in enumerate(("smoothing: 0", options)):
+        changes = [f"method={{name: my_training:Fitted, {chosen}}}", f"results.folder=run{place}"]
+        vectors.append(rayfed_kd.run(recipe, changes, local=True).models["global"])
+    assert np.isfinite(vectors[1]).all()
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
+
+
+def test_early_stopping_and_trackers_run_as_they_are_shown(tmp_path, monkeypatch, capsys):
+    _, stopping, tracking = code_blocks(PAGES["extend/training.md"], "python")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(stopping.replace('"rounds": 200', '"rounds": 60'), names)
+    assert 4 <= names["rounds"] < 60
+    assert names["rounds"] == int(capsys.readouterr().out.split()[-1])
+    exec(tracking, names)
+    assert len(re.findall(r"'aca/amp': 0\.\d+", capsys.readouterr().out)) == 2
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from rayfed_kd.comparison.differences import JudgedClaim
 from rayfed_kd.comparison.table_text import (
     difference_text,
     mean_of_last,
-    metric_scale,
     metric_title,
     more_seeds,
     row_name,
@@ -36,7 +35,7 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
     if judged.difference is None:
         why = _missing_model(comparison, judged) or "fewer than two seeds have both numbers"
         return [claim.says, f"{number}: {rows}", "", f"no verdict: {why}"]
-    margin = f" (above {-metric_scale(metric) * claim.margin:g})" if claim.margin else ""
+    margin = f" (above {-claim.margin:g})" if claim.margin else ""
     difference = difference_text(judged.difference, metric)
     # A margin moves the line that the interval must leave out, of which the advice knows nothing.
     advice = ""

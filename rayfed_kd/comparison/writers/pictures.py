@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.costs import AXES, MIB, AxisName
+from rayfed_kd.comparison.differences import metric_scale
 from rayfed_kd.comparison.studies import check_names
-from rayfed_kd.comparison.table_text import metric_scale, metric_title, row_name
+from rayfed_kd.comparison.table_text import metric_title, row_name
 from rayfed_kd.comparison.writers.bands import CostBand, bands_by_name, cost_bands_by_name
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.charts.figure import save_figure

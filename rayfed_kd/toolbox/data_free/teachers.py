@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,13 +29,16 @@ class Teachers:
         """Logits, [K, batch, C]; gradient reaches the images."""
         return torch.stack([model(images) for model in self._models])
 
-    def with_gap(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def with_gap(self, images: Tensor, over: Literal["mean", "sum"] = "mean") -> tuple[Tensor, Tensor]:
         """Logits, and how far the batch is from the teachers' real images.
 
         Yin et al. 2020 (DeepInversion), arXiv 1912.08795, eq. 4, as DENSE has it: over all BatchNorm layers
-        of all teachers, the sum of ||running variance - variance||_2 + ||running mean - mean||_2, of what the
+        of a teacher, the sum of ||running variance - variance||_2 + ||running mean - mean||_2, of what the
         layer is given; the variance is the biased one.
 
+        Args:
+            images: [batch, c, h, w], as models see them.
+            over: the teachers' mean or sum is taken; one without BatchNorm layers counts as 0.
         Returns: [K, batch, C]; scalar, 0 without BatchNorm layers. Gradient reaches the images.
         """
         gaps: list[Tensor] = []
@@ -53,4 +56,5 @@ class Teachers:
             # The modules are lent: a hook that stays would see the next step's images, too.
             for hook in hooks:
                 hook.remove()
-        return logits, torch.stack(gaps).sum() if gaps else logits.new_zeros(())
+        total = torch.stack(gaps).sum() if gaps else logits.new_zeros(())
+        return logits, total / len(self) if over == "mean" else total

@@ -21,6 +21,7 @@ import pytest
 from ray_processes import CLIENTS
 
 from cluster.ray_backend.private_ray import BELOW, MOST_OF_A_PATH, private_environment, private_folder
+from rayfed_kd.errors import RecipeError
 
 ROOT = Path(__file__).parents[3]
 CABLE = ("198.18.77.1", "198.18.77.2")  # the run's end and the attacker's; of the range kept for tests
@@ -338,14 +339,21 @@ def test_folder_of_a_killed_command_goes_at_the_next_start_and_a_living_ones_sta
         assert sorted(near_root.iterdir()) == sorted([living, other])
 
 
-def test_folder_whose_sockets_would_have_too_long_a_path_is_not_used(tmp_path, monkeypatch):
-    far = tmp_path / ("x" * 80)
+def test_system_folder_whose_sockets_would_have_too_long_a_path_is_not_used(tmp_path, monkeypatch):
+    far = tmp_path / ("x" * 120)
     far.mkdir()
-    monkeypatch.setenv("RAY_TMPDIR", str(far))
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(far))
     with private_folder() as folder:
         assert folder.parent == Path("/tmp")
         assert len(f"{folder.parent}{BELOW}") <= MOST_OF_A_PATH
+
+
+def test_named_folder_whose_sockets_would_have_too_long_a_path_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 120)))
+    told = r"RAY_TMPDIR = .*more than 107 bytes.*set RAY_TMPDIR to a folder with a short path"
+    with pytest.raises(RecipeError, match=told), private_folder():
+        pass
 
 
 def as_nobody(attempt):

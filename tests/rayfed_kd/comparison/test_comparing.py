@@ -99,6 +99,22 @@ def test_mistake_in_a_row_names_the_study_the_row_and_its_recipe(tables, tmp_pat
     assert str(shown.exception).startswith(f"{tables}, row B: {tmp_path / 'base.yaml'}: {message}")
 
 
+def test_all_rows_that_cannot_be_built_are_told_before_the_first_run(tables):
+    """What shows only where data and model are made; the row between them is right, and does not run."""
+    content = yaml.safe_load(tables.read_text())
+    good = {"label": "C"}
+    for run in content["runs"]:
+        run["overrides"] = [*run.get("overrides", []), "partition.clients=99999"]
+    content["runs"].insert(1, good)
+    write_yaml(tables, content)
+    shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
+    assert isinstance(shown.exception, RecipeError)
+    lines = str(shown.exception).splitlines()
+    assert [line.partition(": ")[0].rpartition(", ")[2] for line in lines] == ["row A", "row B"]
+    assert all("partition.clients = 99999: there are " in line for line in lines)
+    assert not list(tables.parent.glob("runs*/**/tables"))
+
+
 @pytest.mark.parametrize(
     ("changes", "where"),
     [

@@ -11,6 +11,7 @@ from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.differences import Difference, paired_difference, student_t
+from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_tables import without_rows
 from rayfed_kd.comparison.table_text import cells, header, remarks
 from rayfed_kd.comparison.writers.claim_table import claim_cells
@@ -191,6 +192,38 @@ def test_claim_about_the_whole_curve():
     """A .5 and .7 on average over all three evaluations, B .4 and .2."""
     (judged,) = compared(claims=[{**B_ABOVE_A, "statistic": "mean of all"}]).judged_claims()
     assert judged.difference.by_seed == pytest.approx({1: -0.1, 2: -0.5})
+
+
+@pytest.mark.parametrize(
+    ("margin", "verdict"),
+    [
+        (1.0, "not shown (above -1)"),
+        (4.8, "not shown (above -4.8)"),
+        (4.9, "shown (above -4.9)"),
+    ],
+)
+def test_margin_is_in_points_as_the_table_is(margin, verdict):
+    """B less A is 5 points, and half its interval 2.776 * 7.906 / sqrt(5) = 9.815: it begins at -4.815."""
+    comparison = with_five_seeds(claims=[{**B_ABOVE_A, "margin": margin}])
+    assert claim_cells(comparison)[0][2:] == ["+5.00 [-4.82, +14.82]", verdict]
+
+
+def test_margin_of_bytes_is_in_mib():
+    """B sends half of what A does in each seed: above A less all of A's MiB, and not above A less 40 %."""
+    bytes_of_a = compared().seed_totals("A")[1].cost.bytes / 2**20
+    for share, verdict in ((1.0, "shown"), (0.4, "contradicted")):
+        claim = {**B_ABOVE_A, "metric": "bytes", "margin": share * bytes_of_a}
+        (judged,) = compared(claims=[claim]).judged_claims()
+        assert judged.verdict == verdict
+
+
+@pytest.mark.parametrize("metric", [{}, {"metric": "ua"}])
+def test_margin_in_the_older_unit_is_refused(study, metric):
+    claim = {"says": "x", "higher": "A", "lower": "B b", "margin": 0.01, **metric}
+    with pytest.raises(
+        RecipeError, match=r"claims\[0\]\.margin = 0\.01: a margin is in points, .*1\.0 for one"
+    ):
+        check_study(Study.model_validate(study.model_dump() | {"claims": [claim]}))
 
 
 @pytest.mark.parametrize(
