@@ -95,12 +95,17 @@ def run_on_ray(
         assert own is not None, "a plan of its own belongs to a trial, which is in a placement group"
         placed = nullcontext(own)
     with placed as group:
-        # The handles are held until the run is over: Ray ends an actor whose last handle is gone.
         server, clients = _actors(group, plan, folder)
         shared = ray.put(blueprint)
         # As an argument of its own the blueprint arrives as a value, in a mapping as a reference.
         running = server.run.remote(shared, {"clients": clients, "blueprint": shared}, plan, folder, resume)
-        return _watched(server, running, on_event, stop, tell)
+        try:
+            return _watched(server, running, on_event, stop, tell)
+        finally:
+            # All is written; by themselves they would take torch down for a second, or live on in a traceback.
+            if not isinstance(sys.exception(), RayLostError):
+                for actor in (server, *clients):
+                    ray.kill(actor)
 
 
 @contextmanager
@@ -184,9 +189,7 @@ def _watched(
                 raise KeyboardInterrupt
             if done:
                 news.rest()
-                found: tuple[dict[str, Any], dict[str, Any]] = ray.get(running)
-                ray.kill(server)  # all is written; by itself it would take torch down for a second
-                return found
+                return ray.get(running)  # type: ignore[no-any-return]
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         raise cause if isinstance(cause, RayfedError) else error from None
@@ -197,8 +200,6 @@ def _watched(
         ray.wait([running], timeout=LAST_S if isinstance(end, RayLostError) else STOP_S)
         if isinstance(end, KeyboardInterrupt):
             news.rest()
-        if not isinstance(end, RayLostError):
-            ray.kill(server)
         raise
 
 
