@@ -102,7 +102,8 @@ def run_on_ray(
         try:
             return _watched(server, running, on_event, stop, tell)
         finally:
-            # All is written; by themselves they would take torch down for a second, or live on in a traceback.
+            # All is written. By themselves they would take torch down for a second, or live on in a
+            # traceback, which holds their handles.
             if not isinstance(sys.exception(), RayLostError):
                 for actor in (server, *clients):
                     ray.kill(actor)
