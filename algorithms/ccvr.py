@@ -28,7 +28,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.protocol import (
     Architecture,
     ClientContext,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cluster.engine.gpu_use import GpuUse
+from rayfed_kd.cluster.engine.gpu_use import GpuUse
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number, PartRef
 from rayfed_kd.protocol.codec_chain import Memory

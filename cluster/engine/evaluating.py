@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cluster.engine.calls import EvaluationCall, EvaluationResult
+from rayfed_kd.cluster.engine.calls import EvaluationCall, EvaluationResult
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool

@@ -19,8 +19,8 @@ import psutil
 import torch
 from torch import Tensor
 
-from cluster.engine.batching.group_training import run_group
-from cluster.engine.calls import (
+from rayfed_kd.cluster.engine.batching.group_training import run_group
+from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
     KeptState,
@@ -31,11 +31,11 @@ from cluster.engine.calls import (
     StepCall,
     StepFacts,
 )
-from cluster.engine.device import check_compiler, check_precision, placed_data, tf32_products
-from cluster.engine.evaluating import ModelEvaluation
-from cluster.engine.gpu_use import GpuWatch
-from cluster.engine.last_message import LastMessage
-from cluster.engine.outcomes import CAUGHT, checked_outcome, non_finite_parts, one_line
+from rayfed_kd.cluster.engine.device import check_compiler, check_precision, placed_data, tf32_products
+from rayfed_kd.cluster.engine.evaluating import ModelEvaluation
+from rayfed_kd.cluster.engine.gpu_use import GpuWatch
+from rayfed_kd.cluster.engine.last_message import LastMessage
+from rayfed_kd.cluster.engine.outcomes import CAUGHT, checked_outcome, non_finite_parts, one_line
 from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import (
     Array,

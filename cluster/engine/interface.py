@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from cluster.engine.calls import (
+from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
     PersonalCall,

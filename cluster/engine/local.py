@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cluster.engine.calls import (
+from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
     Held,
@@ -18,8 +18,8 @@ from cluster.engine.calls import (
     StepError,
     StepResult,
 )
-from cluster.engine.host import Host
-from cluster.engine.summing import run_groups, summed_results
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.summing import run_groups, summed_results
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum
 

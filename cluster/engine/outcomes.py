@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster.engine.calls import PersonalCall, StepCall, StepError
+from rayfed_kd.cluster.engine.calls import PersonalCall, StepCall, StepError
 from rayfed_kd.errors import RayfedError, kind_of, told_in_full
 from rayfed_kd.protocol import Array, Reply
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cluster.engine.calls import LiveState, StepCall, StepError, StepFacts, StepResult
-from cluster.engine.host import Host
+from rayfed_kd.cluster.engine.calls import LiveState, StepCall, StepError, StepFacts, StepResult
+from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.models.vectors import WeightedSum
 from rayfed_kd.protocol import Array, Handle, to_array
 from rayfed_kd.protocol.messages import Number, is_finite

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 import torch
 
-from cluster.engine.calls import (
+from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
     LiveState,
@@ -21,13 +21,13 @@ from cluster.engine.calls import (
     PersonalCall,
     PersonalResult,
 )
-from cluster.engine.device import gpu
-from cluster.engine.host import Host
-from cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
-from cluster.engine.summing import cut, run_groups
-from cluster.ray_backend.handles import machine_name
-from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
-from cluster.ray_backend.placement import Plan
+from rayfed_kd.cluster.engine.device import gpu
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
+from rayfed_kd.cluster.engine.summing import cut, run_groups
+from rayfed_kd.cluster.ray_backend.handles import machine_name
+from rayfed_kd.cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
+from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
 from rayfed_kd.setting.blueprint import Blueprint
 

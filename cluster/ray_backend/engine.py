@@ -13,7 +13,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
-from cluster.engine.calls import (
+from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
     NewProcessError,
@@ -23,15 +23,15 @@ from cluster.engine.calls import (
     StepFacts,
     StepResult,
 )
-from cluster.ray_backend.dispatch.client_hosts import ClientHosts
-from cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained, named
-from cluster.ray_backend.dispatch.job_queue import JobQueue
-from cluster.ray_backend.dispatch.jobs import Job, samples_of
-from cluster.ray_backend.dispatch.pace import Pace
-from cluster.ray_backend.dispatch.patience import Patience
-from cluster.ray_backend.handles import Ahead, published, stored
-from cluster.ray_backend.placement import Plan
-from cluster.server.simulation import StoppedError
+from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
+from rayfed_kd.cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained, named
+from rayfed_kd.cluster.ray_backend.dispatch.job_queue import JobQueue
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job, samples_of
+from rayfed_kd.cluster.ray_backend.dispatch.pace import Pace
+from rayfed_kd.cluster.ray_backend.dispatch.patience import Patience
+from rayfed_kd.cluster.ray_backend.handles import Ahead, published, stored
+from rayfed_kd.cluster.ray_backend.placement import Plan
+from rayfed_kd.cluster.server.simulation import StoppedError
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.recipe.sections.safety import FaultsRecipe

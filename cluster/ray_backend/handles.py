@@ -18,8 +18,8 @@ from uuid import uuid4
 import numpy as np
 import ray
 
-from cluster.engine.calls import StepResult
-from cluster.ray_backend.packing import unstacked
+from rayfed_kd.cluster.engine.calls import StepResult
+from rayfed_kd.cluster.ray_backend.packing import unstacked
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum

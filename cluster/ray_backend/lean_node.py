@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster.ray_backend.private_ray import set_variables
+from rayfed_kd.cluster.ray_backend.private_ray import set_variables
 
 import ray  # isort: skip  # after `private_ray`, which says why
 import ray._private.node as node_module

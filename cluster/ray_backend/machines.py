@@ -17,7 +17,7 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cluster.ray_backend.resources import Node
+from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.data.cache import is_whole, locate_entry, pack_entry, unpack_entry
 from rayfed_kd.errors import DataError, RayfedError, RunError
 from rayfed_kd.protocol import Array

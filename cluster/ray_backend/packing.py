@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster.engine.calls import StepCall, StepFacts
+from rayfed_kd.cluster.engine.calls import StepCall, StepFacts
 from rayfed_kd.protocol import Array, Handle, PartRef
 
 Parts = Mapping[str, Array]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cluster.ray_backend.resources import (
+from rayfed_kd.cluster.ray_backend.resources import (
     HOST_BYTES,
     NODE_ID,
     FreeResources,

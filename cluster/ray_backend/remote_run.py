@@ -15,13 +15,13 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from cluster.ray_backend.client_actor import ClientActor
-from cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss
-from cluster.ray_backend.liveness import RayProcesses, memory_hint
-from cluster.ray_backend.machines import prepare_machines, ray_nodes
-from cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
-from cluster.ray_backend.resources import divided, total
-from cluster.ray_backend.server_actor import BEGUN, ServerActor
+from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
+from rayfed_kd.cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss
+from rayfed_kd.cluster.ray_backend.liveness import RayProcesses, memory_hint
+from rayfed_kd.cluster.ray_backend.machines import prepare_machines, ray_nodes
+from rayfed_kd.cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
+from rayfed_kd.cluster.ray_backend.resources import divided, total
+from rayfed_kd.cluster.ray_backend.server_actor import BEGUN, ServerActor
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 from rayfed_kd.results.telling import as_teller

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.engine.logical_gpus import is_logical
+from rayfed_kd.cluster.engine.logical_gpus import is_logical
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 
 # An idle actor that has imported torch takes about 180 MB (Linux, Ray 2.60); with a model and data more.

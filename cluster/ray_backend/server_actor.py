@@ -14,11 +14,11 @@ from typing import Any
 
 import ray
 
-from cluster.ray_backend.client_actor import assigned_device
-from cluster.ray_backend.engine import RayEngine
-from cluster.ray_backend.metrics import Meters
-from cluster.ray_backend.placement import Plan
-from cluster.server.assembly import AssembledRun, assemble
+from rayfed_kd.cluster.ray_backend.client_actor import assigned_device
+from rayfed_kd.cluster.ray_backend.engine import RayEngine
+from rayfed_kd.cluster.ray_backend.metrics import Meters
+from rayfed_kd.cluster.ray_backend.placement import Plan
+from rayfed_kd.cluster.server.assembly import AssembledRun, assemble
 from rayfed_kd.protocol import Array
 from rayfed_kd.setting.blueprint import Blueprint
 

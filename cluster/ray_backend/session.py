@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import ray
 
-from cluster.engine.logical_gpus import logical_gpus
-from cluster.ray_backend.lean_node import lean_start
-from cluster.ray_backend.private_ray import private_environment, private_folder, set_variables
+from rayfed_kd.cluster.engine.logical_gpus import logical_gpus
+from rayfed_kd.cluster.ray_backend.lean_node import lean_start
+from rayfed_kd.cluster.ray_backend.private_ray import private_environment, private_folder, set_variables
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
@@ -28,7 +28,7 @@ LEFT_STARTING = "ray, left while it starts"  # name of a session's thread that n
 # For the workers that start with a private Ray. They import this module, on other cores than this process,
 # which reads the data meanwhile. Then they wait, and Ray would end them after an idle second.
 WORKERS = {
-    "RAY_preload_python_modules": "cluster.ray_backend.client_actor",
+    "RAY_preload_python_modules": "rayfed_kd.cluster.ray_backend.client_actor",
     "RAY_idle_worker_killing_time_threshold_ms": "120000",
 }
 SHORT_TURN_S = 0.0005
@@ -241,8 +241,8 @@ def run_together(
         KeyboardInterrupt after all were ended.
     """
     # Not above: they import torch, and Ray should start before this process does.
-    from cluster.ray_backend.machines import ray_nodes
-    from cluster.ray_backend.simultaneous_runs import runs_at_a_time
+    from rayfed_kd.cluster.ray_backend.machines import ray_nodes
+    from rayfed_kd.cluster.ray_backend.simultaneous_runs import runs_at_a_time
 
     together = runs_at_a_time("--jobs", jobs, len(runs), recipe, ray_nodes())
     stop = threading.Event()

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.ray_backend.placement import plan_hosts
-from cluster.ray_backend.resources import Node, amounts, divided, shown_machines, shown_request, total
+from rayfed_kd.cluster.ray_backend.placement import plan_hosts
+from rayfed_kd.cluster.ray_backend.resources import (
+    Node,
+    amounts,
+    divided,
+    shown_machines,
+    shown_request,
+    total,
+)
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe
 

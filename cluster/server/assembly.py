@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from cluster.engine.interface import Engine
-from cluster.server.checkpoints import Checkpointer, Snapshot
-from cluster.server.round_tables import Recorder
-from cluster.server.simulation import Simulation, StoppedError
+from rayfed_kd.cluster.engine.interface import Engine
+from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
+from rayfed_kd.cluster.server.round_tables import Recorder
+from rayfed_kd.cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.protocol import Array, shared_vectors
 from rayfed_kd.results.recorder import RunRecorder

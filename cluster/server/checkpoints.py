@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from cluster.server.client_records import Records
-from cluster.server.stored.changes import Changes
-from cluster.server.stored.faults import FORMAT, checkpoint_digest, checkpoint_fault
-from cluster.server.stored.loading import load_snapshot
-from cluster.server.stored.snapshot import Snapshot
+from rayfed_kd.cluster.server.client_records import Records
+from rayfed_kd.cluster.server.stored.changes import Changes
+from rayfed_kd.cluster.server.stored.faults import FORMAT, checkpoint_digest, checkpoint_fault
+from rayfed_kd.cluster.server.stored.loading import load_snapshot
+from rayfed_kd.cluster.server.stored.snapshot import Snapshot
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import atomic_write, read_json, remove_unfinished, tensors_written_aside
 from rayfed_kd.protocol import Array

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
-from cluster.server.event_queue import Arrival, Dispatch
-from cluster.server.grouping import jobs
-from cluster.server.ledger import travelling
-from cluster.server.observed_clients import ObservedClients, Published
-from cluster.server.questions import EngineQuestions
-from cluster.server.replies import ReceivedParts, ReceivedReply, replaced_slots
-from cluster.server.run_state import RunState
+from rayfed_kd.cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
+from rayfed_kd.cluster.server.event_queue import Arrival, Dispatch
+from rayfed_kd.cluster.server.grouping import jobs
+from rayfed_kd.cluster.server.ledger import travelling
+from rayfed_kd.cluster.server.observed_clients import ObservedClients, Published
+from rayfed_kd.cluster.server.questions import EngineQuestions
+from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply, replaced_slots
+from rayfed_kd.cluster.server.run_state import RunState
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Message, Replies, Step
 from rayfed_kd.protocol.message_codec import VECTORS, Direction

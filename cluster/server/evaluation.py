@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from cluster.engine.calls import (
+from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
     PersonalCall,
     PersonalResult,
     SharedPart,
 )
-from cluster.engine.interface import Engine
-from cluster.server.client_records import ClientRecord
+from rayfed_kd.cluster.engine.interface import Engine
+from rayfed_kd.cluster.server.client_records import ClientRecord
 from rayfed_kd.protocol import (
     Array,
     Completing,

@@ -16,10 +16,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cluster.engine.calls import StepCall, StepResult
-from cluster.engine.interface import Engine
-from cluster.engine.summing import cut
-from cluster.server.ledger import travelling
+from rayfed_kd.cluster.engine.calls import StepCall, StepResult
+from rayfed_kd.cluster.engine.interface import Engine
+from rayfed_kd.cluster.engine.summing import cut
+from rayfed_kd.cluster.server.ledger import travelling
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Declaration
 from rayfed_kd.timing import Clock

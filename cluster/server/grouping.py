@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from cluster.engine.calls import StepCall
-from cluster.engine.interface import Engine
+from rayfed_kd.cluster.engine.calls import StepCall
+from rayfed_kd.cluster.engine.interface import Engine
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.setting.setting import Setting
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from cluster.engine.calls import StepCall, StepResult
-from cluster.server.questions import EngineQuestions
-from cluster.server.replies import ReceivedReply
-from cluster.server.run_state import RunState
-from cluster.server.traffic import Traffic
+from rayfed_kd.cluster.engine.calls import StepCall, StepResult
+from rayfed_kd.cluster.server.questions import EngineQuestions
+from rayfed_kd.cluster.server.replies import ReceivedReply
+from rayfed_kd.cluster.server.run_state import RunState
+from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.errors import RunError, kind_of
 from rayfed_kd.protocol import (
     DispatchFacts,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cluster.server.replies import ReceivedParts, ReceivedReply
+from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.protocol import Array, Handle, Method, Reply, to_array
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.attacks import attacked_parts, attackers, poisoned

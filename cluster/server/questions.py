@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cluster.engine.calls import StepCall, StepResult
+from rayfed_kd.cluster.engine.calls import StepCall, StepResult
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, to_tensor
 from rayfed_kd.protocol.wire import PartSize, Sending, Wire
 
 if TYPE_CHECKING:
-    from cluster.server.poisoning import Poisoning
-    from cluster.server.traffic import Traffic
+    from rayfed_kd.cluster.server.poisoning import Poisoning
+    from rayfed_kd.cluster.server.traffic import Traffic
 
 ID_BYTES = 4  # an id counts as a 32-bit integer
 

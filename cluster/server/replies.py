@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor
 
-from cluster.engine.calls import StepResult
+from rayfed_kd.cluster.engine.calls import StepResult
 from rayfed_kd.protocol import Array, Handle, PartRef, Reply, to_tensor
 from rayfed_kd.protocol.summed import GroupSum, KeptSlots, SummedReply
 from rayfed_kd.protocol.wire import Wire

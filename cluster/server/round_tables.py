@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Protocol
 
-from cluster.engine.calls import StepFacts
-from cluster.server.traffic import Traffic
+from rayfed_kd.cluster.engine.calls import StepFacts
+from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import ServerContext, Shown
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cluster.engine.interface import Engine
-from cluster.server.client_records import Records
-from cluster.server.event_queue import EventQueue
-from cluster.server.traffic import Counters
+from rayfed_kd.cluster.engine.interface import Engine
+from rayfed_kd.cluster.server.client_records import Records
+from rayfed_kd.cluster.server.event_queue import EventQueue
+from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import MeanRule
 from rayfed_kd.protocol.wire import Wire
@@ -17,7 +17,7 @@ from rayfed_kd.setting.setting import Setting
 from rayfed_kd.timing import Schedule, UpdateRule
 
 if TYPE_CHECKING:
-    from cluster.server.poisoning import Poisoning
+    from rayfed_kd.cluster.server.poisoning import Poisoning
 
 
 @dataclass(frozen=True)

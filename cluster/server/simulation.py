@@ -11,19 +11,19 @@ from typing import Any
 
 import torch
 
-from cluster.engine.device import placed_data
-from cluster.engine.interface import Engine
-from cluster.server.checkpoints import Checkpointer, Snapshot
-from cluster.server.client_records import Records
-from cluster.server.cohort import EngineCohort
-from cluster.server.evaluation import Evaluation, Evaluator
-from cluster.server.event_queue import EventQueue
-from cluster.server.grouping import check_engine
-from cluster.server.observed_clients import ObservedClients
-from cluster.server.poisoning import Poisoning
-from cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
-from cluster.server.run_state import RunState
-from cluster.server.traffic import Counters
+from rayfed_kd.cluster.engine.device import placed_data
+from rayfed_kd.cluster.engine.interface import Engine
+from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
+from rayfed_kd.cluster.server.client_records import Records
+from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.evaluation import Evaluation, Evaluator
+from rayfed_kd.cluster.server.event_queue import EventQueue
+from rayfed_kd.cluster.server.grouping import check_engine
+from rayfed_kd.cluster.server.observed_clients import ObservedClients
+from rayfed_kd.cluster.server.poisoning import Poisoning
+from rayfed_kd.cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
+from rayfed_kd.cluster.server.run_state import RunState
+from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.errors import MisuseError, RunError, blaming_method, kind_of
 from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.evaluated import check_evaluated

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cluster.engine.calls import StepFacts
-from cluster.server.ledger import Ledger
+from rayfed_kd.cluster.engine.calls import StepFacts
+from rayfed_kd.cluster.server.ledger import Ledger
 
 
 @dataclass

@@ -22,7 +22,7 @@ import yaml
 # MkDocs imports a hook with its folder on the path.
 from reference import ROOT, markdown_table, option_table
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import public_data, schedules
 from rayfed_kd.comparison.studies import Study, StudyRun, read_study
 from rayfed_kd.protocol import Declaration, Method, Simulated

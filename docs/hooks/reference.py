@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import OptionRow, option_rows
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES

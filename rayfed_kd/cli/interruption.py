@@ -19,7 +19,7 @@ import click
 # As shells have it: 128 and the signal's number, 2 for SIGINT and 15 for SIGTERM.
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 RAY_STARTS_S = 2.0  # seconds for a Ray that is just starting to be ended in good order
-RAY_THREAD = "ray, left while it starts"  # as `cluster.ray_backend.session` names it
+RAY_THREAD = "ray, left while it starts"  # as `rayfed_kd.cluster.ray_backend.session` names it
 SHOW_CURSOR = "\x1b[?25h"  # the live line hides it
 CLEAR_LINE = "\r\x1b[2K"  # the live line, which is drawn again below the answer
 # It lists the runs under way. Not imported here: without it there is none, and `--help` stays quick.

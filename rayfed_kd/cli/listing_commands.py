@@ -32,7 +32,7 @@ def methods(name: str | None) -> None:
     """
     from rich.console import Console
 
-    from algorithms import METHODS
+    from rayfed_kd.algorithms import METHODS
     from rayfed_kd.cli.listing import method_facts, methods_overview, page_width
     from rayfed_kd.experiment.preparation import find_own_modules
 

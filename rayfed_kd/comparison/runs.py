@@ -60,7 +60,7 @@ def run_each(
             _run_planned(run, tell, work, run_prepared_here)
         return
     work.phase = OnRay(address).awaited
-    from cluster.ray_backend.session import RaySession, run_together
+    from rayfed_kd.cluster.ray_backend.session import RaySession, run_together
 
     def run_on_ray(run: PlannedRun, share: int, stop: threading.Event) -> None:
         _run_planned(run, tell, work, partial(run_prepared_on_ray, share=share, stop=stop))

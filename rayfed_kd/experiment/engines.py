@@ -8,7 +8,7 @@ An engine of your own is one class in one file, named as package.module:Class:
         name = "reversed"
 
         def engine(self, setting):
-            return MyEngine(setting)       # see cluster.engine.interface.Engine
+            return MyEngine(setting)       # see rayfed_kd.cluster.engine.interface.Engine
 
     rayfed_kd.run(recipe, engine="my_engine:Reversed")
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from cluster.engine.interface import Engine
-    from cluster.ray_backend.placement import Plan
+    from rayfed_kd.cluster.engine.interface import Engine
+    from rayfed_kd.cluster.ray_backend.placement import Plan
     from rayfed_kd.setting.setting import Setting
 
 ENGINES = Registry(
@@ -118,16 +118,16 @@ class InProcess(Launcher):
 
     def engine(self, setting: Setting) -> Engine:
         """The engine that runs the steps; it keeps the states of all clients in memory."""
-        from cluster.engine.host import Host
-        from cluster.engine.local import LocalEngine
+        from rayfed_kd.cluster.engine.host import Host
+        from rayfed_kd.cluster.engine.local import LocalEngine
 
         device = self.device(setting.recipe, "client")
         return LocalEngine(Host(setting, device=device, keep_states=setting.recipe.partition.clients))
 
     def device(self, recipe: Recipe, whose: Literal["client", "server"]) -> torch.device | str:
         """The device of the clients or of the server, set up; `launch` undoes the setting up."""
-        from cluster.engine.device import gpu
-        from cluster.engine.logical_gpus import is_logical
+        from rayfed_kd.cluster.engine.device import gpu
+        from rayfed_kd.cluster.engine.logical_gpus import is_logical
 
         share = getattr(recipe.placement, whose).num_gpus
         return "cpu" if share == 0 or is_logical() else gpu(recipe.deterministic)
@@ -140,8 +140,8 @@ class InProcess(Launcher):
         """
         import torch
 
-        from cluster.engine.device import check_compiler, check_precision
-        from cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
+        from rayfed_kd.cluster.engine.device import check_compiler, check_precision
+        from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
 
         recipe, counted = prepared.recipe, is_logical()
         for whose in ("client", "server"):
@@ -165,8 +165,8 @@ class InProcess(Launcher):
         """Run in this thread, with the recipe's number of torch threads; see `Launcher.launch`."""
         import torch
 
-        from cluster.engine.device import settings_kept
-        from cluster.server.assembly import assemble
+        from rayfed_kd.cluster.engine.device import settings_kept
+        from rayfed_kd.cluster.server.assembly import assemble
 
         setting, threads = prepared.setting, torch.get_num_threads()
         # How sums are rounded depends on the number of threads: it is the recipe's, not the machine's.
@@ -206,7 +206,7 @@ class OnRay(Launcher):
     @contextmanager
     def session(self, recipe: Recipe) -> Iterator[Callable[[], None]]:
         """A Ray session. Ray starts in a thread while the recipe is prepared."""
-        from cluster.ray_backend.session import RaySession
+        from rayfed_kd.cluster.ray_backend.session import RaySession
 
         with RaySession(recipe, self.address) as session:
             yield session.ready
@@ -227,7 +227,7 @@ class OnRay(Launcher):
 
         Raises: RecipeError if the recipe's actors do not fit on the cluster.
         """
-        from cluster.ray_backend.remote_run import planned
+        from rayfed_kd.cluster.ray_backend.remote_run import planned
 
         plan = planned(prepared.setting, self.share) if self.plan is None else self.plan
         return plan.described(prepared.recipe.partition.clients)
@@ -236,7 +236,7 @@ class OnRay(Launcher):
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
         """Run on actors; see `Launcher.launch`."""
-        from cluster.ray_backend.remote_run import run_on_ray
+        from rayfed_kd.cluster.ray_backend.remote_run import run_on_ray
 
         return run_on_ray(
             prepared.blueprint,

@@ -86,11 +86,11 @@ def read_model(
     Returns: what it is, and its module's state_dict.
     Raises: RecipeError if there is no checkpoint or no such model.
     """
-    from cluster.engine.calls import PersonalCall
-    from cluster.engine.host import Host
-    from cluster.engine.local import LocalEngine
-    from cluster.server.checkpoints import Checkpointer
-    from cluster.server.client_records import ClientRecord
+    from rayfed_kd.cluster.engine.calls import PersonalCall
+    from rayfed_kd.cluster.engine.host import Host
+    from rayfed_kd.cluster.engine.local import LocalEngine
+    from rayfed_kd.cluster.server.checkpoints import Checkpointer
+    from rayfed_kd.cluster.server.client_records import ClientRecord
     from rayfed_kd.protocol import Evaluated, Personal
 
     folder = Path(folder).resolve()

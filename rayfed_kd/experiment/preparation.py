@@ -50,7 +50,7 @@ def method_location(recipe: Recipe) -> str:
 
     Raises: RecipeError if its name is unknown.
     """
-    from algorithms import METHODS
+    from rayfed_kd.algorithms import METHODS
 
     return locate(recipe.method.name, METHODS, "method.name")
 

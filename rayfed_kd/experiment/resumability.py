@@ -112,7 +112,7 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
         RecipeError: partition or devices are others than the folder's, or there is no usable checkpoint,
             `restart` is false and rounds would be lost.
     """
-    from cluster.server.checkpoints import Checkpointer
+    from rayfed_kd.cluster.server.checkpoints import Checkpointer
     from rayfed_kd.results.tables import last_round
 
     _check_data(folder, setting)

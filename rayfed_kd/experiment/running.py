@@ -24,8 +24,8 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.strict import Named
 
 if TYPE_CHECKING:
-    from cluster.ray_backend.machines import Surveyed
-    from cluster.ray_backend.placement import Plan
+    from rayfed_kd.cluster.ray_backend.machines import Surveyed
+    from rayfed_kd.cluster.ray_backend.placement import Plan
 
 
 def run(
@@ -172,8 +172,8 @@ def ray_machines(address: str | None = None) -> list[Surveyed]:
 
     Raises: RecipeError if nothing answers at the address; RunError if a machine cannot be asked.
     """
-    from cluster.ray_backend.machines import survey
-    from cluster.ray_backend.session import RaySession
+    from rayfed_kd.cluster.ray_backend.machines import survey
+    from rayfed_kd.cluster.ray_backend.session import RaySession
 
     with RaySession(Recipe(method=Named(name="fedavg")), address) as session:
         session.ready()

@@ -1,4 +1,4 @@
-"""Which code a process runs: versions, and a hash of the three packages' sources.
+"""Which code a process runs: versions, and a hash of the package's sources.
 
 A simulation runs in many processes, perhaps on many machines. One that runs other code than the rest
 would spoil the result silently.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from pathlib import Path
 from rayfed_kd.errors import RunError
 from rayfed_kd.files import path_fault
 
-PACKAGES = ("rayfed_kd", "algorithms", "cluster")
+ROOT = Path(__file__).parents[1]
 VERSIONS = ("torch", "numpy", "ray")
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that have a version
 
@@ -36,16 +37,15 @@ def identity() -> Mapping[str, str]:
 
 
 def source_hash() -> str:
-    """A hash of all Python files of the three packages, independent of where they are installed."""
+    """A hash of all Python files of the package, independent of where it is installed."""
     digest = hashlib.blake2b(digest_size=8)
-    for package in PACKAGES:
-        spec = find_spec(package)
-        assert spec is not None and spec.submodule_search_locations
-        root = Path(next(iter(spec.submodule_search_locations)))
-        for file in sorted(root.rglob("*.py")):
-            # A zero byte ends the name and the hash has a fixed length, so other trees give other bytes.
-            digest.update(f"{package}/{file.relative_to(root).as_posix()}\0".encode())
-            digest.update(hashlib.blake2b(file.read_bytes()).digest())
+    # In a clone `algorithms` and `cluster` are links, which `rglob` does not follow.
+    folders = os.walk(ROOT, followlinks=True)
+    files = [Path(folder, name) for folder, _, names in folders for name in names if name.endswith(".py")]
+    for file in sorted(files):
+        # A zero byte ends the name and the hash has a fixed length, so other trees give other bytes.
+        digest.update(f"{file.relative_to(ROOT).as_posix()}\0".encode())
+        digest.update(hashlib.blake2b(file.read_bytes()).digest())
     return digest.hexdigest()
 
 
@@ -95,7 +95,7 @@ def own_code(named: Iterable[str]) -> dict[str, str]:
 
 
 def _own_file(module: str) -> Path | None:
-    if module.partition(".")[0] in (*PACKAGES, *sys.stdlib_module_names):
+    if module.partition(".")[0] in ("rayfed_kd", *sys.stdlib_module_names):
         return None
     try:
         spec = find_spec(module)

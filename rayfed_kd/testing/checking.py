@@ -14,9 +14,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from cluster.engine.calls import StepCall, StepResult
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.engine.calls import StepCall, StepResult
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import find_own_modules, method_location, prepare
 from rayfed_kd.experiment.running import run

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.engine.calls import StepCall, StepResult
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.checkpoints import Checkpointer, Snapshot
-from cluster.server.round_tables import RoundRecord
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.calls import StepCall, StepResult
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
+from rayfed_kd.cluster.server.round_tables import RoundRecord
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import FrozenError, RunError
 from rayfed_kd.protocol import shared_vectors
 from rayfed_kd.protocol.state_packing import UnstorableError

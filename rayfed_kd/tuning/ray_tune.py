@@ -17,7 +17,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cluster.ray_backend.placement import Plan, bundles  # before Ray: the room sets where Ray listens
+from rayfed_kd.cluster.ray_backend.placement import (  # before Ray: the room sets where Ray listens
+    Plan,
+    bundles,
+)
 
 # isort: split
 from ray import tune

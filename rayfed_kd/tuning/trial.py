@@ -21,8 +21,8 @@ from rayfed_kd.tuning.search_setup import Search
 from rayfed_kd.tuning.space import Coefficients, coefficient_overrides
 
 if TYPE_CHECKING:
-    from cluster.ray_backend.placement import Plan
-    from cluster.ray_backend.resources import Node
+    from rayfed_kd.cluster.ray_backend.placement import Plan
+    from rayfed_kd.cluster.ray_backend.resources import Node
 
 Report = Callable[[int, float], None]  # (round, value)
 
@@ -52,7 +52,7 @@ class TrialRun:
 
         Returns: None if the trial is over, or cannot be placed; `run` then reports the error.
         """
-        from cluster.ray_backend.placement import plan_hosts
+        from rayfed_kd.cluster.ray_backend.placement import plan_hosts
         from rayfed_kd.timing.reading import read_timing
 
         record = self.search.folder.record(number)
@@ -75,7 +75,7 @@ class TrialRun:
             coefficients: recipe key -> value.
             report: called with (round, value) of every evaluation, in order.
         """
-        from cluster.ray_backend.remote_run import is_lost
+        from rayfed_kd.cluster.ray_backend.remote_run import is_lost
 
         folder, metric, rounds = self.search.folder, self.search.metric, self.search.recipe.rounds
         record = folder.record(number)
@@ -115,7 +115,7 @@ class TrialRun:
         folder.write_record(replace(record, status="failed", round=last_round, error=message))
 
     def _simulate(self, number: int, coefficients: Coefficients, on_event: Callable[[Event], None]) -> None:
-        from cluster.ray_backend.placement import plan_hosts
+        from rayfed_kd.cluster.ray_backend.placement import plan_hosts
 
         # Ray Tune has changed it, and relative paths of the recipe are meant from there.
         os.chdir(self.working_folder)

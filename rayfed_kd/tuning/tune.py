@@ -121,11 +121,11 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
 def _search_on_ray(
     search: Search, concurrent: int | None, address: str | None, tell: Tell, work: Work | None
 ) -> None:
-    from cluster.ray_backend.machines import ray_nodes
-    from cluster.ray_backend.placement import plan_hosts
-    from cluster.ray_backend.resources import divided
-    from cluster.ray_backend.session import RaySession
-    from cluster.ray_backend.simultaneous_runs import runs_at_a_time
+    from rayfed_kd.cluster.ray_backend.machines import ray_nodes
+    from rayfed_kd.cluster.ray_backend.placement import plan_hosts
+    from rayfed_kd.cluster.ray_backend.resources import divided
+    from rayfed_kd.cluster.ray_backend.session import RaySession
+    from rayfed_kd.cluster.ray_backend.simultaneous_runs import runs_at_a_time
     from rayfed_kd.timing.reading import read_timing
     from rayfed_kd.tuning.ray_tune import run_trials
     from rayfed_kd.tuning.trial import TrialRun

@@ -7,10 +7,10 @@ import pytest
 import torch
 from runs import Silent, run_in_process
 
-from cluster.engine.calls import Held
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import ClientContext, ClientData, DispatchFacts, Replies, Reply, ServerContext
 from rayfed_kd.protocol.state_packing import unpack

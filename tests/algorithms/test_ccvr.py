@@ -7,7 +7,7 @@ import torch
 from runs import run_in_process
 from torch import nn
 
-from algorithms.ccvr import CCVR, Options
+from rayfed_kd.algorithms.ccvr import CCVR, Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.by_class.moments import drawn_rows, moments, pooled_moments

@@ -6,7 +6,14 @@ import pytest
 import torch
 from runs import run_in_process
 
-from algorithms.coboosting import CoBoosting, Options, boosted, hard_cross_entropy, mixed, student_divergence
+from rayfed_kd.algorithms.coboosting import (
+    CoBoosting,
+    Options,
+    boosted,
+    hard_cross_entropy,
+    mixed,
+    student_divergence,
+)
 from rayfed_kd.toolbox.data_free.teachers import Teachers
 from rayfed_kd.toolbox.losses import cross_entropy
 

@@ -9,12 +9,12 @@ from contexts import server_context
 from runs import Silent, run_in_process
 from torch.nn import functional as F
 
-from algorithms import cronus
-from algorithms.cronus import ClientState, Cronus, Options
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.cohort import EngineCohort
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms import cronus
+from rayfed_kd.algorithms.cronus import ClientState, Cronus, Options
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean

@@ -10,11 +10,11 @@ from runs import Silent, run_in_process
 from torch.nn import functional as F
 
 import rayfed_kd
-from algorithms.dafkd import DaFKD, Options
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.cohort import EngineCohort
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms.dafkd import DaFKD, Options
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean

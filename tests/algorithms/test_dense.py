@@ -4,7 +4,7 @@ import pytest
 import torch
 from runs import run_in_process
 
-from algorithms.dense import Options, disagreement
+from rayfed_kd.algorithms.dense import Options, disagreement
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.losses import cross_entropy, distillation

@@ -5,7 +5,7 @@ import pytest
 import torch
 from runs import run_in_process
 
-from algorithms.dsfl import DSFL, Options, ServerState
+from rayfed_kd.algorithms.dsfl import DSFL, Options, ServerState
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean

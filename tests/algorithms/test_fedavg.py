@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import rayfed_kd
-from algorithms.fedavg import FedAvg, Options, ServerState
-from cluster.engine.calls import Held
+from rayfed_kd.algorithms.fedavg import FedAvg, Options, ServerState
+from rayfed_kd.cluster.engine.calls import Held
 from rayfed_kd.protocol import Replies, Reply
 
 SMALL = {

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from algorithms.fedavgm import FedAvgM, Options, ServerState
+from rayfed_kd.algorithms.fedavgm import FedAvgM, Options, ServerState
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean

@@ -7,7 +7,7 @@ import pytest
 import torch
 from contexts import running_statistics
 
-from algorithms.fedcog import FedCOG, Options, endless_batches, missing_labels
+from rayfed_kd.algorithms.fedcog import FedCOG, Options, endless_batches, missing_labels
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare

@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import rayfed_kd
-from algorithms.fedd2s import FedD2S, Options
-from algorithms.standalone import StandAlone
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms.fedd2s import FedD2S, Options
+from rayfed_kd.algorithms.standalone import StandAlone
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import DispatchFacts, Message, Replies

@@ -8,7 +8,7 @@ import torch
 from contexts import assert_distillation_moves
 from torch.nn import functional as F
 
-from algorithms.feddf import Best, FedDF, Options, Validation
+from rayfed_kd.algorithms.feddf import Best, FedDF, Options, Validation
 from rayfed_kd.data.batches import PublicBatch
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
@@ -236,7 +236,7 @@ class Made:
 
 def test_dafkd_with_constant_discriminators_is_feddf_with_probabilities_on_its_samples(bench, monkeypatch):
     """What both distil from, on DaFKD's generated images."""
-    from algorithms import feddf
+    from rayfed_kd.algorithms import feddf
     from rayfed_kd.toolbox import mixtures
 
     generator = {"width": 4, "latent": 8}

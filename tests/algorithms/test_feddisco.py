@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.feddisco import FedDisco, Options, ServerState, collaboration, discrepancy
+from rayfed_kd.algorithms.feddisco import FedDisco, Options, ServerState, collaboration, discrepancy
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 

@@ -6,7 +6,7 @@ import torch
 from contexts import assert_distillation_moves
 from torch.nn import functional as F
 
-from algorithms.fedftg import FedFTG, Options
+from rayfed_kd.algorithms.fedftg import FedFTG, Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean

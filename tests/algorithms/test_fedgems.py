@@ -10,15 +10,15 @@ from contexts import assert_statistics_moved, client_context, server_context
 from runs import Silent, run_in_process
 from torch.nn import functional as F
 
-from algorithms.fedgems import (
+from rayfed_kd.algorithms.fedgems import (
     FedGEMS,
     Fusion,
     Options,
 )
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.cohort import EngineCohort
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.fedgen import FedGen, Options
+from rayfed_kd.algorithms.fedgen import FedGen, Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean

@@ -5,7 +5,7 @@ import torch
 from runs import run_in_process
 from torch import nn
 
-from algorithms.fedgh import Options, head_losses
+from rayfed_kd.algorithms.fedgh import Options, head_losses
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.flat_module import FlatModule

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from algorithms.fedgkd import FedGKD, Options, ServerState
+from rayfed_kd.algorithms.fedgkd import FedGKD, Options, ServerState
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.losses import cross_entropy

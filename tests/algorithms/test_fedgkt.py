@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import rayfed_kd
-from algorithms.fedgkt import FedGKT, Options
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms.fedgkt import FedGKT, Options
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare

@@ -4,10 +4,10 @@ import pytest
 import torch
 from runs import Rounds
 
-from algorithms.fedict import FedICT, Options
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms.fedict import FedICT, Options
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol.state_packing import unpack

@@ -7,7 +7,7 @@ import torch
 from runs import run_in_process
 from torch.nn import functional as F
 
-from algorithms.fedkd import FedKD, Options
+from rayfed_kd.algorithms.fedkd import FedKD, Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.local_training import train_on_labels

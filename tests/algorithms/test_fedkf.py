@@ -6,8 +6,8 @@ import torch
 from runs import run_in_process
 
 import rayfed_kd
-from algorithms.fedkf import FedKF, Options, ServerState, equal_steps
-from cluster.engine.calls import Held
+from rayfed_kd.algorithms.fedkf import FedKF, Options, ServerState, equal_steps
+from rayfed_kd.cluster.engine.calls import Held
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Replies, Reply
 from rayfed_kd.toolbox.slots import Slots

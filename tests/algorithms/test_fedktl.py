@@ -8,7 +8,7 @@ import torch
 from runs import run_in_process
 from torch.nn import functional as F
 
-from algorithms.fedktl import Options
+from rayfed_kd.algorithms.fedktl import Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.by_class.simplex import angular_logits, simplex

@@ -8,11 +8,11 @@ import torch
 from contexts import server_context
 from runs import Silent, run_in_process
 
-from algorithms.fedmd import FedMD, Options
-from cluster.engine.calls import Held
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms.fedmd import FedMD, Options
+from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message, OneExchange, Replies, Reply

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from algorithms.fedntd import FedNTD, Options, not_true
+from rayfed_kd.algorithms.fedntd import FedNTD, Options, not_true
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.flat_module import FlatModule

@@ -7,7 +7,7 @@ import pytest
 import torch
 from runs import run_in_process
 
-from algorithms.fedproto import FedProto, Options
+from rayfed_kd.algorithms.fedproto import FedProto, Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.by_class.means import spread

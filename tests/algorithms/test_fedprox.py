@@ -46,7 +46,7 @@ def test_two_steps_on_quadratics_by_hand(mu, trained, mean, bench, monkeypatch, 
     monkeypatch.syspath_prepend(str(tmp_path))
     centres = {3: 1.0, 2: -3.0}
     monkeypatch.setattr(
-        "algorithms.fedprox.cross_entropy",
+        "rayfed_kd.algorithms.fedprox.cross_entropy",
         lambda logits, labels: (logits[:, 0] - centres[len(labels)]).square().sum() / (2 * len(labels)),
     )
     table = bench(

@@ -5,7 +5,7 @@ import torch
 from runs import run_in_process
 from torch import nn
 
-from algorithms.fedtgp import Options, class_gap, made_prototypes, margin_loss
+from rayfed_kd.algorithms.fedtgp import Options, class_gap, made_prototypes, margin_loss
 
 CHANGES = ("model={name: mlp, hidden: 6}", "sampling.fraction=1.0", "rounds=2", "method.server_epochs=3")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from runs import run_in_process
 
-from algorithms.fml import FML, Options, mutual_loss
+from rayfed_kd.algorithms.fml import FML, Options, mutual_loss
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.local_training import train_on_labels

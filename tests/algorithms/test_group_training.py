@@ -6,10 +6,10 @@ import torch
 from runs import Silent
 from small_recipes import small_recipe
 
-from algorithms import METHODS
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms import METHODS
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.registry import load_object
 

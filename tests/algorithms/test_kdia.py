@@ -10,11 +10,11 @@ from contexts import server_context
 from runs import Silent, run_in_process
 
 import rayfed_kd
-from algorithms.kdia import KDIA, Options, known_frequencies
-from cluster.engine.calls import Held
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms.kdia import KDIA, Options, known_frequencies
+from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Replies, Reply

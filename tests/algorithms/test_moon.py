@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from algorithms.moon import Options
+from rayfed_kd.algorithms.moon import Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.flat_module import FlatModule

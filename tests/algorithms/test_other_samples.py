@@ -4,7 +4,7 @@ import pytest
 from runs import run_in_process
 from small_recipes import ALONE, FOUR_CLIENTS, OPTIONS, small_recipe
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 

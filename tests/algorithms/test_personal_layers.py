@@ -10,14 +10,14 @@ from runs import Rounds
 from torch import nn
 
 import rayfed_kd
-from algorithms.fedper import FedPer
-from algorithms.fedrep import FedRep
-from algorithms.fedrep import Options as RepOptions
-from algorithms.pfedsd import Options as SelfOptions
-from algorithms.pfedsd import PFedSD
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms.fedper import FedPer
+from rayfed_kd.algorithms.fedrep import FedRep
+from rayfed_kd.algorithms.fedrep import Options as RepOptions
+from rayfed_kd.algorithms.pfedsd import Options as SelfOptions
+from rayfed_kd.algorithms.pfedsd import PFedSD
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.data.dataset import Dataset, Split
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.qffl import QFFL, fair_update
+from rayfed_kd.algorithms.qffl import QFFL, fair_update
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.averaging import GlobalModel

@@ -17,10 +17,10 @@ from runs import Silent
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.cohort import EngineCohort
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.base import last_maps
 from rayfed_kd.models.flat_module import FlatModule
@@ -68,7 +68,7 @@ class Replay:
                 super().__init__(*words)
                 drawn.extend(self.clients)
 
-        with patch("cluster.server.simulation.EngineCohort", Noted):
+        with patch("rayfed_kd.cluster.server.simulation.EngineCohort", Noted):
             self.state = self.simulation.round(number, self.state)
         return drawn
 

@@ -27,11 +27,11 @@ from typing import Any
 import click
 import torch
 
-from cluster.engine.calls import Held
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.checkpoints import Checkpointer
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.results.recorder import RunRecorder

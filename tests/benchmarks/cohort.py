@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 import rayfed_kd
-from cluster.ray_backend.handles import RayHandle
+from rayfed_kd.cluster.ray_backend.handles import RayHandle
 from rayfed_kd.protocol import Array
 
 HEADER = """

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.losses import (

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from cluster.engine.batching import group_training
-from cluster.engine.batching.batched_steps import BatchedSteps
-from cluster.engine.batching.stacked_modules import StackedModules
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.batching import group_training
+from rayfed_kd.cluster.engine.batching.batched_steps import BatchedSteps
+from rayfed_kd.cluster.engine.batching.stacked_modules import StackedModules
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol.wire import Wire
 

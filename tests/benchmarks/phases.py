@@ -23,9 +23,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import rayfed_kd
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 
 ROUNDS = 4

@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cluster.ray_backend import private_ray  # noqa: F401  before Ray
+from rayfed_kd.cluster.ray_backend import private_ray  # noqa: F401  before Ray
 
 # isort: split
 import psutil
@@ -33,12 +33,12 @@ import ray
 import torch
 import yaml
 
-from cluster.ray_backend.client_actor import ClientActor
-from cluster.ray_backend.engine import RayEngine
-from cluster.ray_backend.packing import PackedCalls
-from cluster.ray_backend.placement import Plan
-from cluster.ray_backend.session import RaySession
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
+from rayfed_kd.cluster.ray_backend.engine import RayEngine
+from rayfed_kd.cluster.ray_backend.packing import PackedCalls
+from rayfed_kd.cluster.ray_backend.placement import Plan
+from rayfed_kd.cluster.ray_backend.session import RaySession
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 
 

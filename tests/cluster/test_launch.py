@@ -23,7 +23,7 @@ import pytest
 import yaml
 from paths import ROOT
 
-from cluster.ray_backend.remote_run import STOP_S
+from rayfed_kd.cluster.ray_backend.remote_run import STOP_S
 from rayfed_kd.recipe.loading import load_recipe
 
 LAUNCH = ROOT / "cluster/launch"

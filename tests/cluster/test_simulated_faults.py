@@ -8,8 +8,8 @@ from disturbed_runs import SimulatedEngine, run_disturbed
 from simulated_cluster import StoodStillError
 from simulated_runs import CASES, FEW, Case
 
-from cluster.ray_backend.dispatch.client_hosts import ClientHosts
-from cluster.server.client_records import Records
+from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
+from rayfed_kd.cluster.server.client_records import Records
 
 case = cache(Case)
 REPEAT = "python tests/tools/simulated_faults.py --case {} --first {} --seeds 1"

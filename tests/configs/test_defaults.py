@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import option_rows
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES

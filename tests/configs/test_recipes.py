@@ -7,7 +7,7 @@ import yaml
 from paths import ROOT
 from runs import run_in_process
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.comparison.checking import resolve_recipes
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import read_study

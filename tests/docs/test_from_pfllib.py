@@ -6,7 +6,7 @@ import pytest
 from pages import PAGES
 from paths import ROOT
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.setting.blueprint import make_method, read_names
 

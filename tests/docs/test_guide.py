@@ -9,7 +9,7 @@ from pages import PAGES, code_blocks
 from paths import ROOT
 
 import rayfed_kd
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import public_data, schedules
 from rayfed_kd.comparison.studies import Quick, Study, StudyRun, StudyTable
 from rayfed_kd.comparison.study_selection import select_studies

@@ -12,7 +12,7 @@ from matplotlib.mathtext import MathTextParser
 from paths import ROOT
 from runs import run_in_process
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import option_rows
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.study_selection import select_studies

@@ -9,8 +9,8 @@ from pages import PAGES, code_blocks
 from paths import ROOT
 
 import rayfed_kd
-from algorithms import METHODS
 from rayfed_kd import protocol
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import option_rows
 from rayfed_kd.comparison import studies
 from rayfed_kd.data import SOURCES

@@ -44,7 +44,7 @@ class Size:
         """Sets the device up as a deterministic run does, where a section makes rounds of its own."""
         import torch
 
-        from cluster.engine.device import gpu
+        from rayfed_kd.cluster.engine.device import gpu
 
         torch.set_num_threads(1)
         if self.device != "cpu":

@@ -7,10 +7,10 @@ from typing import Any
 from runs import Outcome
 from small_recipes import FOUR_CLIENTS, small_recipe
 
-from algorithms import METHODS
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms import METHODS
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import shared_vectors
 from rayfed_kd.protocol.state_packing import pack, unpack

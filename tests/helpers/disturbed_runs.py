@@ -11,11 +11,11 @@ import ray
 from simulated_cluster import AwaitedFuture, Cluster, ServerKilledError
 from simulated_runs import CLIENTS, Rows, assert_equal_end, scratch
 
-from cluster.ray_backend.engine import RayEngine
-from cluster.ray_backend.placement import HostClass, Plan
-from cluster.server.assembly import run_recorded
-from cluster.server.checkpoints import Checkpointer
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.ray_backend.engine import RayEngine
+from rayfed_kd.cluster.ray_backend.placement import HostClass, Plan
+from rayfed_kd.cluster.server.assembly import run_recorded
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
@@ -217,7 +217,7 @@ class Start:
     def _simulated(self):
         AwaitedFuture.loop = self.cluster.loop
         with (
-            mock.patch("cluster.ray_backend.engine.Future", AwaitedFuture),
+            mock.patch("rayfed_kd.cluster.ray_backend.engine.Future", AwaitedFuture),
             mock.patch.object(ray, "put", self.cluster.put),
             mock.patch.object(ray, "kill", self.cluster.kill),
             mock.patch("os.fsync", self.flush),

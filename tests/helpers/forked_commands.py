@@ -21,7 +21,7 @@ PRELOADED = (
     "rayfed_kd.results.partition_figures",
     "rayfed_kd.results.tensorboard",
     "rayfed_kd.setting.blueprint",
-    "cluster.server.assembly",
+    "rayfed_kd.cluster.server.assembly",
 )
 
 
@@ -63,7 +63,7 @@ class ForkedCommand:
 
 def algorithms():
     """The modules of all methods, that no start has to import them."""
-    from algorithms import METHODS
+    from rayfed_kd.algorithms import METHODS
 
     return sorted({location.partition(":")[0] for location in METHODS.values()})
 

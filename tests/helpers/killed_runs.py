@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from small_recipes import DECIDED, FOUR_CLIENTS, assert_same_tables, small_recipe
 
 import rayfed_kd
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.results.tables import read_table
 

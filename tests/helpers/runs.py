@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import torch
 
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import shared_vectors
 from rayfed_kd.results.schemas import SCHEMAS

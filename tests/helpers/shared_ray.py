@@ -27,7 +27,7 @@ class SharedRay:
     def start(self):
         import ray
 
-        from cluster.ray_backend.session import RaySession
+        from rayfed_kd.cluster.ray_backend.session import RaySession
 
         if ray.is_initialized():
             return
@@ -64,8 +64,8 @@ class Hosts:
         """
         import ray
 
-        from cluster.ray_backend.engine import RayEngine
-        from cluster.ray_backend.placement import Node, plan_hosts
+        from rayfed_kd.cluster.ray_backend.engine import RayEngine
+        from rayfed_kd.cluster.ray_backend.placement import Node, plan_hosts
 
         prepared = prepare(recipe, overrides)
         resolved, setting = prepared.recipe, prepared.setting
@@ -79,7 +79,7 @@ class Hosts:
     def _ready(self, count):
         import ray
 
-        from cluster.ray_backend.client_actor import ClientActor
+        from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
 
         if self._start != self._shared.starts:
             self._actors, self._start = [], self._shared.starts

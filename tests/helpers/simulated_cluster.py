@@ -14,7 +14,7 @@ from concurrent.futures import Future
 
 import ray
 
-from cluster.ray_backend.client_actor import ClientActor
+from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
 
 SERVER = 0  # number of the server's machine
 MOST_EVENTS = 300_000  # of one start: more means that something is tried again for ever

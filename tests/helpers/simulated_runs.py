@@ -16,10 +16,10 @@ import numpy as np
 from small_recipes import TIMES, small_recipe
 from whole_checkpoints import whole
 
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.checkpoints import Checkpointer
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol.state_packing import pack
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.recipe.registry import load_object
 
 # What is trained on what, by whom; a test's recipe says for how many rounds, and what else it needs.

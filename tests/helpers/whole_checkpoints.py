@@ -7,8 +7,8 @@ from dataclasses import fields
 
 import numpy as np
 
-from cluster.engine.calls import Held
-from cluster.server.stored.loading import load_snapshot
+from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.cluster.server.stored.loading import load_snapshot
 from rayfed_kd.protocol.state_packing import pack
 
 

@@ -8,8 +8,10 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from crowded_folder import COMMANDS, OWN, crowd
 from paths import ROOT
 
+ON_RAY = ("run", "quickstart", OWN, "rounds=1", "results.folder=on_ray")
 SOURCES = ("rayfed_kd", "algorithms", "cluster", "configs", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -68,3 +70,23 @@ def test_wheel_has_every_recipe(python, tmp_path):
     assert folder.startswith(str(python.parents[1]))
     in_the_tree = [str(path.relative_to(ROOT / "configs")) for path in ROOT.glob("configs/**/*.yaml")]
     assert names.split() == sorted(name.removesuffix(".yaml") for name in in_the_tree)
+
+
+@pytest.mark.slow
+def test_commands_of_a_wheel_work_among_a_users_packages_of_our_folders_names(python, tmp_path):
+    crowd(tmp_path)
+    for words in COMMANDS:
+        command(python.with_name("rayfed-kd"), *words, folder=tmp_path)
+    command(python.with_name("rayfed-kd"), *ON_RAY, folder=tmp_path)
+    kept = (tmp_path / "on_ray/summary.json").read_text()
+    assert '"finished"' in kept
+
+
+@pytest.mark.slow
+def test_commands_of_a_clone_work_among_a_users_packages_of_our_folders_names(tmp_path):
+    crowd(tmp_path)
+    for words in COMMANDS:
+        command(sys.executable, "-m", "rayfed_kd", *words, folder=tmp_path)
+    command(sys.executable, "-m", "rayfed_kd", *ON_RAY, folder=tmp_path)
+    kept = (tmp_path / "on_ray/summary.json").read_text()
+    assert '"finished"' in kept

@@ -396,7 +396,7 @@ def white_dot() -> bytes:
 
 def search_in_process(search: Any, concurrent: int | None, address: str | None, tell: Any, work: Any) -> None:
     """A search's trials one after another, with the parts of Ray Tune's side that write."""
-    from cluster.ray_backend import placement
+    from rayfed_kd.cluster.ray_backend import placement
     from rayfed_kd.experiment.engines import InProcess
     from rayfed_kd.experiment.running import run_prepared
     from rayfed_kd.results.study_console import Work

@@ -29,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from algorithms.fedkf import FedKF
+from rayfed_kd.algorithms.fedkf import FedKF
 
 FOLDER = "RAYFED_KD_SOAK_FOLDER"
 WRITTEN_S = 20.0  # until every process has written down where it is

@@ -15,8 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from cluster.engine.batching.stacked_modules import StackedModules
-from cluster.engine.batching.step_program import GroupError, optimizers_of
+from rayfed_kd.cluster.engine.batching.stacked_modules import StackedModules
+from rayfed_kd.cluster.engine.batching.step_program import GroupError, optimizers_of
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import ClientContext
 from rayfed_kd.toolbox.local_training import LocalSteps, OwnBatch, Phase

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from cluster.engine.batching.batched_steps import BatchedSteps
-from cluster.engine.batching.step_program import program_of
+from rayfed_kd.cluster.engine.batching.batched_steps import BatchedSteps
+from rayfed_kd.cluster.engine.batching.step_program import program_of
 from rayfed_kd.protocol import ClientContext
 from rayfed_kd.toolbox.local_training import LocalSteps
 

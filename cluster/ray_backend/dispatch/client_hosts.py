@@ -8,10 +8,10 @@ from typing import Any
 
 import ray
 
-from cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss, explained
-from cluster.ray_backend.dispatch.jobs import Job
-from cluster.ray_backend.dispatch.patience import FIRST_S, LOOK_S, MULTIPLE
-from cluster.ray_backend.placement import Plan
+from rayfed_kd.cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss, explained
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
+from rayfed_kd.cluster.ray_backend.dispatch.patience import FIRST_S, LOOK_S, MULTIPLE
+from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
 
 # Seconds between two tries to build a host that has no room, until the user is told, and until its clients'

@@ -8,17 +8,17 @@ from typing import Any
 
 import ray
 
-from cluster.engine.calls import (
+from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     PersonalCall,
     StepFacts,
     StepResult,
 )
-from cluster.engine.summing import cut, summed_results
-from cluster.ray_backend.dispatch.jobs import Job
-from cluster.ray_backend.handles import Ahead, RayHandle, rows_of
-from cluster.ray_backend.liveness import memory_hint
-from cluster.ray_backend.packing import PackedCalls, unpack_facts
+from rayfed_kd.cluster.engine.summing import cut, summed_results
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
+from rayfed_kd.cluster.ray_backend.handles import Ahead, RayHandle, rows_of
+from rayfed_kd.cluster.ray_backend.liveness import memory_hint
+from rayfed_kd.cluster.ray_backend.packing import PackedCalls, unpack_facts
 from rayfed_kd.errors import RunError, shortened
 from rayfed_kd.protocol.summed import GroupSum
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.engine.calls import EvaluationCall, PersonalCall, StepCall
+from rayfed_kd.cluster.engine.calls import EvaluationCall, PersonalCall, StepCall
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cluster.engine.calls import StepCall
+from rayfed_kd.cluster.engine.calls import StepCall
 
 SHARE = 0.25  # of a step's surprise that is put down to its host
 LEAST_S = 1e-6  # a step that the clock could not see

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.engine.calls import EvaluationCall, PersonalCall
-from cluster.ray_backend.dispatch.jobs import Job
+from rayfed_kd.cluster.engine.calls import EvaluationCall, PersonalCall
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
 
 MULTIPLE, LEAST_S, FIRST_S = 20.0, 600.0, 6 * 3600.0
 LOOK_S = 15.0  # most seconds between two looks at the calls under way

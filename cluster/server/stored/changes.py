@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from cluster.server.client_records import ClientRecord, Records
-from cluster.server.event_queue import Dispatch
-from cluster.server.stored.appended import AppendedFile, Place
+from rayfed_kd.cluster.server.client_records import ClientRecord, Records
+from rayfed_kd.cluster.server.event_queue import Dispatch
+from rayfed_kd.cluster.server.stored.appended import AppendedFile, Place
 from rayfed_kd.protocol import Array, Handle, PartRef
 from rayfed_kd.protocol.state_packing import Packed, pack
 

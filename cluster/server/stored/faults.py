@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from cluster.server.stored.appended import appended_fault
+from rayfed_kd.cluster.server.stored.appended import appended_fault
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.tables import count_rows
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from cluster.engine.calls import StepCall
-from cluster.server.client_records import ClientRecord
-from cluster.server.event_queue import Dispatch
-from cluster.server.stored.appended import read_entry
-from cluster.server.stored.changes import NO_RECORD, NO_STATE_YET
-from cluster.server.stored.snapshot import Snapshot
+from rayfed_kd.cluster.engine.calls import StepCall
+from rayfed_kd.cluster.server.client_records import ClientRecord
+from rayfed_kd.cluster.server.event_queue import Dispatch
+from rayfed_kd.cluster.server.stored.appended import read_entry
+from rayfed_kd.cluster.server.stored.changes import NO_RECORD, NO_STATE_YET
+from rayfed_kd.cluster.server.stored.snapshot import Snapshot
 from rayfed_kd.protocol import Array, DispatchFacts, Handle
 from rayfed_kd.protocol.state_packing import Packed, Publish, unpack
 

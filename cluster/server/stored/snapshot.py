@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.server.client_records import ClientRecord
-from cluster.server.event_queue import Dispatch
+from rayfed_kd.cluster.server.client_records import ClientRecord
+from rayfed_kd.cluster.server.event_queue import Dispatch
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 from torch import nn
 
-from cluster.engine.host import Host
+from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import InProcess
 from rayfed_kd.experiment.header import describe_run

@@ -7,11 +7,11 @@ import pytest
 import torch
 from small_recipes import FOUR_CLIENTS, small_recipe
 
-from cluster.engine import device as engine_device
-from cluster.engine.device import check_room, least_memory, room_fault
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine import device as engine_device
+from rayfed_kd.cluster.engine.device import check_room, least_memory, room_fault
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 

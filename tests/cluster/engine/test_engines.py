@@ -11,11 +11,11 @@ from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
-from algorithms import METHODS
-from cluster.engine.calls import Held, LiveState
-from cluster.engine.local import LocalEngine, _done
-from cluster.ray_backend.placement import plan_hosts
-from cluster.ray_backend.resources import Node
+from rayfed_kd.algorithms import METHODS
+from rayfed_kd.cluster.engine.calls import Held, LiveState
+from rayfed_kd.cluster.engine.local import LocalEngine, _done
+from rayfed_kd.cluster.ray_backend.placement import plan_hosts
+from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.comparison.checking import evaluated_models
 from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.loading import load_recipe
@@ -110,7 +110,7 @@ def test_placements_of_the_first_test_use_one_two_and_four_hosts():
 def test_bug_in_a_method_shows_its_own_traceback(shared_ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_on_ray.py").write_text(
-        "from algorithms.fedavg import FedAvg\n\n\n"
+        "from rayfed_kd.algorithms.fedavg import FedAvg\n\n\n"
         "class Broken(FedAvg):\n"
         "    def client_update(self, client, message, ctx):\n"
         "        raise ValueError('seventeen')\n"
@@ -135,7 +135,7 @@ def test_bug_in_a_method_shows_its_own_traceback(shared_ray, tmp_path, monkeypat
 )
 def test_a_step_that_returns_something_else_is_told_in_one_line(returned, what, tmp_path, monkeypatch):
     (tmp_path / "returning.py").write_text(
-        "from algorithms.fedavg import FedAvg\nfrom rayfed_kd.protocol import Reply\n\n\n"
+        "from rayfed_kd.algorithms.fedavg import FedAvg\nfrom rayfed_kd.protocol import Reply\n\n\n"
         "class Returning(FedAvg):\n"
         f"    def client_update(self, client, message, ctx):\n        return {returned}\n"
     )
@@ -148,7 +148,7 @@ def test_a_step_that_returns_something_else_is_told_in_one_line(returned, what, 
 
 
 UNSTORABLE = """
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 
 
 class Client(FedAvg):

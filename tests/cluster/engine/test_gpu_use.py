@@ -5,11 +5,11 @@ import threading
 import pytest
 import torch
 
-from cluster.engine import gpu_use
-from cluster.engine.calls import StepFacts
-from cluster.engine.gpu_use import GpuUse, GpuWatch, HostMemory, host_memory
-from cluster.server.round_tables import _host_rows
-from cluster.server.traffic import Traffic
+from rayfed_kd.cluster.engine import gpu_use
+from rayfed_kd.cluster.engine.calls import StepFacts
+from rayfed_kd.cluster.engine.gpu_use import GpuUse, GpuWatch, HostMemory, host_memory
+from rayfed_kd.cluster.server.round_tables import _host_rows
+from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.data.transfers import Transfers, moved, transfers_so_far
 from rayfed_kd.protocol.messages import to_array, to_tensor
 

@@ -8,12 +8,12 @@ from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
-from algorithms.fedavg import FedAvg
-from algorithms.fedgkt import FedGKT
-from cluster.engine import host as host_module
-from cluster.engine.device import check_precision, precision_fault, tf32_products
-from cluster.engine.evaluating import ModelEvaluation
-from cluster.engine.host import Host
+from rayfed_kd.algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedgkt import FedGKT
+from rayfed_kd.cluster.engine import host as host_module
+from rayfed_kd.cluster.engine.device import check_precision, precision_fault, tf32_products
+from rayfed_kd.cluster.engine.evaluating import ModelEvaluation
+from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 

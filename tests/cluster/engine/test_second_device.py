@@ -8,7 +8,7 @@ import sys
 import pytest
 from paths import ROOT
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 
 SCRIPT = ROOT / "tests/helpers/second_device_runs.py"
 # FedFTG's ensemble of `torch.func.vmap` does not run on that device.

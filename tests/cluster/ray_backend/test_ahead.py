@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from cluster.ray_backend.handles import Ahead
+from rayfed_kd.cluster.ray_backend.handles import Ahead
 
 SMALL, LARGE = 100 * 1024, 100 * 1024 + 1
 

@@ -6,9 +6,9 @@ import pytest
 import ray
 from simulated_cluster import SERVER, Ref, SimulatedLoop
 
-from cluster.ray_backend.dispatch.client_hosts import ANSWER_S, RESTART_S, SILENCES, ClientHosts
-from cluster.ray_backend.dispatch.patience import FIRST_S, MULTIPLE
-from cluster.ray_backend.placement import Plan
+from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ANSWER_S, RESTART_S, SILENCES, ClientHosts
+from rayfed_kd.cluster.ray_backend.dispatch.patience import FIRST_S, MULTIPLE
+from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 
 

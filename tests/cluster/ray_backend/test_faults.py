@@ -29,7 +29,7 @@ from pathlib import Path
 
 import torch
 
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.protocol import Reply
 
 

@@ -12,13 +12,20 @@ import psutil
 import pytest
 import ray
 
-from cluster.ray_backend.lean_node import AGENT, AGENTS, TESTED, can_be_lean, lean_start, with_idle_agents
+from rayfed_kd.cluster.ray_backend.lean_node import (
+    AGENT,
+    AGENTS,
+    TESTED,
+    can_be_lean,
+    lean_start,
+    with_idle_agents,
+)
 
 ROOT = Path(__file__).parents[3]
 # A private Ray as a run starts it, held until this process is killed.
 HELD = """
 import sys, time
-from cluster.ray_backend.session import RaySession
+from rayfed_kd.cluster.ray_backend.session import RaySession
 from rayfed_kd.recipe.loading import load_recipe
 assert "torch" not in sys.modules
 with RaySession(load_recipe("quickstart"), None) as session:

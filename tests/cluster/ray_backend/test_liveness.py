@@ -13,9 +13,9 @@ import pytest
 import ray
 from paths import ROOT
 
-from cluster.ray_backend import liveness
-from cluster.ray_backend.dispatch.host_calls import cause_of_loss
-from cluster.ray_backend.liveness import SILENT_TRIES, RayProcesses, kernel_kills, memory_hint
+from rayfed_kd.cluster.ray_backend import liveness
+from rayfed_kd.cluster.ray_backend.dispatch.host_calls import cause_of_loss
+from rayfed_kd.cluster.ray_backend.liveness import SILENT_TRIES, RayProcesses, kernel_kills, memory_hint
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from ray.exceptions import AuthenticationError
 
-from cluster.ray_backend import machines
-from cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
-from cluster.ray_backend.resources import Node
-from cluster.ray_backend.session import RaySession, check_address
+from rayfed_kd.cluster.ray_backend import machines
+from rayfed_kd.cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
+from rayfed_kd.cluster.ray_backend.resources import Node
+from rayfed_kd.cluster.ray_backend.session import RaySession, check_address
 from rayfed_kd.data.cache import locate_entry, pack_entry, unpack_entry
 from rayfed_kd.data.loading import load_dataset, open_dataset
 from rayfed_kd.errors import DataError, RecipeError, RunError
@@ -123,7 +123,7 @@ def refusing(monkeypatch):
         monkeypatch.setattr("ray.init", refuses)
 
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.setattr("cluster.ray_backend.session.check_address", lambda address: None)
+    monkeypatch.setattr("rayfed_kd.cluster.ray_backend.session.check_address", lambda address: None)
     return refuse_with
 
 

@@ -6,12 +6,12 @@ from concurrent.futures import Future
 
 import pytest
 
-from cluster.engine.calls import EvaluationCall, Held, StepCall
-from cluster.ray_backend.dispatch.client_hosts import ClientHosts
-from cluster.ray_backend.dispatch.job_queue import JobQueue
-from cluster.ray_backend.dispatch.jobs import Job
-from cluster.ray_backend.dispatch.pace import Pace
-from cluster.ray_backend.placement import Plan
+from rayfed_kd.cluster.engine.calls import EvaluationCall, Held, StepCall
+from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
+from rayfed_kd.cluster.ray_backend.dispatch.job_queue import JobQueue
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
+from rayfed_kd.cluster.ray_backend.dispatch.pace import Pace
+from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 

@@ -6,8 +6,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from cluster.engine.calls import Held, StepCall, StepFacts
-from cluster.ray_backend.packing import PackedCalls, pack_facts, stacked, unpack_facts, unstacked
+from rayfed_kd.cluster.engine.calls import Held, StepCall, StepFacts
+from rayfed_kd.cluster.ray_backend.packing import PackedCalls, pack_facts, stacked, unpack_facts, unstacked
 from rayfed_kd.protocol import DispatchFacts, PartRef
 from rayfed_kd.protocol.wire import PartSize
 

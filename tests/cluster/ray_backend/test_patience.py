@@ -6,9 +6,9 @@ from concurrent.futures import Future
 import pytest
 from simulated_cluster import SimulatedLoop
 
-from cluster.engine.calls import Held, StepCall
-from cluster.ray_backend.dispatch.jobs import Job
-from cluster.ray_backend.dispatch.patience import FIRST_S, LEAST_S, LOOK_S, MULTIPLE, Patience
+from rayfed_kd.cluster.engine.calls import Held, StepCall
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
+from rayfed_kd.cluster.ray_backend.dispatch.patience import FIRST_S, LEAST_S, LOOK_S, MULTIPLE, Patience
 from rayfed_kd.protocol import DispatchFacts
 
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from cluster.ray_backend.placement import bundles, plan_hosts
-from cluster.ray_backend.remote_run import actor_options
-from cluster.ray_backend.resources import Node
+from rayfed_kd.cluster.ray_backend.placement import bundles, plan_hosts
+from rayfed_kd.cluster.ray_backend.remote_run import actor_options
+from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.timing.reading import read_timing

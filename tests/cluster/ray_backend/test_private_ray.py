@@ -20,7 +20,12 @@ import psutil
 import pytest
 from ray_processes import CLIENTS
 
-from cluster.ray_backend.private_ray import BELOW, MOST_OF_A_PATH, private_environment, private_folder
+from rayfed_kd.cluster.ray_backend.private_ray import (
+    BELOW,
+    MOST_OF_A_PATH,
+    private_environment,
+    private_folder,
+)
 from rayfed_kd.errors import RecipeError
 
 ROOT = Path(__file__).parents[3]
@@ -303,7 +308,7 @@ def test_mode_that_the_user_has_set_stays_with_the_users_token(no_mode, monkeypa
 
 
 def test_another_process_has_another_token(no_mode):
-    code = "import os\nfrom cluster.ray_backend.private_ray import private_environment\n"
+    code = "import os\nfrom rayfed_kd.cluster.ray_backend.private_ray import private_environment\n"
     code += "with private_environment():\n    print(os.environ['RAY_AUTH_TOKEN'])"
     other = call([sys.executable, "-c", code], os.environ | {"PYTHONPATH": str(ROOT)}).stdout.strip()
     with private_environment():
@@ -328,7 +333,7 @@ def test_rays_files_lie_in_a_folder_of_the_users_own_which_goes(near_root):
 
 
 def test_folder_of_a_killed_command_goes_at_the_next_start_and_a_living_ones_stays(near_root):
-    code = "import os, signal\nfrom cluster.ray_backend.private_ray import private_folder\n"
+    code = "import os, signal\nfrom rayfed_kd.cluster.ray_backend.private_ray import private_folder\n"
     code += "with private_folder() as folder:\n    print(folder, flush=True)\n    "
     code += "os.kill(os.getpid(), signal.SIGKILL)"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -18,8 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
-from cluster.ray_backend.handles import Ahead
 from rayfed_kd.cli.doctor import report_lines
+from rayfed_kd.cluster.ray_backend.handles import Ahead
 from rayfed_kd.errors import RecipeError, RunError
 
 # Slow: `make slow` runs one after another. Two clusters at a time are too much for two cores.
@@ -38,7 +38,7 @@ from pathlib import Path
 
 import ray
 
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 
 
 class Telling(FedAvg):
@@ -266,7 +266,7 @@ def served():
 
 def test_busy_cluster_is_waited_for(machines, tmp_path, monkeypatch):
     """Another job has all cores for a while: the run says so, and begins when there is room."""
-    monkeypatch.setattr("cluster.ray_backend.remote_run.NOTICE_S", 1.0)
+    monkeypatch.setattr("rayfed_kd.cluster.ray_backend.remote_run.NOTICE_S", 1.0)
     group = ray.util.placement_group([{"CPU": 2}] * 3)
     assert group.wait(30)
     told = []

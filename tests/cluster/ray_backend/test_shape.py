@@ -12,8 +12,8 @@ from paths import ROOT
 from small_recipes import FOUR_CLIENTS, small_recipe
 
 import rayfed_kd
-from cluster.ray_backend.placement import plan_hosts
-from cluster.ray_backend.resources import Node
+from rayfed_kd.cluster.ray_backend.placement import plan_hosts
+from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 

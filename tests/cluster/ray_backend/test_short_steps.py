@@ -12,17 +12,17 @@ import ray
 from runs import Silent
 from small_recipes import small_recipe
 
-from cluster.engine.calls import Held, StepCall, StepError
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.ray_backend.client_actor import ClientActor
-from cluster.ray_backend.dispatch.job_queue import MOST_S
-from cluster.ray_backend.dispatch.jobs import Job
-from cluster.ray_backend.engine import RayEngine
-from cluster.ray_backend.handles import Enclosed
-from cluster.ray_backend.placement import Plan
-from cluster.server.cohort import EngineCohort
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.calls import Held, StepCall, StepError
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
+from rayfed_kd.cluster.ray_backend.dispatch.job_queue import MOST_S
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
+from rayfed_kd.cluster.ray_backend.engine import RayEngine
+from rayfed_kd.cluster.ray_backend.handles import Enclosed
+from rayfed_kd.cluster.ray_backend.placement import Plan
+from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message
 from rayfed_kd.recipe.sections.placement import ResourceRecipe

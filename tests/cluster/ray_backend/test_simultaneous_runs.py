@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.ray_backend.resources import Node
-from cluster.ray_backend.simultaneous_runs import check_room, rooms
+from rayfed_kd.cluster.ray_backend.resources import Node
+from rayfed_kd.cluster.ray_backend.simultaneous_runs import check_room, rooms
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 

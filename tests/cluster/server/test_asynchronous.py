@@ -11,8 +11,8 @@ from runs import run_in_process
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
-from cluster.engine.calls import Held, StepCall, StepFacts, StepResult
-from cluster.server.event_queue import Dispatch, EventQueue
+from rayfed_kd.cluster.engine.calls import Held, StepCall, StepFacts, StepResult
+from rayfed_kd.cluster.server.event_queue import Dispatch, EventQueue
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
@@ -337,7 +337,7 @@ def test_durable_replies_change_nothing(hosts):
 
 SHAPES = """
 import torch
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.protocol import Reply
 
 class Short(FedAvg):

@@ -8,7 +8,7 @@ from rayfed_kd.errors import RunError
 
 RECIPE = {**THREE_CLIENTS, "rounds": 3, "evaluation": {"samples": False}}
 OWN = """
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.protocol import Replies, Reply
 
 

@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
-from algorithms import METHODS
-from cluster.engine.calls import Held
-from cluster.engine.host import Host
-from cluster.server.checkpoints import FORMAT, Checkpointer, Snapshot
-from cluster.server.client_records import ClientRecord
-from cluster.server.simulation import Simulation
+from rayfed_kd.algorithms import METHODS
+from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.server.checkpoints import FORMAT, Checkpointer, Snapshot
+from rayfed_kd.cluster.server.client_records import ClientRecord
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.runs import run_each
@@ -133,7 +133,7 @@ def test_damaged_checkpoint_is_recognised_and_the_one_before_it_used(damage, tmp
 def test_checkpoint_of_another_version_is_refused_with_the_reason(other, which, tmp_path, monkeypatch):
     """It is whole: to take the one before it, or to start afresh, would throw a run away."""
     with monkeypatch.context() as patch:
-        patch.setattr("cluster.server.checkpoints.FORMAT", other)
+        patch.setattr("rayfed_kd.cluster.server.checkpoints.FORMAT", other)
         keeper = saved(tmp_path)
     with pytest.raises(
         RecipeError, match=f"written by {which} version .* its format is {other}, .* reads {FORMAT}"

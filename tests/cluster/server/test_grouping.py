@@ -6,9 +6,9 @@ from runs import run_in_process
 from small_recipes import assert_same_run, small_recipe
 
 import rayfed_kd
-from cluster.engine.calls import Held, StepCall
-from cluster.ray_backend.handles import RowHandle, Rows
-from cluster.server.grouping import jobs
+from rayfed_kd.cluster.engine.calls import Held, StepCall
+from rayfed_kd.cluster.ray_backend.handles import RowHandle, Rows
+from rayfed_kd.cluster.server.grouping import jobs
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
@@ -27,7 +27,7 @@ RECIPE = {
 OWN = """
 from torch import nn
 
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd import model_builder
 
 

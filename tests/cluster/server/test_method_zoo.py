@@ -7,8 +7,8 @@ import pytest
 import yaml
 from runs import run_setting
 
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.errors import RayfedError
 from rayfed_kd.experiment.preparation import prepare
 

@@ -6,13 +6,13 @@ from concurrent.futures import Future
 import pytest
 from small_recipes import small_recipe
 
-import cluster.server.simulation
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.client_records import ClientRecord, Records
-from cluster.server.cohort import EngineCohort
-from cluster.server.event_queue import EventQueue
-from cluster.server.simulation import Simulation, StoppedError
+import rayfed_kd.cluster.server.simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.client_records import ClientRecord, Records
+from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.event_queue import EventQueue
+from rayfed_kd.cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.experiment.preparation import prepare
 
 RECIPE = {
@@ -112,7 +112,7 @@ def test_records_are_those_of_a_run_that_waits(method):
 
 
 def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch):
-    monkeypatch.setattr(cluster.server.simulation, "GRACE_S", 0.1)
+    monkeypatch.setattr(rayfed_kd.cluster.server.simulation, "GRACE_S", 0.1)
     whole = run(LocalEngine, checkpointer=Saved())
     whole.run()
     seen = {}

@@ -7,10 +7,10 @@ from runs import Rounds, run_in_process
 from safetensors.torch import load_file
 
 import rayfed_kd
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.evaluation import Evaluator
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.evaluation import Evaluator
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.protocol.state_packing import unpack

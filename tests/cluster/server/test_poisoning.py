@@ -8,13 +8,13 @@ import torch
 from contexts import server_context
 from runs import Silent, run_in_process
 
-from cluster.engine.calls import Held
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.cohort import EngineCohort
-from cluster.server.observed_clients import ObservedClients
-from cluster.server.poisoning import Poisoning
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.observed_clients import ObservedClients
+from rayfed_kd.cluster.server.poisoning import Poisoning
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message, Method, Reply

@@ -8,9 +8,9 @@ from runs import Outcome, run_in_process
 from small_recipes import FOUR_CLIENTS, THREE_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.header import describe_run
 from rayfed_kd.experiment.preparation import prepare
@@ -150,7 +150,7 @@ def test_a_table_row_says_of_what_epsilon_is():
 
 
 PEEKING = """
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 
 
 class Peeking(FedAvg):
@@ -161,7 +161,7 @@ class Peeking(FedAvg):
 
 
 ASKING = """
-from algorithms.fedmd import FedMD
+from rayfed_kd.algorithms.fedmd import FedMD
 from rayfed_kd.protocol import Message
 
 
@@ -170,7 +170,7 @@ class Asking(FedMD):
         cohort.questions(self.predict, Message(seed=1), answer="logits")
 """
 ALONE = """
-from algorithms.fedmd import FedMD
+from rayfed_kd.algorithms.fedmd import FedMD
 from rayfed_kd.protocol import Message
 
 
@@ -259,7 +259,7 @@ def test_an_infinite_epsilon_is_said(tmp_path):
 
 
 TWICE = """
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.protocol import Message, Method, Reply
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.engine.calls import Held, StepFacts, StepResult
-from cluster.server.client_records import ClientRecord, Records
-from cluster.server.cohort import EngineCohort
-from cluster.server.event_queue import EventQueue
-from cluster.server.run_state import RunState
-from cluster.server.traffic import Counters
+from rayfed_kd.cluster.engine.calls import Held, StepFacts, StepResult
+from rayfed_kd.cluster.server.client_records import ClientRecord, Records
+from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.event_queue import EventQueue
+from rayfed_kd.cluster.server.run_state import RunState
+from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Message, Method
 from rayfed_kd.protocol.codec_chain import Chain, Stage

@@ -8,9 +8,9 @@ import torch
 from runs import Rounds, run_in_process
 
 import rayfed_kd
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
-from cluster.server.simulation import Simulation
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RunError
 
 OWN = """

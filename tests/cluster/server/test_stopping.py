@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from cluster.engine.calls import Held, StepCall
-from cluster.ray_backend.dispatch.jobs import Job
-from cluster.ray_backend.engine import RayEngine
-from cluster.ray_backend.placement import Plan
-from cluster.server.simulation import StoppedError
+from rayfed_kd.cluster.engine.calls import Held, StepCall
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
+from rayfed_kd.cluster.ray_backend.engine import RayEngine
+from rayfed_kd.cluster.ray_backend.placement import Plan
+from rayfed_kd.cluster.server.simulation import StoppedError
 from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 from rayfed_kd.recipe.sections.safety import FaultsRecipe

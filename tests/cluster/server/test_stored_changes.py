@@ -14,10 +14,10 @@ from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 from whole_checkpoints import whole
 
 import rayfed_kd
-from cluster.engine.calls import Held
-from cluster.server.checkpoints import Checkpointer, Snapshot
-from cluster.server.client_records import ClientRecord, Records
-from cluster.server.stored import changes
+from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
+from rayfed_kd.cluster.server.client_records import ClientRecord, Records
+from rayfed_kd.cluster.server.stored import changes
 from rayfed_kd.protocol import PartRef
 from rayfed_kd.protocol.state_packing import pack, unpack
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
@@ -325,7 +325,7 @@ def test_failed_write_leaves_no_trace_and_the_next_checkpoint_is_whole(begun, tm
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("cluster.server.checkpoints.save_file", full)
+        patch.setattr("rayfed_kd.cluster.server.checkpoints.save_file", full)
         with pytest.raises(OSError, match="No space left"):
             world.save()
     assert {path: path.read_bytes() for path in (tmp_path / "checkpoints").glob("*")} == before

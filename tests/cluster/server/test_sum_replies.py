@@ -8,12 +8,12 @@ from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
-from algorithms import METHODS
-from cluster.engine.calls import DispatchFacts, StepCall, StepError
-from cluster.engine.local import Held
-from cluster.ray_backend.handles import RayHandle
-from cluster.server.cohort import BadReplyError
-from cluster.server.grouping import check_engine, jobs
+from rayfed_kd.algorithms import METHODS
+from rayfed_kd.cluster.engine.calls import DispatchFacts, StepCall, StepError
+from rayfed_kd.cluster.engine.local import Held
+from rayfed_kd.cluster.ray_backend.handles import RayHandle
+from rayfed_kd.cluster.server.cohort import BadReplyError
+from rayfed_kd.cluster.server.grouping import check_engine, jobs
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.registry import load_object
@@ -33,7 +33,7 @@ from pathlib import Path
 
 import torch
 
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.protocol import Message, OneExchange, Reply
 
 

@@ -18,7 +18,7 @@ SMALL = {"clients": 6, "samples": 20, "cohort": 4, "rounds": 3}
 def rows(size: Size) -> Iterator[Row]:
     """A row for each workload and number of hosts. Raises: LeftOutError without Ray."""
     needs_ray()
-    from cluster.ray_backend.session import RaySession
+    from rayfed_kd.cluster.ray_backend.session import RaySession
     from rayfed_kd.experiment.preparation import prepare
 
     works = (replace(TINY, **SMALL),) if size.toy else (ROUND, TINY)

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from command_line import run_command
 
-from cluster.ray_backend.session import LEFT_STARTING
 from rayfed_kd.cli.interruption import IN_A_RUN, Interruptions
 from rayfed_kd.cli.main import commands, program
+from rayfed_kd.cluster.ray_backend.session import LEFT_STARTING
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, resuming_command, under_way

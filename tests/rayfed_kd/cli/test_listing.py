@@ -8,14 +8,14 @@ from click.testing import CliRunner
 from rich.console import Console
 from small_recipes import FOUR_CLIENTS
 
-from algorithms import METHODS
-from algorithms.dafkd import DaFKD
-from algorithms.dsfl import DSFL
-from algorithms.fedavg import FedAvg
-from algorithms.feddf import FedDF
-from algorithms.fedgems import FedGEMS
-from algorithms.fedkf import FedKF
-from algorithms.fedmd import FedMD
+from rayfed_kd.algorithms import METHODS
+from rayfed_kd.algorithms.dafkd import DaFKD
+from rayfed_kd.algorithms.dsfl import DSFL
+from rayfed_kd.algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.feddf import FedDF
+from rayfed_kd.algorithms.fedgems import FedGEMS
+from rayfed_kd.algorithms.fedkf import FedKF
+from rayfed_kd.algorithms.fedmd import FedMD
 from rayfed_kd.cli.listing import WIDTH, method_facts, methods_overview, page_width, public_data, schedules
 from rayfed_kd.cli.main import commands
 from rayfed_kd.errors import RecipeError

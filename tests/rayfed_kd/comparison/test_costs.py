@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from known_comparison import COSTS, any_costs, compared, run_locally, write_yaml
 from small_recipes import THREE_CLIENTS
 
-from cluster.server.ledger import METADATA, SIMULATION
 from rayfed_kd.cli.main import commands
+from rayfed_kd.cluster.server.ledger import METADATA, SIMULATION
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.costs import AXES, MIB, NOT_COUNTED, Cost, RunTotals, read_totals

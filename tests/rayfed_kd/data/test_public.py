@@ -20,7 +20,7 @@ RECIPE = {
     "sampling": {"fraction": 1.0},
 }
 NEEDY = """
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 
 class Samples(FedAvg):
     public = "samples"

@@ -6,8 +6,8 @@ import pytest
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
-from cluster.engine import gpu_use
-from cluster.engine.gpu_use import HostMemory
+from rayfed_kd.cluster.engine import gpu_use
+from rayfed_kd.cluster.engine.gpu_use import HostMemory
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment import estimating
 from rayfed_kd.experiment.estimating import Estimate, _continued

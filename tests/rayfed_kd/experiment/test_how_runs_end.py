@@ -10,8 +10,8 @@ from rayfed_kd.results.console import round_line
 from rayfed_kd.results.summary_table import summary_notes
 
 OWN = """
-from algorithms.fedavg import FedAvg
-from algorithms.standalone import StandAlone as Standalone
+from rayfed_kd.algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.standalone import StandAlone as Standalone
 from rayfed_kd import metric
 
 

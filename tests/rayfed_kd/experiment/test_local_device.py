@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rayfed_kd
-from cluster.engine import device as engine_device
+from rayfed_kd.cluster.engine import device as engine_device
 from rayfed_kd.errors import RecipeError
 
 RECIPE = {

@@ -8,7 +8,7 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.results.folder import changed_own_code
 
 METHOD = """
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 
 
 class Mine(FedAvg):

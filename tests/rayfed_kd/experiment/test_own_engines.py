@@ -15,8 +15,8 @@ RECIPE = {**FOUR_CLIENTS, "rounds": 4, "sampling": {"fraction": 0.75}}
 ENGINE = '''
 from concurrent.futures import Future
 
-from cluster.engine.host import Host
-from cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.experiment.engines import InProcess
 
 ran = []

@@ -17,9 +17,9 @@ from known_comparison import run_locally
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rayfed_kd
-from cluster.engine.host import Host
 from rayfed_kd.cli.doctor import report_lines
 from rayfed_kd.cli.main import main
+from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.studies import Study, StudyRun
 from rayfed_kd.errors import RecipeError, RunError

@@ -15,7 +15,7 @@ EVERY_ROUND = {**THREE_CLIENTS, "checkpoint": {"every": 1}}
 METHOD = """
 from pathlib import Path
 
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.fedavg import FedAvg
 import HELPER
 
 

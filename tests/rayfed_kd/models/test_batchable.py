@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cluster.engine.batching.batched_steps import BatchedSteps
+from rayfed_kd.cluster.engine.batching.batched_steps import BatchedSteps
 from rayfed_kd.models.attention import AttentionBlock, MeanOfPlaces, Patches
 from rayfed_kd.models.base import Shortcut
 from rayfed_kd.models.batchable import TYPES, unbatchable

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Replies, Reply
 from rayfed_kd.protocol.summed import GroupSum, SummedReply

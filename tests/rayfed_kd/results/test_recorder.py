@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_recipes import THREE_CLIENTS
 
-from cluster.server.round_tables import RoundRecord
+from rayfed_kd.cluster.server.round_tables import RoundRecord
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.files import read_parquet
 from rayfed_kd.protocol import Distribution

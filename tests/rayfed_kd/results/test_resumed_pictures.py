@@ -46,7 +46,7 @@ def names(folder):
 def test_checkpoint_waits_for_the_pictures_before_it(tmp_path, monkeypatch):
     """A run that goes on from it repeats no earlier round, so it could not draw them."""
     drawn, release, draw = [], threading.Event(), RunRecorder._draw_samples
-    from cluster.server.checkpoints import Checkpointer
+    from rayfed_kd.cluster.server.checkpoints import Checkpointer
 
     save = Checkpointer.save
 

@@ -110,7 +110,7 @@ def test_folder_that_holds_a_run_names_the_command_that_goes_on(tmp_path):
 
 
 def test_interrupted_start_names_resume_though_there_is_no_checkpoint(tmp_path, monkeypatch):
-    from cluster.engine.host import Host
+    from rayfed_kd.cluster.engine.host import Host
 
     def interrupted(self, *arguments):
         raise KeyboardInterrupt

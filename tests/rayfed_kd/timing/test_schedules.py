@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from algorithms.dafkd import DaFKD
-from algorithms.fedavg import FedAvg
+from rayfed_kd.algorithms.dafkd import DaFKD
+from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.timing import cohort_size

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.engine.calls import Held
+from rayfed_kd.cluster.engine.calls import Held
 from rayfed_kd.protocol import PartRef
 from rayfed_kd.toolbox.slots import Slots
 

@@ -16,9 +16,9 @@ from paths import ROOT
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
-from cluster.ray_backend.placement import bundles, plan_hosts
-from cluster.ray_backend.resources import Node
 from rayfed_kd.cli.main import commands
+from rayfed_kd.cluster.ray_backend.placement import bundles, plan_hosts
+from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.tables import read_table

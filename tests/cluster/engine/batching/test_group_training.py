@@ -9,10 +9,10 @@ import torch
 from contexts import server_context
 from torch import nn
 
-from algorithms.fedavg import FedAvg
-from cluster.engine.batching.batched_steps import steps_of_one_shape
-from cluster.engine.calls import Held, StepCall, StepError
-from cluster.engine.host import Host
+from rayfed_kd.algorithms.fedavg import FedAvg
+from rayfed_kd.cluster.engine.batching.batched_steps import steps_of_one_shape
+from rayfed_kd.cluster.engine.calls import Held, StepCall, StepError
+from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.data.batches import Drawn
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Reply, to_array

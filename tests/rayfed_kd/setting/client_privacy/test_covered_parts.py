@@ -6,7 +6,7 @@ import pytest
 from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, small_recipe
 
-from algorithms import METHODS
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.registry import load_object
