@@ -58,6 +58,7 @@ def dropout(shape, classes):
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """The module in which somebody has methods and models of their own."""
+    monkeypatch.chdir(tmp_path)  # actors find a user's modules in the folder of the command
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_of_grouping.py").write_text(OWN)
     return "own_of_grouping"
