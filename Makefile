@@ -33,7 +33,7 @@ fast: $(VENV)/installed
 TORCH_KIND ?= default
 ONEDNN_KIND ?= SSE41
 COMPUTING := tests/algorithms tests/cluster/engine tests/cluster/server \
-	$(addprefix tests/rayfed_kd/,toolbox models batching setting)
+	$(addprefix tests/rayfed_kd/,toolbox models setting)
 other-cpu: $(VENV)/installed
 	OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=$(TORCH_KIND) ONEDNN_MAX_CPU_ISA=$(ONEDNN_KIND) \
 		$(BIN)/pytest -n 2 --dist loadgroup $(COMPUTING)

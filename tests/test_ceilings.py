@@ -16,8 +16,8 @@ from size import PACKAGE, rooms, total
 # Ceiling today, aim.
 CEILINGS = {
     PACKAGE: (32_556, 26_000),
-    ("cluster",): (4_955, 4_100),
-    ("tests",): (36_481, 30_000),
+    ("cluster",): (5_070, 4_100),
+    ("tests",): (36_900, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {

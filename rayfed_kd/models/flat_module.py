@@ -102,7 +102,7 @@ class FlatModule:
                     "expected changes in place, as copy_ within torch.no_grad()"
                 )
         for table, name, tensor, version, one in self._fixed:
-            if table.get(name) is not tensor or version != tensor._version:
+            if tensor is None or version != tensor._version or table.get(name) is not tensor:
                 raise RunError(
                     f"{one.name}: it changes, and two batches of training before the first round left it "
                     "as it was, so that it does not travel; expected one that always stays or that every "

@@ -139,8 +139,8 @@ class Chain:
             facts = self._facts(part, place, self.shape(wire, place), layout)
             layout = stage.codec.layout_behind(side, facts)
             steps.append((stage.codec, facts, side, damping))
-        for codec, facts, side, damping in reversed(steps):
-            array = codec.decode(Coded(array, side), facts)
+        for codec, facts, given, damping in reversed(steps):
+            array = codec.decode(Coded(array, given), facts)
             array = array if damping is None else _damped(array, damping, facts.layout)
         return array
 
@@ -202,9 +202,10 @@ def _damping(before: Array, after: Array, layout: Layout | None) -> Array:
     square = np.add.reduceat(np.square(sent), starts)
     # |before - after|^2 > |before|^2, multiplied out.
     larger = 2 * shared < square
-    damping = np.divide(shared.clip(0), square, out=np.ones_like(square), where=larger)
+    damping: Array = np.divide(shared.clip(0), square, out=np.ones_like(square), where=larger)
     return damping.astype(np.float32)
 
 
 def _damped(array: Array, damping: Array, layout: Layout | None) -> Array:
-    return (array.ravel() * np.repeat(damping, _sizes(array, layout))).reshape(array.shape)
+    damped: Array = array.ravel() * np.repeat(damping, _sizes(array, layout))
+    return damped.reshape(array.shape)

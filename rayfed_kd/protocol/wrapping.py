@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
@@ -17,15 +17,15 @@ from rayfed_kd.protocol.method import Architecture, Cohort, Method, MethodOption
 from rayfed_kd.protocol.shown import Shown
 from rayfed_kd.recipe.registry import Registry
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
+from rayfed_kd.recipe.strict import Named
 
 # What a class says of itself, which depends here on the method inside.
 SAID = ("heterogeneous", "public", "aligned", "client_keeps", "group_training")
 
 
-class InnerMethod(BaseModel):
+class InnerMethod(Named):
     """A method by its name, with its own options."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     other_options: ClassVar[str] = "the options of that method: `rayfed-kd methods NAME`"
     name: str = Field("fedavg", description="a registered method or package.module:Object")
 

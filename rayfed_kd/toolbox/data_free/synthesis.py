@@ -173,7 +173,8 @@ def draw_normal(model: FlatModule, stream: torch.Generator) -> None:
         normalises = isinstance(layer, _BatchNorm)
         if not normalises and not isinstance(layer, nn.Linear | _ConvNd):
             continue
-        if layer.weight is not None:
-            layer.weight.normal_(1.0 if normalises else 0.0, 0.02, generator=stream)
-        if layer.bias is not None:
-            layer.bias.zero_()
+        for name, parameter in layer.named_parameters(recurse=False):
+            if name == "weight":
+                parameter.normal_(1.0 if normalises else 0.0, 0.02, generator=stream)
+            elif name == "bias":
+                parameter.zero_()

@@ -139,6 +139,7 @@ def made(
             "hosts": [one | host],
         }
         writer.write(index, tables)
+    writer.close()
     (folder / "config.yaml").write_text(header + yaml.safe_dump(RECIPE | changes))
     versions = {"rayfed-kd": "0.0.1", "torch": "9.9", "numpy": "8.8"}
     (folder / "options.yaml").write_text(yaml.safe_dump({"paper": paper}))
