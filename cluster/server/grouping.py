@@ -51,11 +51,11 @@ def check_engine(setting: Setting, engine: Engine) -> None:
 
 def _groups(calls: Sequence[StepCall], setting: Setting) -> list[list[int]]:
     """Places in `calls`, group by group."""
-    if setting.group_size == 1:
+    if setting.groups.size == 1:
         return [[place] for place in range(len(calls))]
     # Groups start in the order of their first clients, also with several architectures.
     return sorted(
-        part for places in _alike(calls, setting).values() for part in _parts(places, setting.group_size)
+        part for places in _alike(calls, setting).values() for part in _parts(places, setting.groups.size)
     )
 
 

@@ -34,7 +34,7 @@ def make_ready_telling(recipe: Recipe, tell: Tell) -> Prepared:
     with decoding_told(teller.phase):
         prepared = make_ready(recipe)
     if teller is not tell:  # all others get the notes in `begin_telling`
-        for note in prepared.setting.dataset.notes:
+        for note in prepared.setting.notes:
             tell(f"note: {note}")
     return prepared
 
@@ -71,7 +71,7 @@ def describe_run(prepared: Prepared, engine: str, layout: str) -> dict[str, str]
         "method": " ".join(filter(None, (recipe.method.name, _in_brackets(setting.method.summary)))),
         "model": _models(setting),
         "data": _data(setting),
-        **{f"note {place}": note for place, note in enumerate(setting.dataset.notes, start=1)},
+        **{f"note {place}": note for place, note in enumerate(setting.notes, start=1)},
         "clients": clients,
         "test": _test(setting),
         "engine": f"{engine}, {_count(threads, 'thread')} a process; "

@@ -232,8 +232,8 @@ class FlatModule:
                 counter.copy_(first)
 
     def parameters(self) -> list[nn.Parameter]:
-        """The module's parameters, in the vector's order."""
-        return list(self.leaves)
+        """The module's parameters, in the vector's order; within a group's step, what stands in for them."""
+        return [cast(nn.Parameter, one.now) for one in self.trained]
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""

@@ -131,7 +131,7 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 
 def _decided(recipe: Recipe, setting: Setting) -> Recipe:
     """The recipe with what `local.vectorise: by_shape` came to, by which a resumed run goes."""
-    size = setting.group_size
+    size = setting.groups.size
     return _vectorising(recipe, "off" if size == 1 else size)
 
 

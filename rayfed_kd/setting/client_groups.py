@@ -7,7 +7,7 @@ with an actor for each client, on any number of hosts. A group runs on a host of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,43 +25,63 @@ Builders = Mapping[str, Callable[[], nn.Module]]
 BY_SHAPE = 25  # clients in a group by shape; on two cores larger groups gain little more
 
 
-def decide_group_size(
+class Groups(NamedTuple):
+    """How clients train together.
+
+    Attributes:
+        size: most clients in a group; 1: each trains by itself.
+        note: where the recipe asks for groups and none can be, why not; else empty.
+    """
+
+    size: int
+    note: str = ""
+
+
+def decide_groups(
     recipe: Recipe,
     method: Method[Any, Any],
     schedule: Schedule,
     sizes: NDArray[np.int64],
     builders: Builders,
-) -> int:
-    """Most clients in a group; 1: each trains by itself.
+) -> Groups:
+    """How many clients train as one program.
 
     Args:
         recipe: says what is asked for.
         method, schedule: as the recipe names them.
         sizes: [K] training samples of each client.
         builders: architecture name -> what makes the module; all that a step may train.
-    Raises: RecipeError if a number is asked for, and clients cannot train as one program.
+    Raises: RecipeError if a number is asked for, and the schedule has no groups.
     """
     local = recipe.local
     if local.vectorise == "off":
-        return 1
+        return Groups(1)
+    apart = _schedule_without_groups(recipe, schedule)
     if local.vectorise == "by_shape":
-        tiny = not local.compile and is_tiny(local, sizes, builders)
-        return BY_SHAPE if tiny and not _obstacle(recipe, method, schedule, builders) else 1
-    reason = _obstacle(recipe, method, schedule, builders)
-    if reason:
+        tiny = not apart and not local.compile and is_tiny(local, sizes, builders)
+        return Groups(BY_SHAPE if tiny and not _obstacle(recipe, method, builders) else 1)
+    if apart:
         raise RecipeError(
-            f"local.vectorise = {local.vectorise}: {reason}; expected off, or by_shape, which is off then"
+            f"local.vectorise = {local.vectorise}: {apart}; expected off, or by_shape, which is off then"
         )
-    return local.vectorise
+    reason = _obstacle(recipe, method, builders)
+    if reason:
+        return Groups(1, f"local.vectorise = {local.vectorise}: clients train one by one: {reason}")
+    return Groups(local.vectorise)
 
 
-def _obstacle(recipe: Recipe, method: Method[Any, Any], schedule: Schedule, builders: Builders) -> str:
-    """Why clients cannot train as one program; empty if they can."""
+def _schedule_without_groups(recipe: Recipe, schedule: Schedule) -> str:
+    """Why clients are never asked together; empty if they are."""
     name = f"schedule.name = {recipe.schedule.name!r}"
     if schedule.asynchronous:
         return f"{name} asks clients one at a time"
     if not schedule.drops_late:
         return f"{name} keeps late replies, whose clients are asked again alone after a crash"
+    return ""
+
+
+def _obstacle(recipe: Recipe, method: Method[Any, Any], builders: Builders) -> str:
+    """Why method or models do not train as one program; empty if they do."""
     if not method.trains_in_groups:
         return f"the class of {recipe.method.name} does not say by `group_training` that its training batches"
     with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator

@@ -29,7 +29,7 @@ from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.setting.attacks import check_attack
-from rayfed_kd.setting.client_groups import decide_group_size
+from rayfed_kd.setting.client_groups import Groups, decide_groups
 from rayfed_kd.setting.client_privacy.covered_parts import check_privacy, known_sizes
 from rayfed_kd.setting.generated_data import check_generated
 from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
@@ -108,9 +108,14 @@ class Setting:
         return self.partition.test.only(self.evaluated_clients)
 
     @cached_property
-    def group_size(self) -> int:
-        """Most clients that train as one program; 1: each by itself."""
-        return decide_group_size(self.recipe, self.method, self.schedule, self.partition.sizes, self.builders)
+    def groups(self) -> Groups:
+        """Which clients train as one program."""
+        return decide_groups(self.recipe, self.method, self.schedule, self.partition.sizes, self.builders)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know before the first round, a sentence each."""
+        return [*self.dataset.notes, *filter(None, [self.groups.note])]
 
     @property
     def schedule(self) -> Schedule:
@@ -208,4 +213,4 @@ class Setting:
         data = self.device_data()
         with blaming(f"method.name: check of {self.recipe.method.name}"):
             method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
-        _ = self.group_size  # refuses a number where clients cannot train as one program
+        _ = self.groups  # refuses a number where the schedule has no groups

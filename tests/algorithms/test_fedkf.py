@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from runs import run_in_process
+from runs import run_in_process, run_setting
 
 import rayfed_kd
 from rayfed_kd.algorithms.fedkf import FedKF, Options, ServerState, equal_steps
 from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Replies, Reply
 from rayfed_kd.toolbox.slots import Slots
@@ -125,8 +127,11 @@ def test_every_client_makes_as_many_steps_when_equal():
 
 def test_passes_per_batch_are_those_of_table_nine(monkeypatch):
     """Table IX, FedKF: generator 1 forward 1 backward, teacher 1 and 1, student 2 and 2 per batch."""
+    # Modules are tried before the first round, which is not counted.
+    setting = rayfed_kd.prepare(SMALL, ["rounds=1", "evaluation.every=2"]).setting
+    engine = LocalEngine(Host(setting))
     passes = count_passes(monkeypatch)
-    result = run("rounds=1", "evaluation.every=2")
+    result = run_setting(setting, engine)
     batches = passes["teacher", "forward"]
     assert result.summary["rounds"] == 1
     assert batches > 0

@@ -105,4 +105,4 @@ def test_every_method_says_itself_what_of_it_batches(name):
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ONE_CLIENT])
 def test_every_methods_own_networks_are_of_parts_that_batch(name):
     asked = {**RECIPE, "local": {**RECIPE["local"], "vectorise": 2}}
-    assert prepare(small_recipe(asked, name)).setting.group_size == 2
+    assert prepare(small_recipe(asked, name)).setting.groups.size == 2

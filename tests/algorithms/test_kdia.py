@@ -293,7 +293,7 @@ def test_ten_thousand_registered_clients_cost_what_those_seen_cost():
     """20 a round: what is kept grows with the clients seen, not with the clients there are."""
     changes = (
         "data={name: synthetic, samples: 20000, classes: 4, shape: [1, 32, 32]}",
-        "partition={name: iid, clients: 10000}",
+        "partition={name: iid, clients: 10000, test_fraction: 0.5}",
         "sampling={count: 20}",
         "local.epochs=1",
         "evaluation.every=100",

@@ -80,6 +80,6 @@ def test_extras_that_are_told_to_install_exist_and_are_told_as_a_clone_installs_
 
 def test_make_targets_that_are_told_exist():
     makefile = (ROOT / "Makefile").read_text()
-    told = set(re.findall(r"(?:`| {4})make (?:CONSTRAINTS= )?(\w+)", "\n".join([README, *PAGES.values()])))
+    told = set(re.findall(r"(?:`| {4})make (?:CONSTRAINTS= )?([\w-]+)", "\n".join([README, *PAGES.values()])))
     assert {"quickstart", "test", "slow", "docs"} <= told
     assert [target for target in told if f"\n{target}:" not in makefile] == []

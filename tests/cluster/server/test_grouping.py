@@ -1,5 +1,7 @@
 """Groups: decided before round 1 by the recipe alone, formed by client order, the same everywhere."""
 
+import re
+
 import pytest
 import yaml
 from runs import run_in_process
@@ -143,7 +145,7 @@ TINY = {
 
 
 def size_of(asked):
-    return prepare(asked).setting.group_size
+    return prepare(asked).setting.groups.size
 
 
 def test_tiny_clients_form_groups_of_25_unless_the_recipe_says_otherwise():
@@ -208,15 +210,26 @@ def test_a_method_of_somebodys_own_trains_in_groups_if_its_class_says_so(own):
             },
             "keeps late replies",
         ),
+    ],
+)
+def test_a_number_is_refused_where_the_schedule_has_no_groups(changed, reason):
+    refusal = rf"local\.vectorise = 3: .*{reason}.*; expected off, or by_shape, which is off then"
+    with pytest.raises(RecipeError, match=refusal):
+        prepare({**recipe(), **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
         ({"method": {"name": "own_of_grouping:Derived"}}, "Derived does not say by `group_training`"),
         ({"model": {"name": "own_of_grouping:dropout"}}, "in 'model', 2 is a torch.*Dropout, which is not"),
         ({"model": {"name": "own_of_grouping:DropoutMlp"}}, "in 'model', the model itself is a own_of_.*Mlp"),
     ],
 )
-def test_a_number_is_refused_where_clients_cannot_train_as_one(changed, reason, own):
-    refusal = rf"local\.vectorise = 3: .*{reason}.*; expected off, or by_shape, which is off then"
-    with pytest.raises(RecipeError, match=refusal):
-        prepare({**recipe(), **changed})
+def test_a_number_is_told_and_off_where_method_or_model_has_no_groups(changed, reason, own):
+    setting = prepare({**recipe(), **changed}).setting
+    assert setting.groups.size == 1
+    assert re.search(rf"local\.vectorise = 3: clients train one by one: .*{reason}", setting.notes[-1])
 
 
 def test_auto_is_refused_with_what_takes_its_place():

@@ -292,11 +292,6 @@ CASES = {
     "an image that is no image": lambda place: parquet(place, [b"PNG"] * 9),
     "an image without bytes": lambda place: parquet(place, [None] * 9),
     "images that are names of files": lambda place: parquet(place, ["recipe.yaml"] * 9),
-    "a label of 10^9": lambda place: parquet(place, [png(images(4, 4))] * 9, label=10**9),
-    "a label of 2^62": lambda place: parquet(place, [png(images(4, 4))] * 9, label=2**62),
-    "a label beyond 2^63": lambda place: parquet(
-        place, [png(images(4, 4))] * 9, label=2**63, label_type=pa.uint64()
-    ),
     "samples of 2^63": lambda place: run(place, "data={name: synthetic, samples: 9223372036854775808}"),
     "samples of 10^12": lambda place: run(place, "data={name: synthetic, samples: 1000000000000}"),
     "test samples of 10^12": lambda place: run(place, "data={name: synthetic, test_samples: 1000000000000}"),
