@@ -135,10 +135,9 @@ def test_a_base_without_a_last_linear_layer_is_refused(monkeypatch):
         def forward(self, images):
             return images.mean(dim=(1, 2, 3))[:, None] * self.scale
 
-    monkeypatch.setitem(CLASSIFIERS, "mean", "rayfed_kd.models:Mean")
     monkeypatch.setattr("rayfed_kd.models.Mean", Mean, raising=False)
-    with pytest.raises(RecipeError, match=r"model\.base: mean does not end in a torch.nn.Linear"):
-        projected(SHAPE, CLASSES, base=Named(name="mean"))
+    with pytest.raises(RecipeError, match=r"model\.base: rayfed_kd.models:Mean does not end in a torch.nn.Linear"):
+        projected(SHAPE, CLASSES, base=Named(name="rayfed_kd.models:Mean"))
     with pytest.raises(RecipeError, match=r"model\.base\.name: 'lenet' is not known.*Did you mean lenet5"):
         projected(SHAPE, CLASSES, base=Named(name="lenet"))
 
