@@ -136,7 +136,9 @@ def test_a_base_without_a_last_linear_layer_is_refused(monkeypatch):
             return images.mean(dim=(1, 2, 3))[:, None] * self.scale
 
     monkeypatch.setattr("rayfed_kd.models.Mean", Mean, raising=False)
-    with pytest.raises(RecipeError, match=r"model\.base: rayfed_kd.models:Mean does not end in a torch.nn.Linear"):
+    with pytest.raises(
+        RecipeError, match=r"model\.base: rayfed_kd.models:Mean does not end in a torch.nn.Linear"
+    ):
         projected(SHAPE, CLASSES, base=Named(name="rayfed_kd.models:Mean"))
     with pytest.raises(RecipeError, match=r"model\.base\.name: 'lenet' is not known.*Did you mean lenet5"):
         projected(SHAPE, CLASSES, base=Named(name="lenet"))

@@ -138,7 +138,8 @@ def test_export_gives_a_clients_own_architecture(tmp_path):
     # The recipe beside says whose they are, and of what kind; it is still a recipe.
     text = paths[1][2].read_text()
     assert text.startswith(
-        "# weights: personal, client 1, round 2\n# architecture:\n#   name: mlp\n#   hidden: 8\n"
+        "# weights: personal, client 1, round 2\n# architecture:\n#   kind: classifier\n#   name: mlp\n"
+        "#   options:\n#     hidden: 8\n"
     )
     assert load_recipe(paths[1][2]).model_dump() == load_recipe(tmp_path / "a" / "config.yaml").model_dump()
 

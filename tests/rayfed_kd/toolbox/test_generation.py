@@ -16,7 +16,8 @@ def context():
     def stream(purpose):
         return streams.setdefault(purpose, torch.Generator().manual_seed(len(purpose)))
 
-    return SimpleNamespace(classes=10, device="cpu", stream=stream)
+    # `local.last_batch: keep`: the last batch is what is left.
+    return SimpleNamespace(classes=10, device="cpu", stream=stream, in_batches=torch.split)
 
 
 def test_pool_of_a_large_client_is_the_same_labels_in_another_order_each_epoch():
