@@ -82,8 +82,8 @@ class ModelEvaluation:
         finally:
             self._module_pool.take_back()
         logits_array = None if kept is None else to_array(torch.cat(kept))
-        outcomes = to_array(torch.cat(correct)), to_array(torch.cat(finite))
-        return EvaluationResult(*outcomes, float(loss_sum), logits_array)
+        right, real = to_array(torch.stack([torch.cat(correct), torch.cat(finite)]))  # one copy from a GPU
+        return EvaluationResult(right, real, float(loss_sum), logits_array)
 
     def _pool(self, split: str) -> Tensor:
         if split not in self._pools:

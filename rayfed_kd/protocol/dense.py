@@ -15,6 +15,8 @@ REAL = (
     *("float16", "float32", "float64"),
 )
 NUMPY = (*REAL, "complex64")
+# Types of tensors that mean their numbers alone. A device whose kernels are Python code has a type of its own.
+TENSORS: list[type[torch.Tensor]] = [torch.Tensor]
 
 
 def dense_fault(value: torch.Tensor | np.ndarray[Any, Any] | np.generic) -> tuple[str, str] | None:
@@ -32,7 +34,7 @@ def _tensor_fault(tensor: torch.Tensor) -> tuple[str, str] | None:
     whole = "a dense one with numbers of its own"
     faults = (
         (
-            type(tensor) is not torch.Tensor,
+            type(tensor) not in TENSORS,
             kind_of(tensor),
             "a torch.Tensor itself, as .detach() gives",
         ),

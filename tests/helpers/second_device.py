@@ -128,7 +128,10 @@ class _Factories(TorchFunctionMode):
 
 def install() -> None:
     """Give torch the device, and put what does not reach it in its place. Once in a process, for good."""
+    from rayfed_kd.protocol.dense import TENSORS
+
     _setup_privateuseone_for_python_backend(NAME)
+    TENSORS.append(OnOther)
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda operation, *args, **kwargs: _computed(operation, args, kwargs), "PrivateUse1")
     _INSTALLED.append(library)  # it ends with its object
