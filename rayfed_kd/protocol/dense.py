@@ -15,7 +15,7 @@ REAL = (
     *("float16", "float32", "float64"),
 )
 NUMPY = (*REAL, "complex64")
-# Types of tensors that mean their numbers alone. A device whose kernels are Python code has a type of its own.
+# Types of tensors that mean their numbers alone. A device whose kernels are Python has a type of its own.
 TENSORS: list[type[torch.Tensor]] = [torch.Tensor]
 
 
