@@ -60,6 +60,7 @@ class FlatModule:
         self.compiled_batch: int | None = None
         self._programs: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
         self._requires_grad = True
+        self._training: bool | None = None  # the mode that `_switch` has set
         with torch.no_grad():
             self._adopt(held)
 
@@ -321,8 +322,10 @@ class FlatModule:
         self.gradients.zero_()
 
     def _switch(self, train: bool) -> FlatModule:
-        if any(part.training is not train for part in self.submodules):
+        # Also where all parts are in that mode already: a module's own `train` may keep some in another.
+        if train is not self._training or any(part.training is not train for part in self.submodules):
             self.module.train(train)
+            self._training = train
         if train != self._requires_grad:
             for leaf in self.leaves:
                 leaf.requires_grad_(train)

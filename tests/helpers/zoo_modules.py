@@ -321,6 +321,21 @@ class FrozenBody(Net):
         self.inner.requires_grad_(False)
 
 
+class NormStaysInEval(Net):
+    """Fine-tuning: its own `train` keeps BatchNorm's statistics as they are."""
+
+    def prepare(self):
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def between(self, hidden):
+        return self.norm(hidden)
+
+
 class FrozenBias(Net):
     def prepare(self):
         self.inner.bias.requires_grad_(False)
@@ -683,6 +698,22 @@ class Counter(Net):
     def between(self, hidden):
         self.batches += self.training
         return hidden * min(1.0, self.batches / 1000 + 0.5)
+
+
+class CounterOfLargeBatches(Net):
+    """Counts only batches of more than eight samples."""
+
+    def prepare(self):
+        self.batches = 0
+
+    def between(self, hidden):
+        self.batches += self.training and len(hidden) > 8
+        return hidden / (1 + self.batches / 100)
+
+
+class DrawsForLargeBatches(Net):
+    def between(self, hidden):
+        return hidden * (random.random() > 0.3) if self.training and len(hidden) > 8 else hidden
 
 
 class IntegerCounter(Net):

@@ -140,7 +140,8 @@ class Architectures:
                 self._measured.add(path)
             try:
                 if path not in self.outcomes:
-                    tried = trial(made, architecture.kind, shape, classes, architecture.name)
+                    size = self._recipe.local.batch_size
+                    tried = trial(made, architecture.kind, shape, classes, architecture.name, size)
                     self.outcomes[path] = tried.outcome()
                 return self.outcomes[path].told(made())
             except RecipeError as error:

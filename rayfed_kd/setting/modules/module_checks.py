@@ -14,9 +14,10 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.whole_modules import tried_head
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape
 from rayfed_kd.seeds import torch_stream
-from rayfed_kd.setting.modules.training_trial import TrainingTrial
+from rayfed_kd.setting.modules.training_trial import TRAINED, TrainingTrial
 
 FLOAT_BYTES = 4
+MOST_NUMBERS = 64 * 3 * 32 * 32  # of a trial batch: 64 small images, and two of 224x224, for they take long
 
 
 def check_module_size(make: Callable[[], Any], path: str) -> None:
@@ -64,8 +65,9 @@ def trial(
     shape: Shape,
     classes: int,
     name: str,
+    batch_size: int,
 ) -> TrainingTrial:
-    """The trial of an architecture on two samples.
+    """The trial of an architecture.
 
     Args:
         make: builds a module.
@@ -73,12 +75,15 @@ def trial(
         shape: of one sample; a generator's samples are noise.
         classes: number of classes.
         name: as the recipe has it, for messages.
+        batch_size: on which a classifier is trained, or on fewer of large samples.
     """
     if kind == "classifier":
+        # As large as those of local training, as a module may do something else with few samples.
+        trained = max(2, min(batch_size, MOST_NUMBERS // max(1, torch.Size(shape).numel())))
         return TrainingTrial(
             make,
-            lambda number: (drawn_samples(shape, number),),
-            (2, classes),
+            lambda number: (drawn_samples(shape, number, trained if number in TRAINED else 2),),
+            classes,
             name,
             lambda module: tried_head(module, shape, classes, name),
         )
@@ -91,12 +96,12 @@ def trial(
     return TrainingTrial(make, lambda number: (drawn_samples(latent, number), *labels), None, name)
 
 
-def drawn_samples(shape: Shape, number: int) -> Tensor:
-    """Two samples, drawn from a stream of this number: normal numbers, and codes or tokens of any kind."""
+def drawn_samples(shape: Shape, number: int, count: int = 2) -> Tensor:
+    """Samples drawn from a stream of this number: normal numbers, and codes or tokens of any kind."""
     stream = torch_stream(number, "trial samples")
     if isinstance(shape, TextShape):
-        return torch.randint(shape.vocabulary, (2, *shape), generator=stream)
-    drawn = torch.randn(2, *shape, generator=stream)
+        return torch.randint(shape.vocabulary, (count, *shape), generator=stream)
+    drawn = torch.randn(count, *shape, generator=stream)
     for place, codes in enumerate(shape.categories if isinstance(shape, RowShape) else ()):
-        drawn[:, shape.numbers + place] = torch.randint(codes, (2,), generator=stream).float()  # type: ignore[attr-defined]
+        drawn[:, shape.numbers + place] = torch.randint(codes, (count,), generator=stream).float()  # type: ignore[attr-defined]
     return drawn

@@ -26,6 +26,7 @@ from rayfed_kd.seeds import global_stream
 from rayfed_kd.setting.modules.attributes import Attributes, bits
 
 RATE = 0.01  # of the trial's steps
+TRAINED = (0, 1)  # numbers of the batches of plain training, which are as large as a client's
 Batch = Callable[[int], tuple[Tensor, ...]]
 
 
@@ -55,15 +56,15 @@ class TrainingTrial:
 
     Attributes:
         make: builds a module.
-        batch: the inputs of two samples, by the batch's number.
-        outputs: the shape that two samples' outputs must have; None: any.
+        batch: the inputs of some samples, by the batch's number; `TRAINED` are those of plain training.
+        classes: how many logits each sample must get; None: any outputs.
         name: the architecture's, for messages.
         head_of: tries a module in eval mode, and finds its last linear layer.
     """
 
     make: Callable[[], nn.Module]
     batch: Batch
-    outputs: tuple[int, ...] | None
+    classes: int | None
     name: str
     head_of: Callable[[nn.Module], str | None] = lambda module: None
 
@@ -82,9 +83,9 @@ class TrainingTrial:
         before.attributes.check_registered()
         with _own_draws():
             head = self.head_of(used)
-            self._trained_plainly(used, 0)
+            self._trained_plainly(used, TRAINED[0])
             between = Attributes.of(used)
-            self._trained_plainly(used, 1)
+            self._trained_plainly(used, TRAINED[1])
             after = Attributes.of(used)
             self._shown(used, 2)
         if grown := between.changed(after):
@@ -118,7 +119,7 @@ class TrainingTrial:
         try:
             with torch.enable_grad(), global_stream(number, "trial batch"):
                 outputs = module(*inputs)
-                self._check_outputs(outputs)
+                self._check_outputs(outputs, len(inputs[0]))
                 target = torch.linspace(-1, 1, outputs.numel()).view(outputs.shape)
                 (outputs.float() - target).square().mean().backward()
         except RayfedError:
@@ -130,12 +131,16 @@ class TrainingTrial:
             ) from error
         return outputs.detach()
 
-    def _check_outputs(self, outputs: object) -> None:
-        if isinstance(outputs, Tensor) and self.outputs in (None, tuple(outputs.shape)):
+    def _check_outputs(self, outputs: object, samples: int) -> None:
+        if isinstance(outputs, Tensor) and (
+            self.classes is None or tuple(outputs.shape) == (samples, self.classes)
+        ):
             return
         shown = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        wanted = "a tensor" if self.outputs is None else f"logits {self.outputs} alone"
-        raise RecipeError(f"{self.name} gives {shown} of 2 samples while it trains; expected {wanted}")
+        wanted = "a tensor" if self.classes is None else f"logits {(samples, self.classes)} alone"
+        raise RecipeError(
+            f"{self.name} gives {shown} of {samples} samples while it trains; expected {wanted}"
+        )
 
     def _shown(self, module: nn.Module | FlatModule, number: int) -> Tensor:
         with torch.no_grad(), global_stream(number, "trial batch"):
