@@ -4,14 +4,17 @@ A report of a module that is trained wrongly adds a row.
 """
 
 import inspect
+from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 import zoo_modules
 from runs import run_in_process
 from torch.nn import functional as F
 
+import rayfed_kd
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Reply
@@ -162,6 +165,23 @@ def test_fedavg_of_the_module_is_what_plain_torch_gives(name, batches):
     assert set(expected) == {k for k, v in found.items() if v.dtype == torch.float32}
     for tensor, value in expected.items():
         assert torch.allclose(found[tensor], value, rtol=0, atol=1e-6), tensor  # minus infinity, too
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+def test_an_actor_for_each_client_and_a_resumed_run_give_the_bits_of_one_process(
+    name, hosts, monkeypatch, tmp_path
+):
+    """Where a module may train in a group, it does; others train one by one."""
+    monkeypatch.chdir(Path(zoo_modules.__file__).parent)  # from where hosts import the modules
+    asked = recipe(name, checkpoint={"every": 1})
+    asked["local"] = {**asked["local"], "vectorise": 2}
+    whole = rayfed_kd.run(asked, [f"results.folder={tmp_path}/whole"], local=True)
+    on_ray = hosts.run(asked, "placement.clients_per_actor=1")
+    assert np.array_equal(on_ray.models["aca"], whole.models["aca"])
+    rayfed_kd.run(asked, [f"results.folder={tmp_path}/half", "rounds=1"], local=True)
+    resumed = rayfed_kd.resume(tmp_path / "half", [f"rounds={ROUNDS}"], local=True)
+    assert np.array_equal(resumed.models["aca"], whole.models["aca"])
 
 
 @pytest.mark.parametrize("name", REFUSED)
