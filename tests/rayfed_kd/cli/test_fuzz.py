@@ -294,7 +294,7 @@ def test_space(examples, place):
     def read():
         space = read_space("space.yaml")
         for key, value in space.draw(1, 0).items():
-            extremes = space.distributions[key].extremes()
+            extremes = space.distributions[key].values
             assert (
                 extremes[0] <= value <= extremes[1]
                 if "choice" not in space.entries[key]
