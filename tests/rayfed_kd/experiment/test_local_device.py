@@ -100,4 +100,4 @@ def test_a_local_run_imports_no_ray(tmp_path):
     words = [sys.executable, "-c", WITHOUT_RAY, f"results.folder={tmp_path / 'run'}"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "engine   local, 1 host" in done.stdout
+    assert "engine     local, " in done.stdout
