@@ -89,9 +89,9 @@ class Replay:
     def server(self, number):
         return server_context(self.setting, number)
 
-    def sgd(self, *modules):
+    def sgd(self, *modules, lr=0.05):
         parameters = [p for module in modules for p in module.parameters()]
-        return torch.optim.SGD(parameters, lr=0.05, momentum=0.5, weight_decay=0.001)
+        return torch.optim.SGD(parameters, lr=lr, momentum=0.5, weight_decay=0.001)
 
     def check(self, vector, module, name="model"):
         """The simulator's vector holds the replay's module: parameters and running statistics."""
@@ -252,7 +252,8 @@ def test_two_rounds_of_fedgems(branch):
 
     A client's batch is all that it has, so that the order of its samples changes nothing.
     """
-    rates = {"name": "sgd", "lr": 0.05, "momentum": 0.5, "weight_decay": 0.001}
+    # Steps that are large enough for the server to unlearn, as the second branch needs it.
+    rates = {"name": "sgd", "lr": 3.0, "momentum": 0.5, "weight_decay": 0.001}
     server = {**BATCHNORM, "width": 8}
     replay = Replay(
         {
@@ -269,7 +270,7 @@ def test_two_rounds_of_fedgems(branch):
         sampling={"fraction": 1.0},
     )
     larger = replay.module(None, "server")
-    steps = replay.sgd(larger)
+    steps = replay.sgd(larger, lr=rates["lr"])
     clients = [replay.module(replay.client(k, 1, 1).own_initial_vector()) for k in range(CLIENTS)]
     optimizers = [replay.sgd(client) for client in clients]
     pool, known = torch.zeros(40, 3), torch.zeros(40, dtype=torch.bool)
