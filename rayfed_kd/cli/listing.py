@@ -20,7 +20,8 @@ from rich.text import Text
 
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.protocol import Declaration, Method, Simulated
-from rayfed_kd.recipe.registry import OWN_METHODS, load_object, locate, options_of
+from rayfed_kd.protocol.crossing import check_declared
+from rayfed_kd.recipe.registry import OWN_METHODS, blaming, load_object, locate, options_of
 from rayfed_kd.recipe.validation import model_in
 from rayfed_kd.timing.reading import schedules_in_rounds
 
@@ -105,10 +106,16 @@ def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
     Returns: the parts to print, in order.
 
     Raises:
-        RecipeError: there is no such method; it names the nearest.
+        RecipeError: there is no such method, and it names the nearest; or what the class says cannot be read.
     """
     location = locate(name, methods, "method")
     method: AnyMethod = OWN_METHODS.find(location, "method")
+    with blaming(f"method: {name}"):
+        check_declared(name, {"down": method.down, "up": method.up}, {})
+        return _facts(name, location, method)
+
+
+def _facts(name: str, location: str, method: AnyMethod) -> list[Text | Table]:
     facts = Table.grid(padding=(0, 2))
     for fact, text in {
         "paper": method.paper,
@@ -122,8 +129,8 @@ def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
         "in a group": method.group_training or "nothing",
         "models": "clients may have their own (client_models)" if method.heterogeneous else "one for all",
     }.items():
-        facts.add_row(Text(f"  {fact}"), Text(text or "not said"))
-    return [_title(name, method), facts, _options_table(method.options_model())]
+        facts.add_row(Text(f"  {fact}"), Text(str(text or "not said")))
+    return [_title(name, method), facts, _options_table(options_of(method))]
 
 
 def _title(name: str, method: AnyMethod) -> Text:
@@ -163,7 +170,7 @@ def schedules(method: AnyMethod) -> str:
 
 def _fact_by_options(method: AnyMethod, fact: Callable[[Method[Any, Any]], str]) -> str:
     """A fact that the method itself tells, and what it tells with other choices of one option."""
-    model = method.options_model()
+    model = options_of(method)
     # `model_construct` does not validate: required options need no value to answer these questions.
     usual = fact(method(model.model_construct()))
     changing = {
@@ -257,6 +264,6 @@ def _values_text(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     if "const" in schema:
         return str(schema["const"])
     if schema.get("type") == "array":
-        return f"list of {_values_text(schema['items'], parts)}"
+        return f"list of {_values_text(schema.get('items', {}), parts)}"
     bounds = [f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema]
-    return f"{TYPES[schema['type']]} {', '.join(bounds)}".strip()
+    return f"{TYPES.get(schema.get('type', ''), 'any value')} {', '.join(bounds)}".strip()

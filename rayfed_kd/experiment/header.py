@@ -10,6 +10,7 @@ import numpy as np
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.recipe.sections.client_models import PROJECTED
 from rayfed_kd.recipe.sections.codec import StageRecipe
 from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import cohort_size
@@ -145,7 +146,10 @@ def _models(setting: Setting) -> str:
 def _architecture(setting: Setting, name: str) -> str:
     """What a model is called; one that is projected by its base."""
     named = setting.architectures.described(name)
-    return str(named.options["base"]["name"] if named.name == "projected" else named.name)
+    from rayfed_kd.models.projected import RECIPES_DEFAULT
+
+    base = named.options.get("base", RECIPES_DEFAULT.model_dump())
+    return str(base["name"] if named.name == PROJECTED else named.name)
 
 
 def _data(setting: Setting) -> str:

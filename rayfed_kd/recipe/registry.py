@@ -209,11 +209,22 @@ def options_of(found: Any) -> type[BaseModel]:
 
     A class says it by `options_model`, or is such a model itself. Else options are the keyword-only
     parameters of the function, or of the class's `__init__`.
+
+    Raises: RecipeError if what the class says is no such model, or names types that are not there.
     """
     if isinstance(found, type) and issubclass(found, BaseModel):
         return found
     said = getattr(found, "options_model", None)
-    return options_model(found) if said is None else said()
+    if said is None:
+        return options_model(found)
+    with blaming(f"options of {found.__qualname__}"):
+        model = said()
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            raise RecipeError(
+                f"options of {found.__qualname__} are {shown(model)}; expected a pydantic.BaseModel"
+            )
+        model.model_rebuild()  # refuses an annotation that names nothing
+    return model
 
 
 def annotated_options(owner: type, base: type[Options]) -> type[Options]:

@@ -73,7 +73,8 @@ def series_looks(runs: Sequence[Run]) -> dict[str, int]:
     names = [
         series_name(runs, run, model)
         for run in runs
-        for model in dict.fromkeys(run.tables["metrics"]["model"].to_pylist())
+        for table in ("metrics", "clients")  # a kill may leave a round in one of them alone
+        for model in run.tables[table]["model"].unique().to_pylist()
     ]
     return {name: look for look, name in enumerate(dict.fromkeys(names))}
 

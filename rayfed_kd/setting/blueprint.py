@@ -16,7 +16,7 @@ from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.protocol import Method
-from rayfed_kd.recipe.registry import OWN_METHODS, blaming, find_modules
+from rayfed_kd.recipe.registry import OWN_METHODS, blaming, find_modules, options_of
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
@@ -89,7 +89,7 @@ def make_method(location: str, named: Named) -> Method[Any, Any]:
     Raises: RecipeError if it is no method or an option is bad.
     """
     kind: type[Method[Any, Any]] = OWN_METHODS.find(location, "method.name")
-    options = validate(kind.options_model(), named.options, "method", named.name)
+    options = validate(options_of(kind), named.options, "method", named.name)
     with blaming(f"method.name: {named.name}"):
         return kind(options)
 

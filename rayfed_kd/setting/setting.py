@@ -42,6 +42,9 @@ from rayfed_kd.timing import Clock, Devices, Schedule
 from rayfed_kd.timing.reading import Timing, check_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions
 
+# Seconds of a small model's batch of few samples on a fast machine; most take ten times as long.
+LEAST_BATCH_S = 1e-4
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -115,7 +118,20 @@ class Setting:
     @property
     def notes(self) -> list[str]:
         """What the user should know before the first round, a sentence each."""
-        return [*self.dataset.notes, *filter(None, [self.groups.note])]
+        return [*self.dataset.notes, *filter(None, [self.groups.note, self._long_step])]
+
+    @property
+    def _long_step(self) -> str:
+        """Said where a client's local training takes an hour or more on any machine: no round would end."""
+        local, most = self.recipe.local, int(self.partition.sizes.max())
+        batches = local.epochs * len(local.batch_sizes(most))
+        if batches * LEAST_BATCH_S < 3600:
+            return ""
+        return (
+            f"warning: local.epochs = {local.epochs:,} are {batches:,} batches a round at the largest "
+            f"client, {batches * LEAST_BATCH_S / 3600:,.0f} hours at {LEAST_BATCH_S:g} s each; --estimate "
+            "measures them"
+        )
 
     @property
     def schedule(self) -> Schedule:

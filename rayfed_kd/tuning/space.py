@@ -15,7 +15,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,12 +193,12 @@ def parse_space(content: Any, source: str) -> Space:
     if not file.space:
         raise RecipeError("space: it is empty; expected recipe keys, as method.gamma: {uniform: [0, 2]}")
     for key in file.space:
-        _check_key(key, list(file.space))
+        _check_key(key, file.space)
     distributions = {key: _parse_distribution(key, entry) for key, entry in file.space.items()}
     return Space(distributions, file.space, file.metric, file.samples, source)
 
 
-def _check_key(key: str, keys: Sequence[str]) -> None:
+def _check_key(key: str, keys: Collection[str]) -> None:
     section, *steps = key.split(".")
     if not all((section, *steps)) or len(steps) >= MOST_STEPS:
         raise RecipeError(f"{shown(key)} is no recipe key; expected one, as method.gamma")
@@ -205,7 +206,8 @@ def _check_key(key: str, keys: Sequence[str]) -> None:
         raise RecipeError(
             f"{key}: {section} is the same in every trial; expected another key, as method.gamma"
         )
-    parent = next((other for other in keys if key.startswith(other + ".")), None)
+    above = itertools.accumulate((section, *steps[:-1]), "{}.{}".format) if steps else ()
+    parent = next((other for other in above if other in keys), None)
     if parent is not None:
         raise RecipeError(f"{key}: lies below {parent}, which is searched, too; expected one of the two")
 
@@ -237,7 +239,7 @@ def _fault_of_choice(values: Any) -> str | None:
         texts = [json.dumps(value, sort_keys=True, allow_nan=False) for value in values]
     except (TypeError, ValueError):
         return "finite numbers, text, true, false, null, lists or keys"
-    repeated = next((text for text in texts if texts.count(text) > 1), None)
+    repeated = next((text for text, number in Counter(texts).items() if number > 1), None)
     return None if repeated is None else f"every value once; {shortened(repeated)} is listed twice"
 
 

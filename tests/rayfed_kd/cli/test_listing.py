@@ -141,6 +141,64 @@ def test_unknown_method_is_answered_with_the_nearest():
         method_facts("fedkff", METHODS)
 
 
+MALFORMED = """
+from typing import Any
+from rayfed_kd.protocol import MethodOptions, OneExchange
+
+class NoParts(OneExchange):
+    down = 3
+
+class NoKind(OneExchange):
+    up = {"a": 5}
+
+class NoModel(OneExchange):
+    options: int
+
+class NoType(OneExchange):
+    options: "Nowhere"
+
+class MoreToSay(OneExchange):
+    def __init__(self, options, other):
+        self.options = options
+
+class Raising(OneExchange):
+    @property
+    def public_needed(self):
+        raise ValueError("mine")
+
+class Loose(MethodOptions):
+    words: list = []
+    whatever: Any = 1
+
+class Fine(OneExchange):
+    options: Loose
+    paper = 2024
+"""
+
+
+def test_malformed_class_is_answered_in_one_message(tmp_path, monkeypatch):
+    (tmp_path / "malformed_methods.py").write_text(MALFORMED)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, message in {
+        "NoParts": "declares down = 3; expected part names and their kinds",
+        "NoKind": "5 is no kind",
+        "NoModel": "options of NoModel are <class 'int'>; expected a pydantic.BaseModel",
+        "NoType": "options of NoType failed: NameError: name 'Nowhere' is not defined",
+        "MoreToSay": "MoreToSay failed: TypeError: .*'other'",
+        "Raising": r"Raising failed: ValueError: mine .*malformed_methods\.py, line \d+",
+    }.items():
+        with pytest.raises(RecipeError, match=message):
+            method_facts(f"malformed_methods:{name}", METHODS)
+    for name in ("NoModel", "NoType"):  # a run says the same
+        with pytest.raises(RecipeError, match=f"options of {name}"):
+            prepare(FOUR_CLIENTS, ["sampling.fraction=1", f"method={{name: malformed_methods:{name}}}"])
+    console = Console(file=io.StringIO(), width=100)
+    for part in method_facts("malformed_methods:Fine", METHODS):
+        console.print(part)
+    rows = [flowing(line) for line in console.file.getvalue().splitlines()]
+    assert {"paper 2024", "words [] list of any value", "whatever 1 any value"} <= set(rows)
+
+
 def test_files_and_pipes_get_a_page_of_100_columns():
     console = page_width(Console(file=io.StringIO(), width=37))
     assert console.width == WIDTH

@@ -45,6 +45,27 @@ def test_header_of_whole_data_with_an_official_test_and_public_images():
     assert facts["engine"] == "local, 1 thread a process; 1 round, seed 3"
 
 
+@pytest.mark.parametrize(("options", "shown"), [({}, "lenet5"), ({"base": {"name": "mlp"}}, "mlp")])
+def test_projected_model_is_called_by_its_base(options, shown):
+    data = SYNTHETIC | {"shape": [1, 28, 28]}
+    prepared = prepare(RECIPE | {"model": {"name": "projected", **options}, "data": data})
+    assert describe_run(prepared, "local", "here")["model"].startswith(f"{shown}, ")
+
+
+def test_local_training_that_cannot_end_today_is_told_before_it_begins():
+    """A client's batches: ceil(n / batch size) an epoch, at 0.1 ms."""
+    local = RECIPE | {"local": {"batch_size": 8}}
+    most = max(map(len, prepare(local).setting.partition.train))
+    long = prepare(local, ["local.epochs=1000000000"])
+    batches = -(-most // 8) * 10**9
+    (note,) = long.setting.notes
+    assert f"local.epochs = 1,000,000,000 are {batches:,} batches a round" in note
+    assert f"{round(batches * 1e-4 / 3600):,} hours" in note
+    assert "--estimate" in note
+    assert note in describe_run(long, "local", "here").values()
+    assert prepare(local, ["local.epochs=1000"]).setting.notes == []
+
+
 @pytest.mark.parametrize(
     ("changes", "shares"),
     [

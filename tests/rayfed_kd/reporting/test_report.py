@@ -512,6 +512,20 @@ def test_older_forms_of_a_run_are_refused_with_their_version(tmp_path):
         pq.write_table(pq.read_table(part).drop_columns(["gpu_mb"]), part)
     with pytest.raises(RecipeError, match=r"hosts has no column gpu_mb; .* rayfed-kd 0\.0\.1"):
         report(folder)
+    made(tmp_path / "three")
+    for column, value, fault in [
+        ("bytes", None, "without bytes"),
+        ("kind", None, "without kind"),
+        ("direction", "sideways", "with the direction 'sideways'"),
+    ]:
+        (path,) = (tmp_path / "three/tables/messages").iterdir()
+        table = pq.read_table(path)
+        place, cells = table.column_names.index(column), [value] * table.num_rows
+        other = pa.array(cells, table.schema.field(column).type)
+        pq.write_table(table.set_column(place, table.schema.field(column), other), path)
+        with pytest.raises(RecipeError, match=f"table messages has rows {fault}"):
+            report(tmp_path / "three")
+        pq.write_table(table, path)
     made(tmp_path / "two", teacher="big")
     with pytest.raises(RecipeError, match=r"teacher.*begun with rayfed-kd 0\.0\.1"):
         report(tmp_path / "two")
