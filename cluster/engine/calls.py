@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from rayfed_kd.cluster.engine.gpu_use import GpuUse
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number, PartRef
-from rayfed_kd.protocol.codec_chain import Memory
 from rayfed_kd.protocol.state_packing import pack
-from rayfed_kd.protocol.wire import PartSize
+from rayfed_kd.protocol.wire import Memory, PartSize
 
 NO_STATE: Mapping[str, Any] = {"state": None}  # stands for the state of a client that keeps none
 
@@ -63,7 +62,7 @@ class StepCall:
         state_version: number of the dispatch that produced that state; a host that has it does not fetch it.
         number: number of this dispatch in the run, from 1; an observation's number is not used.
         observing: whether the step is an observation: the state after it is discarded.
-        clip: with `privacy`, the largest norm of the change of the reply's vectors; None: any.
+        told: what features at the server tell their counterparts at hosts, by name, as privacy its clip.
         replaces: if hosts sum replies and the server keeps clients' latest parts in slots: part -> the slot
             that the reply will replace, and what that weighs; empty for a client's first. None: no slots.
     """
@@ -76,7 +75,7 @@ class StepCall:
     state_version: int
     number: int = 0
     observing: bool = False
-    clip: float | None = None
+    told: Mapping[str, float] = field(default_factory=dict)
     replaces: Mapping[str, tuple[PartRef, float]] | None = None
 
     def __str__(self) -> str:
@@ -111,7 +110,7 @@ class StepFacts:
             not summed.
         replaced: part -> what its host multiplied the client's slot by to add it to the sum of those that the
             group replaces.
-        releases, within_clip: with `privacy`, as in `rayfed_kd.setting.client_privacy.mechanism.Protected`.
+        told: what features at hosts tell their counterparts at the server, by name.
         gpu: its use of the device; of a group, whose steps interleave, all copies stand in the first step's.
             None: the host computes on the CPU.
     """
@@ -123,13 +122,12 @@ class StepFacts:
     samples: int
     host: int
     node: str
-    seconds: float
-    rss_mb: float
+    seconds: float = 0.0
+    rss_mb: float = 0.0
     grouped: bool = False
     keeps_state: bool = True
     refused: tuple[str, ...] = ()
-    releases: int = 0
-    within_clip: float | None = None
+    told: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, float] | None = None
     replaced: Mapping[str, float] = field(default_factory=dict)
     gpu: GpuUse | None = None

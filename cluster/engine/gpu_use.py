@@ -86,7 +86,7 @@ class GpuWatch:
     """Measures the use of a device, step by step.
 
     Args:
-        device: where the host computes; on a CPU nothing is measured.
+        device: where the host computes; not a CPU.
         utilisation: gives a GPU's busy percent, as torch does with NVML.
     """
 
@@ -103,10 +103,8 @@ class GpuWatch:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
-    def end(self) -> GpuUse | None:
-        """What was used since `begin`; None on a CPU."""
-        if self._device.type == "cpu":
-            return None
+    def end(self) -> GpuUse:
+        """What was used since `begin`."""
         transfers = transfers_so_far().since(self._before)
         if self._device.type != "cuda":
             return GpuUse(transfers=transfers)

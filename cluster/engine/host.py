@@ -19,7 +19,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from rayfed_kd.cluster.engine.batching.group_training import run_group
+from rayfed_kd.cluster.engine.batching.group_steps import group_steps
 from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
@@ -33,10 +33,8 @@ from rayfed_kd.cluster.engine.calls import (
 )
 from rayfed_kd.cluster.engine.device import check_compiler, check_precision, placed_data, tf32_products
 from rayfed_kd.cluster.engine.evaluating import ModelEvaluation
-from rayfed_kd.cluster.engine.gpu_use import GpuWatch
 from rayfed_kd.cluster.engine.last_message import LastMessage
 from rayfed_kd.cluster.engine.outcomes import CAUGHT, checked_outcome, non_finite_parts, one_line
-from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import (
     Array,
     ClientContext,
@@ -50,10 +48,10 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.protocol.crossing import check_package
 from rayfed_kd.protocol.evaluated import check_model
+from rayfed_kd.protocol.outgoing import OutgoingReply
 from rayfed_kd.protocol.state_packing import check_storable, copied, unpack
-from rayfed_kd.protocol.wire import Sending, Wire
+from rayfed_kd.protocol.wire import UNCODED, Sending
 from rayfed_kd.seeds import global_stream
-from rayfed_kd.setting.client_privacy.mechanism import ClientPrivacy, Protected
 from rayfed_kd.setting.setting import Setting
 
 # A step's facts, its reply's parts and its client's state. Only the facts travel to the server at once.
@@ -71,6 +69,9 @@ class Host:
         node: the machine's name for the tables; None: as the machine calls itself.
         gpu_share: the part of a GPU's memory that it may take.
         interrupts: whether Ctrl-C may come in a step, and so is the user's; elsewhere it is the method's.
+    Attributes:
+        module_pool: its modules.
+        caught: what an error in a method may be.
     Raises: RecipeError if the device cannot compute in the recipe's `local.precision`, if the machine cannot
         compile for `local.compile`, or if data and models do not fit into the device's memory.
     """
@@ -86,67 +87,75 @@ class Host:
         gpu_share: float = 1.0,
         interrupts: bool = True,
     ) -> None:
-        self._caught = CAUGHT if interrupts else (*CAUGHT, KeyboardInterrupt)
+        self.caught: tuple[type[BaseException], ...] = CAUGHT if interrupts else (*CAUGHT, KeyboardInterrupt)
         self._setting, self._host, self._device = setting, host, torch.device(device)
-        self._precision = setting.recipe.local.precision
-        check_precision(self._precision, self._device)
+        precision = setting.recipe.local.precision
+        check_precision(precision, self._device)
         if setting.recipe.local.compile:
             check_compiler(self._device)
+        self._products = tf32_products if precision == "tf32" else nullcontext
         self._data = placed_data(setting, self._device, gpu_share)
-        self._module_pool = setting.module_pool(device)
-        self._down, self._up = setting.wires["down"], setting.wires["up"]
-        self._uncoded = Wire(setting.method.up, "up")
-        self._privacy = ClientPrivacy.of(setting.recipe, setting.method, self._module_pool, setting.builders)
+        self.module_pool = setting.module_pool(device)
+        self._up = setting.wires["up"]
+        self._features = setting.reply_features(self.module_pool)
         # Client -> number of the dispatch that made its state, and the state; the least recent goes first.
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
-        self._messages = LastMessage(self._down, self._device)
-        self._evaluating = ModelEvaluation(setting, self._module_pool, self._data)
+        self._messages = LastMessage(setting.wires["down"], self._device)
+        self._evaluating = ModelEvaluation(setting, self.module_pool, self._data)
         self._process, self._node = psutil.Process(), node or platform.node()
-        self._watch = GpuWatch(self._device)
 
     @property
     def setting(self) -> Setting:
         """Method, data and partition."""
         return self._setting
 
-    def step(self, call: StepCall, ctx: ClientContext | None = None) -> HostResult:
+    def step(self, call: StepCall) -> HostResult:
         """Run a client's step: from the message's wire form to that of the reply.
+
+        Returns: the step's facts, the reply's wire form, and the new state, not copied.
+        Raises: StepError if the method raised or its state cannot be stored.
+        """
+        started = time.perf_counter()
+        try:
+            with self.surroundings(call):
+                facts, parts, state = self.answer(call, self.context(call.facts))
+        finally:
+            self.module_pool.take_back()
+        return replace(facts, seconds=time.perf_counter() - started, rss_mb=self.rss_mb), parts, state
+
+    def steps(self, calls: Sequence[StepCall]) -> list[HostResult]:
+        """Run a group of clients' steps, with their local epochs as one batch; results in the calls' order.
+
+        Raises: StepError if the method raised for one of them or its state cannot be stored.
+        """
+        return group_steps(self, calls)
+
+    def answer(self, call: StepCall, ctx: ClientContext) -> HostResult:
+        """A client's step within its surroundings; the facts lack what only the whole step knows.
 
         Args:
             call: the step.
-            ctx: the client's context, if `steps` runs the step as one of a group; it then takes back the
-                modules of all.
-        Returns: the step's facts, the reply's encoded parts, and the new state, not copied.
+            ctx: the client's, whose modules the caller takes back.
         Raises: StepError if the method raised or its state cannot be stored.
         """
-        started, in_group = time.perf_counter(), ctx is not None
-        if not in_group:
-            self._watch.begin()
-        ctx = ctx or self._context(call.facts)
         try:
             opened = self._messages.opened(call.message)
             parts, message = opened.parts, Message.of(dict(opened.parts), dict(call.metadata))
             state, memory = self._kept_state(call.state, call.state_version, ctx)
-            with nullcontext() if in_group else self._surroundings(call):
-                outcome = getattr(self._setting.method, call.step)(state, message, ctx)
+            outcome = getattr(self._setting.method, call.step)(state, message, ctx)
             state, reply = checked_outcome(call, outcome)
             opened.check_unchanged()
             check_package(reply, self._setting.method.up, parts)
             check_storable(state)
             state = copied(state)
-            given = Protected({n: to_array(one).copy() for n, one in reply.parts.items()}, reply.metadata)
-            if self._privacy is not None and not call.observing:
-                given = self._privacy.protected(given, parts, call.facts, call.clip)
-        except self._caught as error:
+            given = OutgoingReply({n: to_array(one).copy() for n, one in reply.parts.items()}, reply.metadata)
+            # An observation is no traffic of the deployment: nothing is done to its reply.
+            for feature in () if call.observing else self._features:
+                given = feature.outgoing(given, parts, call.facts, call.told)
+        except self.caught as error:
             raise one_line(call, error) from error
-        finally:
-            # A step of a group waits in the middle of its work while others run: it still needs its modules.
-            if not in_group:
-                self._module_pool.take_back()
-        seconds = time.perf_counter() - started
-        # An observation is no traffic of the deployment, so no codec changes its reply.
-        wire = self._uncoded if call.observing else self._up
+        wire = UNCODED if call.observing else self._up
         received = partial(self._received, parts)
         sent = wire.encoded(given.parts, Sending(("client", *call.facts.scope), received, memory))
         kept = KeptState(state, sent.memory) if self._up.remembers else state
@@ -158,50 +167,15 @@ class Host:
             samples=ctx.samples_drawn,
             host=self._host,
             node=self._node,
-            seconds=seconds,
             keeps_state=kept is not None,
             refused=sent.refused,
-            rss_mb=0.0 if in_group else self._rss_mb,  # `steps` asks once for all
-            releases=given.releases,
-            within_clip=given.within_clip,
+            told=given.told,
         )
-        state = self._keep(call, kept)
-        return facts if in_group else replace(facts, gpu=self._watch.end()), sent.wire, state
-
-    def steps(
-        self, calls: Sequence[StepCall]
-    ) -> tuple[list[StepFacts], list[Mapping[str, Array]], list[LiveState]]:
-        """Run a group of clients' steps, with their local epochs as one batch.
-
-        Returns: the steps' facts, encoded parts and states, each in the calls' order.
-        Raises: StepError if the method raised for one of them or its state cannot be stored.
-        """
-        started = time.perf_counter()
-        self._watch.begin()
-        contexts = [self._context(call.facts) for call in calls]
-        steps = [(ctx, partial(self.step, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
-        try:
-            with self._surroundings(calls[0]):
-                facts, parts, states = zip(*run_group(steps), strict=True)
-        except self._caught as error:
-            clients = ", ".join(str(call.facts.client) for call in calls)
-            where = f"round {calls[0].facts.round}, clients {clients}, {calls[0].step}"
-            raise one_line(f"{where} (local.vectorise=off trains each by itself)", error) from error
-        finally:
-            self._module_pool.take_back()
-        # The clients' turns interleave, so that only the group's time is known.
-        seconds = (time.perf_counter() - started) / len(calls)
-        first = self._watch.end()
-        rest = first and replace(first, transfers=Transfers())
-        uses, rss_mb = [first, *[rest] * (len(calls) - 1)], self._rss_mb
-        shared = [
-            replace(one, seconds=seconds, grouped=True, gpu=use, rss_mb=rss_mb)
-            for one, use in zip(facts, uses, strict=True)
-        ]
-        return shared, list(parts), list(states)
+        return facts, sent.wire, self._keep(call, kept)
 
     @property
-    def _rss_mb(self) -> float:
+    def rss_mb(self) -> float:
+        """Memory of this process, in MiB."""
         return float(self._process.memory_info().rss / 2**20)
 
     @staticmethod
@@ -210,14 +184,13 @@ class Host:
         return to_array(parts[name]) if name in parts else None
 
     @contextmanager
-    def _surroundings(self, call: StepCall) -> Iterator[None]:
+    def surroundings(self, call: StepCall) -> Iterator[None]:
         """What is global in torch, as a client's step needs it.
 
         What its modules draw from the global generators, as dropout does, is the client's own.
         """
         seed, scope = self._setting.recipe.seed, call.facts.scope
-        draws = global_stream(seed, "step", call.step, *scope, device=self._device)
-        with draws, tf32_products() if self._precision == "tf32" else nullcontext():
+        with global_stream(seed, "step", call.step, *scope, device=self._device), self._products():
             yield
 
     def _keep(self, call: StepCall, state: Any) -> LiveState:
@@ -243,7 +216,7 @@ class Host:
         model = self._setting.method.personal(state, ctx)
         evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
         evaluated = replace(evaluated, architecture=ctx.architecture(evaluated.architecture))
-        check_model(evaluated, self._module_pool.lengths, "personal gave a model")
+        check_model(evaluated, self.module_pool.lengths, "personal gave a model")
         return evaluated
 
     def evaluate_personal(self, call: PersonalCall) -> PersonalResult:
@@ -258,17 +231,17 @@ class Host:
                 model = self._completed(call, call.part)
             result = self._evaluating.of_client(call.client, call.split, model)
             return PersonalResult(int(result.correct.sum()), bool(result.finite.all()), result.logits)
-        except self._caught as error:
+        except self.caught as error:
             raise one_line(call, error) from error
         finally:
             # `tested` does so, too; this is for an error before it.
-            self._module_pool.take_back()
+            self.module_pool.take_back()
 
     def _state_and_context(self, call: PersonalCall) -> tuple[Any, ClientContext]:
         """A client's state, and the context in which the method makes a model from it."""
         # Participations count from 1, so participation 0 shares no random stream with a client's steps. A
         # client without a state gets the one that its first step, of participation 1, will start from.
-        ctx, first = (self._context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
+        ctx, first = (self.context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
         ctx.compute_exactly()  # an evaluation does so, whatever local training does
         return self._kept_state(call.state, call.state_version, first).state, ctx
 
@@ -279,12 +252,13 @@ class Host:
         frozen = self._evaluating.frozen(Evaluated(vector, part.architecture))
         return self._setting.method.completed(state, frozen, ctx)
 
-    def _context(self, facts: DispatchFacts) -> ClientContext:
+    def context(self, facts: DispatchFacts) -> ClientContext:
+        """What a client's step reads data and randomness from."""
         setting = self._setting
         indices = setting.partition.train[facts.client]
         model = setting.architectures.of_client(facts.client)
         share = ClientData(indices, setting.recipe.data.augment, setting.local_in(facts.round), model)
-        return ClientContext(self._module_pool, self._data, share, facts, setting.recipe.seed)
+        return ClientContext(self.module_pool, self._data, share, facts, setting.recipe.seed)
 
     def _kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
         """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""

@@ -75,7 +75,7 @@ def run_groups(host: Host, groups: Sequence[Sequence[StepCall]], sums: bool) -> 
 
 
 def _outcomes(host: Host, group: Sequence[StepCall]) -> Sequence[tuple[Any, Mapping[str, Array], LiveState]]:
-    return [host.step(group[0])] if len(group) == 1 else list(zip(*host.steps(group), strict=True))
+    return [host.step(group[0])] if len(group) == 1 else host.steps(group)
 
 
 def _summed(

@@ -25,6 +25,7 @@ from rayfed_kd.cluster.engine.device import gpu
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
 from rayfed_kd.cluster.engine.summing import cut, run_groups
+from rayfed_kd.cluster.engine.watched_host import make_host
 from rayfed_kd.cluster.ray_backend.handles import machine_name
 from rayfed_kd.cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
 from rayfed_kd.cluster.ray_backend.placement import Plan
@@ -88,7 +89,7 @@ class ClientActor:
         device = assigned_device(num_gpus, recipe.placement.threads, recipe.deterministic)
         share = min(num_gpus, 1.0)
         keep, name = plan.keep_states, machine_name()
-        self._built = Host(setting, host, device, keep, name, gpu_share=share, interrupts=False)
+        self._built = make_host(setting, host, device, keep, name, gpu_share=share, interrupts=False)
         gc.collect()
         gc.freeze()  # these objects live on; scanning them in each collection takes as long as a small step
 

@@ -35,14 +35,14 @@ class PackedCalls:
     @classmethod
     def of(cls, calls: Sequence[StepCall]) -> PackedCalls:
         """Pack a group's calls."""
-        plain = [(c.step, c.facts, c.metadata, c.state_version, c.number, c.observing, c.clip) for c in calls]
+        plain = [(c.step, c.facts, c.metadata, c.state_version, c.number, c.observing, c.told) for c in calls]
         return cls(pickle.dumps(plain), [(call.message, call.state, call.replaces) for call in calls])
 
     def calls(self) -> list[StepCall]:
         """The unpacked calls, in order."""
         return [
-            StepCall(step, facts, message, metadata, state, version, number, observing, clip, replaces)
-            for (step, facts, metadata, version, number, observing, clip), (message, state, replaces) in zip(
+            StepCall(step, facts, message, metadata, state, version, number, observing, told, replaces)
+            for (step, facts, metadata, version, number, observing, told), (message, state, replaces) in zip(
                 pickle.loads(self.plain), self.handles, strict=True
             )
         ]

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rayfed_kd.cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
 from rayfed_kd.cluster.server.event_queue import Arrival, Dispatch
-from rayfed_kd.cluster.server.grouping import jobs
 from rayfed_kd.cluster.server.ledger import travelling
-from rayfed_kd.cluster.server.observed_clients import ObservedClients, Published
+from rayfed_kd.cluster.server.observed_clients import observe
 from rayfed_kd.cluster.server.questions import EngineQuestions
-from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply, replaced_slots
+from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.cluster.server.run_state import RunState
+from rayfed_kd.cluster.server.sender import Published, Sender
+from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Message, Replies, Step
 from rayfed_kd.protocol.message_codec import VECTORS, Direction
 from rayfed_kd.protocol.messages import is_finite
-from rayfed_kd.protocol.summed import KeptSlots
 from rayfed_kd.protocol.wire import PartSize
 from rayfed_kd.timing import Progress
 from rayfed_kd.timing.schedules import check_sample
@@ -27,7 +27,7 @@ class BadReplyError(RunError):
     """A reply that the server cannot use: it has NaN or infinite values, or a vector of a wrong size."""
 
 
-class EngineCohort(ObservedClients):
+class EngineCohort:
     """A round's cohort, sampled by the schedule and dispatched through the event queue.
 
     It counts the bytes of messages and replies, and keeps the clients' new states.
@@ -35,17 +35,26 @@ class EngineCohort(ObservedClients):
     Args:
         round_index: number of the update that this round makes, from 1.
         run: the run's state.
-        slots: what the method's server keeps of clients' replies; see `Method.slots`.
+
+    Attributes:
+        traffic: what the round's exchanges leave for the tables.
     """
 
-    def __init__(self, round_index: int, run: RunState, slots: Mapping[str, KeptSlots] | None = None) -> None:
-        super().__init__([], round_index, run)
-        self._slots = slots or {}
+    def __init__(self, round_index: int, run: RunState) -> None:
+        self._clients, self._round, self._run, self.traffic = list[int](), round_index, run, Traffic()
+        self._sender = Sender(round_index, run, self.traffic)
         self._method, self._faults = run.setting.method, run.setting.recipe.faults
         self._schedule, self._queue, self._records = run.schedule, run.queue, run.records
         self._received: list[ReceivedParts] = []
         self._exchanges = self._asked = 0
         self._clients = self._drawn(self._progress(starting=True))
+        # Plain numbers that features send beside a message's own, and beside a reply's.
+        self._numbers = sum(feature.numbers for feature in run.features)
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The cohort's ids, ascending."""
+        return self._clients
 
     def broadcast(self, step: Step, message: Message) -> Replies:
         """Send one message, published once, to the whole cohort.
@@ -59,7 +68,7 @@ class EngineCohort(ObservedClients):
         Returns: the replies, in client order.
         Raises: RunError if no usable reply is left; BadReplyError under `faults.bad_replies: stop`.
         """
-        published = self._publish(message)
+        published = self._sender.publish(message)
         self._dispatch(step, dict.fromkeys(self._clients, published))
         return self._collected(self._clients, lambda client: self._dispatch(step, {client: published}))
 
@@ -74,7 +83,7 @@ class EngineCohort(ObservedClients):
         """
         if not messages:
             return self._replies([])
-        self._dispatch(step, {client: self._publish(messages[client]) for client in sorted(messages)})
+        self._dispatch(step, {client: self._sender.publish(messages[client]) for client in sorted(messages)})
         return self._collected(sorted(messages), None)
 
     def questions(
@@ -90,9 +99,13 @@ class EngineCohort(ObservedClients):
             answer: the reply's part with the answers, one row for each id.
             question: the part that ids are counted as; None: ids need not travel.
         """
-        self._run.check_questions()
-        published, self._asked = self._publish(message), self._asked + 1
-        started = {client: self._observe(client, step, published) for client in self._clients}
+        for feature in self._run.features:
+            feature.check_questions()
+        published, self._asked = self._sender.publish(message), self._asked + 1
+        started = {
+            client: observe(self._sender, self._run.engine, client, step, published)
+            for client in self._clients
+        }
         for call, _ in started.values():
             self._count(call, "down", published.sizes, len(message.metadata))
         return EngineQuestions(
@@ -101,8 +114,8 @@ class EngineCohort(ObservedClients):
             self.traffic,
             self._count,
             drop=self._faults.bad_replies == "drop",
-            poisoning=self._run.poisoning,
             wire=self._run.up,
+            features=self._run.features,
             number=self._asked,
         )
 
@@ -141,12 +154,11 @@ class EngineCohort(ObservedClients):
             if client not in self._clients and not self._schedule.asynchronous:
                 raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
             run.counters.dispatches += 1
-            slots = replaced_slots(self._slots, client) if self._slots else None
-            call = self._call(client, step, message, number=run.counters.dispatches, replaces=slots)
+            call = self._sender.call(client, step, message, number=run.counters.dispatches)
             record = self._records[client]
             # At dispatch, not at the reply: an observation of a client at work draws from streams of its own.
             self._records.put(client, record.sent())
-            self._count(call, "down", message.sizes, len(message.metadata) + run.private_numbers)
+            self._count(call, "down", message.sizes, len(message.metadata) + self._numbers)
             dispatch = Dispatch(
                 number=call.number,
                 at=self._queue.now,
@@ -156,7 +168,7 @@ class EngineCohort(ObservedClients):
                 least_samples=self._method.least_samples(len(run.setting.partition.train[client]), local),
             )
             dispatches.append(dispatch)
-        for places, summed in jobs([dispatch.call for dispatch in dispatches], run.setting):
+        for places, summed in run.jobs([dispatch.call for dispatch in dispatches]):
             self._queue.start(*(dispatches[place] for place in places), summed=summed)
 
     def _collected(self, dispatched: Sequence[int], ask: Callable[[int], object] | None) -> Replies:
@@ -203,11 +215,11 @@ class EngineCohort(ObservedClients):
         if not replies:
             raise RunError(f"{error or 'All were too late.'} No reply of round {self._round} is left.")
         self.traffic.staleness += [reply.staleness for reply in replies]
-        if self._run.poisoning is not None:
-            replies = self._run.poisoning.replies(replies)
-            # Those of attackers have parts of their own now.
-            self._received += [reply.parts for reply in replies]
-        collected = self._replies(replies)
+        used: Sequence[ReceivedReply] = replies
+        for feature in self._run.features:
+            used = feature.replies(used)
+        self._received += [reply.parts for reply in used]
+        collected = self._replies(used)
         # A client without a usable reply takes no part in the round's later exchanges.
         silent = set(dispatched) - set(collected.clients)
         self._clients = sorted({*self._clients, *collected.clients} - silent)
@@ -224,9 +236,9 @@ class EngineCohort(ObservedClients):
         dispatch, result = arrival.dispatch, arrival.result
         call, facts = dispatch.call, result.facts
         # Counted before the checks: the bytes of a dropped reply crossed, too.
-        self._count(call, "up", facts.sizes, len(facts.metadata) + self._run.private_numbers)
-        if self._run.privacy is not None:
-            self._run.privacy.note(dispatch.client, facts.releases, facts.within_clip)
+        self._count(call, "up", facts.sizes, len(facts.metadata) + self._numbers)
+        for feature in self._run.features:
+            feature.arrived(dispatch.client, facts)
         self._check(dispatch, facts)
         staleness = self._round - call.facts.round
         if self._schedule.is_too_late(staleness):
@@ -244,6 +256,8 @@ class EngineCohort(ObservedClients):
         sent = ReceivedParts(call.message, list(dispatch.elements), self._run.down, keeps=False)
         reply = ReceivedReply(dispatch.client, result, self._run.up, sent, staleness)
         reply.origin = str(call)
+        for feature in self._run.features:
+            reply = feature.incoming(reply, result)
         self._received.append(reply.parts)
         return reply
 

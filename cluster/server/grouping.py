@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from rayfed_kd.cluster.engine.calls import StepCall
 from rayfed_kd.cluster.engine.interface import Engine
+from rayfed_kd.cluster.server.run_state import Jobs, one_by_one
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.setting.setting import Setting
+
+
+def jobs_of(setting: Setting) -> Jobs:
+    """How a setting's exchanges are divided into jobs."""
+    if setting.groups.size == 1 and setting.recipe.local.sum_replies == "off":
+        return one_by_one
+    return partial(jobs, setting=setting)
 
 
 def jobs(calls: Sequence[StepCall], setting: Setting) -> Iterator[tuple[list[int], list[int]]]:

@@ -9,7 +9,7 @@ send no more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from rayfed_kd.protocol import Array, to_tensor
 from rayfed_kd.protocol.wire import PartSize, Sending, Wire
 
 if TYPE_CHECKING:
-    from rayfed_kd.cluster.server.poisoning import Poisoning
+    from rayfed_kd.cluster.server.features import RoundFeature
     from rayfed_kd.cluster.server.traffic import Traffic
 
 ID_BYTES = 4  # an id counts as a 32-bit integer
@@ -41,8 +41,8 @@ class EngineQuestions:
         traffic: the round's traffic.
         count: counts one message or reply of a call.
         drop: whether a client with a non-finite answer is left out from then on; if not, the run ends.
-        poisoning: replaces attackers' answers; None: there is no attack.
-        wire: encodes the rows that are asked for; None: they travel as they are.
+        wire: encodes the rows that are asked for.
+        features: what the recipe asks for beside plain rounds.
         number: which of the round's sets of questions this is, from 1: each has random streams of its own.
     """
 
@@ -54,13 +54,13 @@ class EngineQuestions:
         count: Count,
         *,
         drop: bool,
-        poisoning: Poisoning | None = None,
-        wire: Wire | None = None,
+        wire: Wire,
+        features: Sequence[RoundFeature] = (),
         number: int = 1,
     ) -> None:
         # The first has no number of its own, as the first step of a client has none.
         self._stream = ("answer",) if number == 1 else ("answer", f"set {number}")
-        self._poisoning, self._wire = poisoning, wire or Wire({}, "up")
+        self._features, self._wire = features, wire
         self._started, self._traffic, self._count, self._drop = dict(started), traffic, count, drop
         self._answer, self._question = parts
         self._arrived: dict[int, Array] = {}
@@ -84,10 +84,10 @@ class EngineQuestions:
         if not answers:
             raise RunError("no client is left that answers with finite values")
         together = torch.stack(answers)
-        if self._poisoning is None:
-            return together
-        # Those that `_rows` removed are gone here, too: one id for each row, in the same order.
-        return self._poisoning.rows(self._answer, list(self._started), together)
+        for feature in self._features:
+            # Those that `_rows` removed are gone here, too: one id for each row, in the same order.
+            together = feature.answers(self._answer, list(self._started), together)
+        return together
 
     def _rows(self, client: int, chosen: Array) -> Tensor | None:
         call, _ = self._started[client]

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import Tensor
 
 from rayfed_kd.cluster.engine.calls import StepResult
-from rayfed_kd.protocol import Array, Handle, PartRef, Reply, to_tensor
-from rayfed_kd.protocol.summed import GroupSum, KeptSlots, SummedReply
-from rayfed_kd.protocol.wire import Wire
+from rayfed_kd.protocol import Array, Handle, Reply, to_tensor
+from rayfed_kd.protocol.wire import UNCODED, Wire
 
 
 class ReceivedParts(Mapping[str, Tensor]):
@@ -24,7 +23,7 @@ class ReceivedParts(Mapping[str, Tensor]):
     Args:
         handle: reference to the parts.
         names: names of the parts.
-        wire: decodes them; None: they travelled as they are.
+        wire: decodes them.
         keeps: whether fetched arrays are kept until `end_round`.
         sent: the message that they answer, which a codec of differences decodes them with.
     """
@@ -33,22 +32,20 @@ class ReceivedParts(Mapping[str, Tensor]):
         self,
         handle: Handle,
         names: Sequence[str],
-        wire: Wire | None = None,
+        wire: Wire = UNCODED,
         *,
         keeps: bool = True,
         sent: Handle | None = None,
     ) -> None:
         self._handle, self._names, self._wire, self._keeps = handle, names, wire, keeps
-        self._sent = sent if wire is not None and wire.differs else None
+        self._sent = sent if wire.differs else None
         self._arrays: Mapping[str, Array] | None = None
 
     def resolve(self) -> Mapping[str, Array]:
         """The arrays by name, decoded."""
         if self._arrays is not None:
             return self._arrays
-        arrays = self._handle.resolve()
-        if self._wire is not None:
-            arrays = self._wire.decoded(arrays, self._received)
+        arrays = self._wire.decoded(self._handle.resolve(), self._received)
         # After `end_round` a kept view would hold the object in memory; see above.
         if self._keeps:
             self._arrays = arrays
@@ -65,7 +62,11 @@ class ReceivedParts(Mapping[str, Tensor]):
     @property
     def plain(self) -> Handle:
         """What another process resolves to the same arrays: the handle, if they travelled as they are."""
-        return self._handle if self._wire is None or not self._wire.chains else self
+        return self if self._wire.codes else self._handle
+
+    def on(self, handle: Handle) -> ReceivedParts:
+        """Parts of these names behind another handle, which are fetched each time."""
+        return ReceivedParts(handle, self._names, self._wire, keeps=False, sent=self._sent)
 
     def end_round(self) -> None:
         """Release the arrays. Later accesses, as of a slot whose client returns, fetch them each time."""
@@ -92,7 +93,7 @@ class ReceivedReply(Reply):
     Args:
         client: id of the client that replied.
         result: the step's result.
-        wire: decodes the parts; None: they travelled as they are.
+        wire: decodes the parts.
         sent: the message that it answers; None for an observation.
         staleness: server updates between that message and the reply's use.
     """
@@ -103,7 +104,7 @@ class ReceivedReply(Reply):
         self,
         client: int,
         result: StepResult,
-        wire: Wire | None = None,
+        wire: Wire = UNCODED,
         sent: Handle | None = None,
         staleness: int = 0,
     ) -> None:
@@ -111,26 +112,3 @@ class ReceivedReply(Reply):
         self.client, self.metadata = client, result.facts.metadata
         self.parts = self.handle = ReceivedParts(result.parts, list(result.facts.sizes), wire, sent=sent)
         self.sent, self.staleness = sent, staleness
-        if result.facts.weights is not None:
-            assert isinstance(result.parts, GroupSum)
-            self.summed = SummedReply(result.parts, result.facts.weights, result.facts.replaced)
-            # Of the reply by itself there is what a slot keeps, or nothing.
-            names, single = list(result.facts.sizes), result.single
-            self.handle = (
-                None if single is None else ReceivedParts(single, names, wire, keeps=False, sent=sent)
-            )
-
-
-def replaced_slots(slots: Mapping[str, KeptSlots], client: int) -> dict[str, tuple[PartRef, float]]:
-    """Part -> the slot that a client's reply will replace, as it goes to a host, and what that weighs.
-
-    Args:
-        slots: as `Method.slots` gives them.
-        client: its id; one without a slot has none to replace.
-    """
-    found = dict[str, tuple[PartRef, float]]()
-    for name, kept in slots.items():
-        if (slot := kept.entries.get(client)) is not None:
-            handle = slot.handle.plain if isinstance(slot.handle, ReceivedParts) else slot.handle
-            found[name] = PartRef(handle, slot.name), kept.weights[client]
-    return found

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from rayfed_kd.cluster.engine.calls import StepCall
 from rayfed_kd.cluster.engine.interface import Engine
 from rayfed_kd.cluster.server.client_records import Records
 from rayfed_kd.cluster.server.event_queue import EventQueue
+from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.traffic import Counters
-from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import MeanRule
 from rayfed_kd.protocol.wire import Wire
-from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.timing import Schedule, UpdateRule
 
-if TYPE_CHECKING:
-    from rayfed_kd.cluster.server.poisoning import Poisoning
+# A job's places among an exchange's calls, and the sizes of its groups if its replies are summed.
+Jobs = Callable[[Sequence[StepCall]], Iterable[tuple[list[int], list[int]]]]
+
+
+def one_by_one(calls: Sequence[StepCall]) -> Iterable[tuple[list[int], list[int]]]:
+    """Each call as a job of its own."""
+    return (([place], []) for place in range(len(calls)))
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ class RunState:
         records: client id -> its record.
         counters: samplings and dispatches so far.
         down, up: encode and decode the parts of messages and of replies.
-        poisoning: replaces attackers' replies; None: there is no attack.
-        privacy: counts releases and keeps the clip; None: the recipe has no `privacy`.
+        features: what the recipe asks for beside plain rounds, in the order in which it is applied.
+        jobs: divides an exchange's calls into jobs, each for one host; see `grouping`.
     """
 
     setting: Setting
@@ -46,28 +51,13 @@ class RunState:
     counters: Counters
     down: Wire
     up: Wire
-    poisoning: Poisoning | None = None
-    privacy: PrivacyAccount | None = None
-
-    @property
-    def private_numbers(self) -> int:
-        """Numbers that travel beside a message's own each way: a clip that moves, and who lay within."""
-        return 0 if self.privacy is None else self.privacy.numbers
-
-    def check_questions(self) -> None:
-        """Refuse questions with `privacy`: a method that asks them without declaring `asks`.
-
-        Raises: RunError
-        """
-        if self.privacy is not None:
-            raise RunError(
-                "privacy: answers to questions have no noise; expected privacy=null, and a method that says "
-                "`asks = True`"
-            )
+    features: tuple[RoundFeature, ...] = ()
+    jobs: Jobs = one_by_one
 
     def rule_in(self, round_index: int, exchange: int = 0) -> MeanRule | None:
         """How the replies of one of a round's exchanges, from 0, become the server's new vector.
 
         None: by their weighted mean.
         """
-        return self.rule if self.privacy is None else self.privacy.rule(round_index, exchange)
+        rules = (feature.rule(round_index, exchange) for feature in self.features)
+        return next(filter(None, rules), self.rule)

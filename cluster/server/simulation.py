@@ -18,9 +18,9 @@ from rayfed_kd.cluster.server.client_records import Records
 from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.evaluation import Evaluation, Evaluator
 from rayfed_kd.cluster.server.event_queue import EventQueue
-from rayfed_kd.cluster.server.grouping import check_engine
+from rayfed_kd.cluster.server.features.loading import features_of
+from rayfed_kd.cluster.server.grouping import check_engine, jobs_of
 from rayfed_kd.cluster.server.observed_clients import ObservedClients
-from rayfed_kd.cluster.server.poisoning import Poisoning
 from rayfed_kd.cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
 from rayfed_kd.cluster.server.run_state import RunState
 from rayfed_kd.cluster.server.traffic import Counters
@@ -30,7 +30,6 @@ from rayfed_kd.protocol.evaluated import check_evaluated
 from rayfed_kd.protocol.shown import check_shown
 from rayfed_kd.protocol.state_packing import check_storable, copied
 from rayfed_kd.seeds import global_stream
-from rayfed_kd.setting.privacy_account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
 
 GRACE_S = 5.0  # how long a stopped run waits for its last evaluation
@@ -176,13 +175,10 @@ class Simulation:
             counters=Counters(start.draws, start.dispatches),
             down=setting.wires["down"],
             up=setting.wires["up"],
-            poisoning=None if setting.recipe.attack is None else self._poisoning(),
-            privacy=PrivacyAccount.of(setting, self._module_pool, start.privacy),
+            features=features_of(setting, self.engine, self._module_pool, start),
+            jobs=jobs_of(setting),
         )
         return start
-
-    def _poisoning(self) -> Poisoning:
-        return Poisoning(self.setting.recipe, self.setting.method, self.engine.publish)
 
     def _check_storable(self, server: Any, when: str) -> None:
         """Raise UnstorableError if a checkpoint cannot hold this state, long before one is due."""
@@ -201,7 +197,7 @@ class Simulation:
             draws=run.counters.draws,
             dispatches=run.counters.dispatches,
             under_way=run.queue.under_way,
-            privacy=None if run.privacy is None else run.privacy.stored,
+            privacy=next((feature.stored for feature in run.features if feature.stored), None),
             asked_rounds=self._asked_rounds,
         )
 
@@ -219,8 +215,10 @@ class Simulation:
         """
         method, started, queue = self.setting.method, time.perf_counter(), self.run_state.queue
         ctx, waited_s = self._context(round_index), queue.waited_s
-        summing = self.setting.recipe.local.sum_replies != "off"
-        cohort = EngineCohort(round_index, self.run_state, method.slots(server) if summing else None)
+        features = self.run_state.features
+        for feature in features:
+            feature.begin_round(method, server)
+        cohort = EngineCohort(round_index, self.run_state)
         # For modules that draw from torch's global generators, as dropout does.
         where = f"round {round_index}, server of {self.setting.recipe.method.name}"
         with (
@@ -231,8 +229,9 @@ class Simulation:
             before, server = server, copied(server)
             if cohort.clients or not self.setting.recipe.sampling.poisson:
                 server = method.run_round(server, cohort, ctx)
-            elif self.run_state.privacy is not None:
-                server = self.run_state.privacy.after_nobody(method, server, ctx)
+            else:
+                for feature in features:
+                    server = feature.after_nobody(method, server, ctx)
             _check_new(before, server)
         self._check_storable(server, f"round {round_index}")
         cohort.end_round()
@@ -261,8 +260,8 @@ class Simulation:
             "evaluate_s": time.perf_counter() - trained,
         }
         record.tables["rounds"] = [_round_row(round_index, cohort.traffic, ctx) | seconds]
-        if self.run_state.privacy is not None:
-            record.tables["privacy"] = [self.run_state.privacy.end_round(round_index)]
+        for feature in features:
+            record.tables |= {name: [row] for name, row in feature.end_round(round_index).items()}
         record.tables["hosts"] = _host_rows(round_index, cohort.traffic)
         sim_s = queue.now if queue.simulated else None
         for row in (row for rows in record.tables.values() for row in rows):

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import OptionRow, option_rows
+from rayfed_kd.codecs.loading import CODECS
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
@@ -24,7 +25,6 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.recipe.sections.torch_optimizers import OPTIMIZERS, defaults, torch_class
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
-from rayfed_kd.setting.message_codecs import CODECS
 from rayfed_kd.setting.metrics import METRICS
 from rayfed_kd.timing import StalenessRule
 from rayfed_kd.timing.staleness import STALENESS_RULES

@@ -118,11 +118,11 @@ class InProcess(Launcher):
 
     def engine(self, setting: Setting) -> Engine:
         """The engine that runs the steps; it keeps the states of all clients in memory."""
-        from rayfed_kd.cluster.engine.host import Host
         from rayfed_kd.cluster.engine.local import LocalEngine
+        from rayfed_kd.cluster.engine.watched_host import make_host
 
         device = self.device(setting.recipe, "client")
-        return LocalEngine(Host(setting, device=device, keep_states=setting.recipe.partition.clients))
+        return LocalEngine(make_host(setting, device=device, keep_states=setting.recipe.partition.clients))
 
     def device(self, recipe: Recipe, whose: Literal["client", "server"]) -> torch.device | str:
         """The device of the clients or of the server, set up; `launch` undoes the setting up."""

@@ -98,9 +98,9 @@ def _codecs(prepared: Prepared) -> str:
     written, warnings = prepared.recipe.codec.chains, list[str]()
     # What a method sends up alone may be a change already; what it also sends down is none.
     both = set(prepared.setting.method.up) & set(prepared.setting.method.down)
-    for direction, wire in prepared.setting.wires.items():
-        for kind, chain in wire.chains.items():
-            whole = any(wire.declared[part] == kind for part in both)
+    for direction, chains_by_kind in prepared.setting.codecs.items():
+        for kind, chain in chains_by_kind.items():
+            whole = any(prepared.setting.method.up[part] == kind for part in both)
             if kind in VECTORS and whole and (name := chain.meant_for_changes):
                 warnings.append(
                     f"warning: {name} gets the {kind} themselves here, not what a client changed, and spoils "

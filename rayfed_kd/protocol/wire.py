@@ -1,30 +1,18 @@
-"""One direction of a method's traffic: parts encoded where they are sent, decoded where they are received.
+"""One direction of a method's traffic: what is sent for parts, and how large it is.
 
-What is on the wire for a coded part `w`, as named arrays, all of which the ledger counts:
-
-    w/array        what the chain's last codec made
-    w/0.scale      a side array of the first codec, `scale`
-    w/0.shape      [dimensions] int32, the shape that the first codec got, if its array has another
-    w/0.damping    [tensors] float32, by what tensors are multiplied that the first codec decodes; see Chain
-    w/exact        numbers of `w` that no codec changes, as BatchNorm's statistics
-
-A part without a codec, an empty one, and one with a NaN travel as they are, under the part's own name.
+Without codecs parts travel as they are. `rayfed_kd.codecs.coded_wire` encodes and decodes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-import numpy as np
+from rayfed_kd.protocol.messages import Array
 
-from rayfed_kd.models.vectors import Layout, Role
-from rayfed_kd.protocol.codec_chain import Arrays, Chain, EncodedArray, Memory
-from rayfed_kd.protocol.message_codec import VECTORS, CodecError, Direction, TravellingPart
-from rayfed_kd.protocol.messages import Array, Declaration, Simulated
-
-Chains = Mapping[str, Chain]
+Arrays = Mapping[str, Array]
+Memory = Mapping[str, Array]
 
 
 class PartSize(NamedTuple):
@@ -44,7 +32,8 @@ class PartSize(NamedTuple):
 Received = Callable[[str], Array | None]
 
 
-def _nothing(name: str) -> Array | None:
+def nothing_received(name: str) -> Array | None:
+    """No part of the message that is answered is known."""
     return None
 
 
@@ -55,15 +44,18 @@ class Sending:
     Attributes:
         stream: names the random streams: a client and its participation, or a message of a round.
         received: part name -> that part of the message that is answered, as decoded; None: it has none.
-        memory: the sender's, as the last `Encoded` of it says.
+        memory: the sender's, as the last `Sent` of it says.
     """
 
     stream: tuple[str | int, ...] = ()
-    received: Received = _nothing
+    received: Received = nothing_received
     memory: Memory = field(default_factory=dict)
 
 
-class Encoded(NamedTuple):
+NOBODY = Sending()
+
+
+class Sent(NamedTuple):
     """What is sent for some parts.
 
     Attributes:
@@ -81,153 +73,37 @@ class Encoded(NamedTuple):
     refused: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class Wire:
-    """One direction of a method's traffic.
+    """One direction of a method's traffic in which parts travel as they are."""
 
-    Attributes:
-        declared: part -> kind, of the method.
-        direction: down or up.
-        chains: kind -> its codecs; parts of other kinds travel as they are.
-        layouts: length -> tensors of a vector of that length.
-        exact: roles of tensors in a vector that lossy codecs leave as they are.
-        seed: of the run.
-    """
-
-    declared: Declaration
-    direction: Direction
-    chains: Chains = field(default_factory=dict)
-    layouts: Mapping[int, Layout] = field(default_factory=dict)
-    exact: tuple[Role, ...] = ("buffer",)
-    seed: int = 0
+    @property
+    def codes(self) -> bool:
+        """Whether what is sent may differ from the parts."""
+        return False
 
     @property
     def remembers(self) -> bool:
         """Whether senders keep something for it."""
-        return any(chain.remembers for _, chain in self._coded())
+        return False
 
     @property
     def differs(self) -> bool:
-        """Whether a part's wire form depends on the message that it answers."""
-        return any(chain.differs for _, chain in self._coded())
+        """Whether what is sent for a part depends on the message that it answers."""
+        return False
 
-    def _coded(self) -> Iterator[tuple[str, Chain]]:
-        for kind in self.declared.values():
-            if not isinstance(kind, Simulated) and kind in self.chains:
-                yield kind, self.chains[kind]
+    def encoded(self, parts: Arrays, sending: Sending = NOBODY) -> Sent:
+        """What is sent for these parts."""
+        sizes = {name: PartSize(one.size, one.nbytes, one.nbytes) for name, one in parts.items()}
+        return Sent(parts, sizes, {}, {}, ())
 
-    def encoded(self, parts: Arrays, sending: Sending | None = None) -> Encoded:
-        """What is sent for these parts. Without codecs it is the very same mapping."""
-        if not self.chains:
-            return Encoded(parts, {name: _uncoded_size(array) for name, array in parts.items()}, {}, {}, ())
-        sending = sending or Sending()
-        wire, memory, sizes = dict[str, Array](), dict(sending.memory), dict[str, PartSize]()
-        logged, refused = dict[str, float](), []
-        for name, array in parts.items():
-            chain = self._chain(name)
-            coded: Arrays = {"": array}
-            if chain is not None and array.size and _finite(array):
-                try:
-                    coded, remembered, counted = self._encoded(name, array, chain, sending)
-                except CodecError as error:
-                    refused.append(f"{name}: {error}")
-                else:
-                    # All of the part's memory is replaced, so that nothing of another shape stays.
-                    memory = {key: one for key, one in memory.items() if key.partition("/")[0] != name}
-                    memory |= {f"{name}/{key}": one for key, one in remembered.items()}
-                    logged |= {f"{name}_{key}": number for key, number in counted.items()}
-            # Part names are Python identifiers, so a slash cannot be in one of them.
-            wire |= {f"{name}/{key}" if key else name: one for key, one in coded.items()}
-            sizes[name] = PartSize(array.size, sum(one.nbytes for one in coded.values()), array.nbytes)
-        return Encoded(wire, sizes, memory, logged, tuple(refused))
-
-    def decoded(self, wire: Arrays, received: Received = _nothing) -> Arrays:
+    def decoded(self, wire: Arrays, received: Received = nothing_received) -> Arrays:
         """The parts that were sent as `wire`.
 
         Args:
-            wire: what `encoded` gave; read-only, possibly shared memory.
+            wire: as `encoded` gave it; read-only, possibly shared memory.
             received: as in `Sending`.
         """
-        if not self.chains:
-            return wire
-        coded: dict[str, dict[str, Array]] = {}
-        for key, array in wire.items():
-            name, _, inner = key.partition("/")
-            coded.setdefault(name, {})[inner] = array
-        return {name: self._decoded(name, arrays, received) for name, arrays in coded.items()}
-
-    def _chain(self, name: str) -> Chain | None:
-        """None: the part is left as it is. One that is not declared is refused when it is counted."""
-        kind = self.declared.get(name)
-        return None if kind is None or isinstance(kind, Simulated) else self.chains.get(kind)
-
-    def _encoded(self, name: str, array: Array, chain: Chain, sending: Sending) -> EncodedArray:
-        received = self._received(name, chain, sending.received, array.shape)
-        part, exact = self._part(name, chain, array.shape)
-        prefix = f"{name}/"
-        part = replace(
-            part,
-            received=received if received is None or exact is None else received[~exact],
-            memory={
-                key.removeprefix(prefix): one for key, one in sending.memory.items() if key.startswith(prefix)
-            },
-            stream=(self.seed, (self.direction, name, *sending.stream)),
-        )
-        if exact is None:
-            return chain.encode(array, part)
-        result = chain.encode(array[~exact], part)
-        return result._replace(wire={**result.wire, "exact": array[exact]})
-
-    def _decoded(self, name: str, wire: Arrays, received: Received) -> Array:
-        chain = self._chain(name)
-        if "" in wire or chain is None:
-            return wire[""]
-        shape = chain.shape(wire)
-        if "exact" in wire:
-            shape = (shape[0] + wire["exact"].size,)
-        before = self._received(name, chain, received, shape)
-        part, exact = self._part(name, chain, shape)
-        if exact is None:
-            return self._sound(chain.decode(wire, replace(part, received=before)), chain)
-        coded = chain.decode(wire, replace(part, received=None if before is None else before[~exact]))
-        array = np.empty(shape, coded.dtype)
-        array[~exact], array[exact] = coded, wire["exact"]
-        return self._sound(array, chain)
-
-    def _received(self, name: str, chain: Chain, received: Received, shape: tuple[int, ...]) -> Array | None:
-        """The part that was received, if the chain needs it and it has this shape."""
-        array = received(name) if chain.differs else None
-        return array if array is not None and array.shape == shape else None
-
-    def _part(
-        self, name: str, chain: Chain, shape: tuple[int, ...]
-    ) -> tuple[TravellingPart, np.ndarray[Any, np.dtype[np.bool_]] | None]:
-        """What is known of a part of that shape, and which of its numbers stay exact; None: none."""
-        kind = self.declared[name]
-        assert not isinstance(kind, Simulated)
-        layout = self.layouts.get(shape[0]) if kind in VECTORS and len(shape) == 1 else None
-        part = TravellingPart(name, kind, self.direction, shape, layout)
-        if layout is None or chain.lossless:
-            return part, None
-        exact = layout.places(self.exact)
-        if not exact.any():
-            return part, None
-        return replace(part, layout=layout.without(self.exact), shape=(int((~exact).sum()),)), exact
-
-    def _sound(self, array: Array, chain: Chain) -> Array:
-        """A decoded vector, whose running variances may have come out below zero."""
-        layout = self.layouts.get(array.size) if array.ndim == 1 and not chain.lossless else None
-        if layout is None or "buffer" in self.exact:
-            return array
-        for tensor, start, stop in layout.placed():
-            if tensor.name.endswith("running_var"):
-                array[start:stop] = np.maximum(array[start:stop], 0)
-        return array
+        return wire
 
 
-def _uncoded_size(array: Array) -> PartSize:
-    return PartSize(array.size, array.nbytes, array.nbytes)
-
-
-def _finite(array: Array) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+UNCODED = Wire()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rayfed_kd.codecs.loading import Codecs, make_codecs
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS
 from rayfed_kd.data.cache import locate_entry
@@ -21,7 +22,6 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.setting.code_identity import check_identity, identity
-from rayfed_kd.setting.message_codecs import Codecs, make_codecs
 from rayfed_kd.setting.modules.training_trial import Outcome
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.timing import Devices

@@ -15,14 +15,18 @@ import numpy as np
 import torch
 from torch import nn
 
+from rayfed_kd.codecs.loading import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.data.batches import DeviceData, PublicShare
 from rayfed_kd.data.client_parts import Array, ClientParts
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.privacy.covered_parts import check_privacy, known_sizes
+from rayfed_kd.privacy.mechanism import ClientPrivacy
 from rayfed_kd.protocol import Method, ServerContext, ServerFacts
 from rayfed_kd.protocol.crossing import check_declared
+from rayfed_kd.protocol.outgoing import ReplyFeature
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
@@ -30,12 +34,10 @@ from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.client_groups import Groups, decide_groups
-from rayfed_kd.setting.client_privacy.covered_parts import check_privacy, known_sizes
 from rayfed_kd.setting.generated_data import check_generated
-from rayfed_kd.setting.message_codecs import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.setting.modules.architectures import Architectures
 from rayfed_kd.setting.modules.training_trial import Outcome
-from rayfed_kd.setting.modules.vector_layouts import vector_borders
+from rayfed_kd.setting.modules.vector_layouts import vector_borders, vector_layouts
 from rayfed_kd.setting.public_data import check_public
 from rayfed_kd.setting.summed_replies import check_summed_replies
 from rayfed_kd.timing import Clock, Devices, Schedule
@@ -177,7 +179,19 @@ class Setting:
     @cached_property
     def wires(self) -> Wires:
         """How the method's parts travel."""
-        return make_wires(self.method, self.recipe, self.codecs, self.module_pool(), self.builders)
+        return make_wires(
+            self.method, self.recipe, self.codecs, lambda: vector_layouts(self.module_pool(), self.builders)
+        )
+
+    def reply_features(self, module_pool: ModulePool) -> list[ReplyFeature]:
+        """What the recipe asks to be done to each reply before it is encoded, in order.
+
+        Args:
+            module_pool: of all architectures.
+        """
+        if self.recipe.privacy is None:
+            return []
+        return [ClientPrivacy(self.recipe, self.method, module_pool, self.builders)]
 
     def server_facts(self, round_index: int) -> ServerFacts:
         """The facts that the server knows in a round."""

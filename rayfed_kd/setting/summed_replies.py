@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rayfed_kd.codecs.loading import Codecs
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.setting.message_codecs import Codecs
 
 
 def check_summed_replies(recipe: Recipe, method: Method[Any, Any], codecs: Codecs) -> None:

@@ -12,6 +12,7 @@ import rayfed_kd
 from rayfed_kd import protocol
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import option_rows
+from rayfed_kd.codecs.loading import CODECS
 from rayfed_kd.comparison import studies
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
@@ -20,7 +21,6 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.setting.blueprint import make_method, read_names
-from rayfed_kd.setting.message_codecs import CODECS
 from rayfed_kd.setting.metrics import METRICS
 from rayfed_kd.timing.staleness import STALENESS_RULES
 

@@ -8,8 +8,8 @@ from runs import Outcome
 from small_recipes import FOUR_CLIENTS, small_recipe
 
 from rayfed_kd.algorithms import METHODS
-from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.engine.watched_host import make_host
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import shared_vectors
@@ -44,7 +44,7 @@ def run(recipe: dict[str, Any], device: str) -> Outcome:
     """Two rounds; the server's state is packed and unpacked between them, as by a checkpoint."""
     setting: Setting = prepare(recipe).setting
     outcome = Outcome(clients=setting.recipe.partition.clients)
-    engine = LocalEngine(Host(setting, device=device, keep_states=setting.recipe.partition.clients))
+    engine = LocalEngine(make_host(setting, device=device, keep_states=setting.recipe.partition.clients))
     simulation = Simulation(setting, engine, outcome, device)
     start = simulation.begin()
     server = start.server

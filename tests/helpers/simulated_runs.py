@@ -144,9 +144,9 @@ class RememberingHost(Host):
         super().__init__(setting, *rest)
         self._plain, self._setting = setting, remembering
 
-    def step(self, call, ctx=None):
+    def step(self, call):
         """Says that some clients' steps are longer than others': how busy the machine is decides nothing."""
-        facts, parts, state = super().step(call, ctx)
+        facts, parts, state = super().step(call)
         return replace(facts, seconds=0.001 * (1 + call.facts.client % 3)), parts, state
 
     def steps(self, calls):

@@ -4,13 +4,17 @@ import threading
 
 import pytest
 import torch
+from small_recipes import FOUR_CLIENTS, small_recipe
 
 from rayfed_kd.cluster.engine import gpu_use
 from rayfed_kd.cluster.engine.calls import StepFacts
 from rayfed_kd.cluster.engine.gpu_use import GpuUse, GpuWatch, HostMemory, host_memory
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.watched_host import WatchedHost, make_host
 from rayfed_kd.cluster.server.round_tables import _host_rows
 from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.data.transfers import Transfers, moved, transfers_so_far
+from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol.messages import to_array, to_tensor
 
 MIB = 2**20
@@ -85,9 +89,9 @@ def test_a_thread_counts_its_own_copies():
 
 
 def test_a_cpu_measures_nothing():
-    watch = GpuWatch(torch.device("cpu"), utilisation=lambda device: pytest.fail("asked"))
-    watch.begin()
-    assert watch.end() is None
+    setting = prepare(small_recipe(FOUR_CLIENTS)).setting
+    assert type(make_host(setting)) is Host
+    assert type(make_host(setting, 0, "meta")) is WatchedHost
 
 
 def test_a_gpus_memory_and_share_are_those_of_torch_and_the_driver(counters):

@@ -12,8 +12,8 @@ from rayfed_kd.cluster.engine.calls import Held
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.features.poisoning import Poisoning
 from rayfed_kd.cluster.server.observed_clients import ObservedClients
-from rayfed_kd.cluster.server.poisoning import Poisoning
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
@@ -176,8 +176,8 @@ def test_answers_to_questions_are_poisoned_row_by_row():
     method = one.setting.method
     answers = []
     one.begin()
-    for poisoning_ in (None, one.run_state.poisoning):
-        cohort = EngineCohort(1, dataclasses.replace(one.run_state, poisoning=poisoning_))
+    for features in ((), one.run_state.features):
+        cohort = EngineCohort(1, dataclasses.replace(one.run_state, features=features))
         questions = cohort.questions(method.predict, Message(), answer="logits", question="ids")
         answers.append(questions.ask(torch.tensor([7, 2])))
     honest, attacked = answers
@@ -222,7 +222,7 @@ def test_random_theta_is_the_same_at_every_sample_and_in_every_exchange():
     """[C] numbers along the last dimension, so that softmax sees them."""
     work = poisoning("{name: paf, clients: [1], scale: 10.0, theta: random}")
     rows = torch.zeros(2, 4, 3)
-    first, again = work.rows("logits", [0, 1], rows), work.rows("logits", [0, 1], rows[:, :2])
+    first, again = work.answers("logits", [0, 1], rows), work.answers("logits", [0, 1], rows[:, :2])
     assert torch.equal(first[1, 0], first[1, 3])
     assert torch.equal(first[1, :2], again[1])
     assert 1 < first[1].std() < 30
@@ -235,7 +235,7 @@ def test_looks_for_people_see_honest_replies():
     message = method.dispatch(one.begin().server, server_context(one.setting, 1))
     clients = EngineCohort(1, one.run_state).clients
     looked = ObservedClients(clients, 1, one.run_state).broadcast(method.client_update, message)
-    honest = ObservedClients(clients, 1, dataclasses.replace(one.run_state, poisoning=None))
+    honest = ObservedClients(clients, 1, dataclasses.replace(one.run_state, features=()))
     again = honest.broadcast(method.client_update, message)
     assert all(torch.equal(a["student"], b["student"]) for a, b in zip(looked, again, strict=True))
 

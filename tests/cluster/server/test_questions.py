@@ -16,13 +16,14 @@ from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.run_state import RunState
 from rayfed_kd.cluster.server.traffic import Counters
+from rayfed_kd.codecs.cast import Cast
+from rayfed_kd.codecs.chain import Chain, Stage
+from rayfed_kd.codecs.coded_wire import CodedWire
+from rayfed_kd.codecs.quantisers import Uniform
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Message, Method
-from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.wire import PartSize, Wire
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
-from rayfed_kd.setting.built_in_codecs.cast import Cast
-from rayfed_kd.setting.built_in_codecs.quantisers import Uniform
 from rayfed_kd.timing import ClockFacts, ScheduleFacts, UpdateRule
 from rayfed_kd.timing.clocks import NoClock
 from rayfed_kd.timing.schedules import Synchronous
@@ -80,13 +81,19 @@ def asked(engine, question="ids", message=None, *, drop=False, codec=None):
         queue=EventQueue(engine, NoClock(None, ClockFacts(5, seed=1)), method.up),
         records=Records({k: ClientRecord(3, Held({"state": None}), 7, 0) for k in ANSWERS}),
         counters=Counters(),
-        down=Wire(method.down, "down"),
-        up=Wire(method.up, "up", {} if codec is None else {"logits": Chain((Stage("codec", codec),))}),
+        down=Wire(),
+        up=wire(method, codec),
     )
     engine.run = run
     cohort = EngineCohort(2, run)
     found = cohort.questions(method.predict, message or Message(), answer="logits", question=question)
     return cohort, found
+
+
+def wire(method, codec):
+    if codec is None:
+        return Wire()
+    return CodedWire(method.up, "up", {"logits": Chain((Stage("codec", codec),))})
 
 
 def rows(cohort):

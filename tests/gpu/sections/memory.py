@@ -16,8 +16,8 @@ from sections.apart import fresh
 from size import Row, Size, rows_of
 
 from rayfed_kd.cluster.engine.gpu_use import host_memory
-from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.engine.watched_host import make_host
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 
@@ -46,7 +46,7 @@ def _row(name: str, where: str, size: Size) -> Row:
     setting = prepare(WORK[name], [f"placement.gpu_data={where}"]).setting
     splits = [setting.dataset.train, *([setting.dataset.test] if setting.dataset.test else [])]
     data = sum(split.images.nbytes + split.labels.nbytes for split in splits)
-    host = Host(setting, device=size.device, keep_states=setting.recipe.partition.clients)
+    host = make_host(setting, device=size.device, keep_states=setting.recipe.partition.clients)
     # The server computes on the CPU: what the GPU holds is the host's.
     run = Simulation(setting, LocalEngine(host), Silent())
     state = run.begin().server

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from rayfed_kd.codecs.bits import pack_bits, unpack_bits
 from rayfed_kd.protocol import Array, Codec, Coded, Kind, TravellingPart
 from rayfed_kd.protocol.message_codec import VECTORS, floats
-from rayfed_kd.setting.built_in_codecs.bits import pack_bits, unpack_bits
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 Share = Annotated[float, Field(gt=0, le=1, description="share of the numbers that is sent; at least one is")]

@@ -9,18 +9,17 @@ from functools import partial
 from typing import Any
 
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol import Method, OneExchange, Replies, ServerContext
-from rayfed_kd.protocol.private_update import PrivateUpdate
-from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.seeds import numpy_stream, torch_stream
-from rayfed_kd.setting.client_privacy.accountant import (
+from rayfed_kd.privacy.accountant import (
     RELATIONS,
     Mechanism,
     accountant_name,
     require_accountant,
 )
-from rayfed_kd.setting.client_privacy.mechanism import Noise, variances_of
-from rayfed_kd.setting.setting import Setting
+from rayfed_kd.privacy.mechanism import Noise, variances_of
+from rayfed_kd.privacy.private_update import PrivateUpdate
+from rayfed_kd.protocol import Method, OneExchange, Replies, ServerContext
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.seeds import numpy_stream, torch_stream
 
 
 @dataclass
@@ -53,22 +52,6 @@ class PrivacyAccount:
         self._privacy, self.clip = privacy, privacy.clip
         self._noise, self._mechanism = Noise.of(self.recipe), Mechanism.of(self.recipe)
         _, self._variances = variances_of(self.module_pool, self.architectures)
-
-    @classmethod
-    def of(
-        cls, setting: Setting, module_pool: ModulePool, stored: Mapping[str, Any] | None
-    ) -> PrivacyAccount | None:
-        """The account of a run; None without `privacy` in the recipe.
-
-        Args:
-            stored: of the checkpoint that the run continues from; None: it starts afresh.
-        """
-        if setting.recipe.privacy is None:
-            return None
-        account = cls(setting.recipe, setting.method.averages_only, module_pool, setting.builders)
-        if stored is not None:
-            account.restore(stored)
-        return account
 
     @property
     def numbers(self) -> int:
@@ -104,8 +87,7 @@ class PrivacyAccount:
 
         Args:
             client: who replied.
-            releases: Gaussian mechanisms that the reply took part in.
-            within_clip: as in `Protected`.
+            releases, within_clip: as `ClientPrivacy.outgoing` tells them.
         """
         self._of_round[client] = self._of_round.get(client, 0) + releases
         if self._noise.at_clients:  # no other epsilon is of single clients, and there may be millions

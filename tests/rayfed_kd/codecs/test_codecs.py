@@ -5,16 +5,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from rayfed_kd.codecs.bits import BLOCK, pack_bits, unpack_bits
+from rayfed_kd.codecs.cast import Cast
+from rayfed_kd.codecs.chain import Chain, Stage
+from rayfed_kd.codecs.groups import group_sizes
+from rayfed_kd.codecs.low_rank import PowerSgd, Svd
+from rayfed_kd.codecs.plain import Difference, Zstd
+from rayfed_kd.codecs.quantisers import Qsgd, Sign, Uniform
+from rayfed_kd.codecs.sparse import RandomK, TopK
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.protocol import Codec, CodecError, Coded, TravellingPart
-from rayfed_kd.protocol.codec_chain import Chain, Stage
-from rayfed_kd.setting.built_in_codecs.bits import BLOCK, pack_bits, unpack_bits
-from rayfed_kd.setting.built_in_codecs.cast import Cast
-from rayfed_kd.setting.built_in_codecs.groups import group_sizes
-from rayfed_kd.setting.built_in_codecs.low_rank import PowerSgd, Svd
-from rayfed_kd.setting.built_in_codecs.plain import Difference, Zstd
-from rayfed_kd.setting.built_in_codecs.quantisers import Qsgd, Sign, Uniform
-from rayfed_kd.setting.built_in_codecs.sparse import RandomK, TopK
 
 LAYOUT = Layout(
     (

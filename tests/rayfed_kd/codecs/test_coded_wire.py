@@ -7,15 +7,16 @@ from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, small_recipe
 from torch import nn
 
+from rayfed_kd.codecs.chain import Chain, Stage
+from rayfed_kd.codecs.coded_wire import CodedWire
+from rayfed_kd.codecs.plain import Difference, Zstd
+from rayfed_kd.codecs.quantisers import Sign, Uniform
+from rayfed_kd.codecs.sparse import TopK
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.protocol import Simulated
-from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.wire import Sending, Wire
-from rayfed_kd.setting.built_in_codecs.plain import Difference, Zstd
-from rayfed_kd.setting.built_in_codecs.quantisers import Sign, Uniform
-from rayfed_kd.setting.built_in_codecs.sparse import TopK
 
 NORMED = FlatModule(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 4)))
 DECLARED = {"student": "weights", "labels": "labels", "help": Simulated("weights"), "logits": "logits"}
@@ -23,7 +24,7 @@ SIGNS = Chain((Stage("sign", Sign()),))
 
 
 def wire_of(chain, direction="up", **facts):
-    return Wire(DECLARED, direction, {"weights": chain}, {NORMED.layout.size: NORMED.layout}, **facts)
+    return CodedWire(DECLARED, direction, {"weights": chain}, {NORMED.layout.size: NORMED.layout}, **facts)
 
 
 def vector(seed=1, size=NORMED.layout.size):
@@ -110,7 +111,7 @@ def test_what_cannot_or_must_not_be_coded_travels_as_it_is():
 
 
 def test_without_codecs_the_very_same_mapping_is_sent():
-    parts, wire = {"student": vector()}, Wire(DECLARED, "up")
+    parts, wire = {"student": vector()}, Wire()
     assert wire.encoded(parts).wire is parts
     assert wire.decoded(parts) is parts
 
@@ -120,7 +121,7 @@ def test_streams_differ_by_part_direction_client_and_participation():
     array = vector()
 
     def sent(direction, seed, *stream):
-        wire = Wire({"a": "weights", "b": "weights"}, direction, {"weights": chain}, seed=seed)
+        wire = CodedWire({"a": "weights", "b": "weights"}, direction, {"weights": chain}, seed=seed)
         coded = wire.encoded({"a": array, "b": array}, Sending(stream)).wire
         return [coded[f"{part}/array"].tobytes() for part in "ab"]
 
@@ -138,7 +139,7 @@ def test_streams_differ_by_part_direction_client_and_participation():
 
 def test_memory_is_each_parts_own_and_stays_while_a_part_is_not_sent():
     chain = Chain((Stage("top_k", TopK(share=0.1), feedback=True),))
-    wire = Wire({"a": "weights", "b": "weights"}, "up", {"weights": chain})
+    wire = CodedWire({"a": "weights", "b": "weights"}, "up", {"weights": chain})
     first = wire.encoded({"a": vector(), "b": vector(2)})
     second = wire.encoded({"a": vector(3)}, Sending(memory=first.memory))
     assert set(first.memory) == set(second.memory) == {"a/0/residual", "b/0/residual"}
@@ -146,11 +147,11 @@ def test_memory_is_each_parts_own_and_stays_while_a_part_is_not_sent():
     expected = vector(3) + first.memory["a/0/residual"] - wire.decoded(second.wire)["a"]
     np.testing.assert_array_equal(second.memory["a/0/residual"], expected)
     assert wire.remembers
-    assert not Wire({"a": Simulated("weights")}, "up", {"weights": chain}).remembers
+    assert not CodedWire({"a": Simulated("weights")}, "up", {"weights": chain}).remembers
 
 
 def test_an_answer_is_taken_from_a_message_of_its_length_alone():
-    wire = Wire({"a": "weights"}, "up", {"weights": Chain((Stage("difference", Difference()),))})
+    wire = CodedWire({"a": "weights"}, "up", {"weights": Chain((Stage("difference", Difference()),))})
     sent = wire.encoded({"a": vector()}, Sending(received=lambda name: vector(2, size=5)))
     assert sent.refused == ("a: difference: the message that is answered has no part a of 121 numbers",)
 

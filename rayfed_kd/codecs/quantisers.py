@@ -7,10 +7,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from rayfed_kd.codecs.bits import pack_bits, unpack_bits
+from rayfed_kd.codecs.groups import By, group_sizes, group_starts
 from rayfed_kd.protocol import Array, Codec, Coded, Kind, TravellingPart
 from rayfed_kd.protocol.message_codec import VECTORS, floats
-from rayfed_kd.setting.built_in_codecs.bits import pack_bits, unpack_bits
-from rayfed_kd.setting.built_in_codecs.groups import By, group_sizes, group_starts
 
 
 class Uniform(Codec):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.protocol import Array, Handle, Method, Reply, to_array
 from rayfed_kd.recipe.schema import Recipe
@@ -21,7 +22,7 @@ from rayfed_kd.setting.attacks import attacked_parts, attackers, poisoned
 Publish = Callable[[Mapping[str, Array]], Handle]
 
 
-class Poisoning:
+class Poisoning(RoundFeature):
     """A run's model poisoning attack.
 
     Args:
@@ -45,7 +46,7 @@ class Poisoning:
                 changed.setdefault(client, {})[part] = to_array(payload)
         return [self._replaced(reply, changed.get(reply.client)) for reply in replies]
 
-    def rows(self, part: str, clients: Sequence[int], rows: Tensor) -> Tensor:
+    def answers(self, part: str, clients: Sequence[int], rows: Tensor) -> Tensor:
         """Replace the attackers' answers to a question.
 
         Args:

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 import numpy as np
 
+from rayfed_kd.codecs.chain import Chain, Stage
+from rayfed_kd.codecs.coded_wire import Chains, CodedWire
 from rayfed_kd.errors import RecipeError, nearest, shown
-from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.models.vectors import Role
+from rayfed_kd.models.vectors import Layout, Role
 from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method, Simulated
-from rayfed_kd.protocol.codec_chain import Chain, Stage
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
-from rayfed_kd.protocol.wire import Chains, Sending, Wire
+from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.recipe.registry import Registry, blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.codec import StageRecipe
-from rayfed_kd.setting.modules.vector_layouts import vector_layouts
 
 CODECS = Registry(
     {
-        "cast": "rayfed_kd.setting.built_in_codecs.cast:Cast",
-        "uniform": "rayfed_kd.setting.built_in_codecs.quantisers:Uniform",
-        "qsgd": "rayfed_kd.setting.built_in_codecs.quantisers:Qsgd",
-        "sign": "rayfed_kd.setting.built_in_codecs.quantisers:Sign",
-        "top_k": "rayfed_kd.setting.built_in_codecs.sparse:TopK",
-        "random_k": "rayfed_kd.setting.built_in_codecs.sparse:RandomK",
-        "powersgd": "rayfed_kd.setting.built_in_codecs.low_rank:PowerSgd",
-        "svd": "rayfed_kd.setting.built_in_codecs.low_rank:Svd",
-        "difference": "rayfed_kd.setting.built_in_codecs.plain:Difference",
-        "zstd": "rayfed_kd.setting.built_in_codecs.plain:Zstd",
+        "cast": "rayfed_kd.codecs.cast:Cast",
+        "uniform": "rayfed_kd.codecs.quantisers:Uniform",
+        "qsgd": "rayfed_kd.codecs.quantisers:Qsgd",
+        "sign": "rayfed_kd.codecs.quantisers:Sign",
+        "top_k": "rayfed_kd.codecs.sparse:TopK",
+        "random_k": "rayfed_kd.codecs.sparse:RandomK",
+        "powersgd": "rayfed_kd.codecs.low_rank:PowerSgd",
+        "svd": "rayfed_kd.codecs.low_rank:Svd",
+        "difference": "rayfed_kd.codecs.plain:Difference",
+        "zstd": "rayfed_kd.codecs.plain:Zstd",
     },
     "rayfed_kd.protocol:Codec",
 )
@@ -97,21 +96,22 @@ def _feedback_fault(codec: Codec, kind: str) -> str | None:
 
 
 def make_wires(
-    method: Method[Any, Any], recipe: Recipe, codecs: Codecs, module_pool: ModulePool, names: Iterable[str]
+    method: Method[Any, Any], recipe: Recipe, codecs: Codecs, layouts: Callable[[], Mapping[int, Layout]]
 ) -> Wires:
-    """How a method's parts travel.
+    """How a method's parts travel: down and up.
 
     Args:
-        module_pool: of all architectures.
-        names: of the architectures; the recipe's model first.
+        layouts: gives the tensors of vectors by their length; called only if a codec is for vectors.
     """
     exact: tuple[Role, ...] = ("buffer",) if recipe.codec.buffers == "exact" else ()
     # Modules are built only where a codec is for vectors and asks how they are made up.
     vectors = any(kind in VECTORS for chains in codecs.values() for kind in chains)
-    layouts = vector_layouts(module_pool, names) if vectors else {}
+    tensors = layouts() if vectors else {}
     declared: Mapping[Direction, Declaration] = {"down": method.down, "up": method.up}
     return {
-        direction: Wire(parts, direction, codecs.get(direction, {}), layouts, exact, recipe.seed)
+        direction: CodedWire(parts, direction, codecs[direction], tensors, exact, recipe.seed)
+        if codecs.get(direction)
+        else Wire()
         for direction, parts in declared.items()
     }
 
@@ -125,6 +125,8 @@ def check_codecs(method: Method[Any, Any], name: str, wires: Iterable[Wire]) -> 
     Raises: RecipeError
     """
     for wire in wires:
+        if not isinstance(wire, CodedWire):
+            continue
         declared = {part: kind for part, kind in wire.declared.items() if not isinstance(kind, Simulated)}
         for kind, chain in wire.chains.items():
             path = f"codec.{wire.direction}.{kind}"
@@ -141,7 +143,7 @@ def check_codecs(method: Method[Any, Any], name: str, wires: Iterable[Wire]) -> 
             _try_chain(wire, parts[0], kind, path)
 
 
-def _try_chain(wire: Wire, part: str, kind: str, path: str) -> None:
+def _try_chain(wire: CodedWire, part: str, kind: str, path: str) -> None:
     """Encode and decode an array such as the method may send."""
     array = _example(wire, kind)
 
@@ -160,7 +162,7 @@ def _try_chain(wire: Wire, part: str, kind: str, path: str) -> None:
         )
 
 
-def _example(wire: Wire, kind: str) -> Array:
+def _example(wire: CodedWire, kind: str) -> Array:
     """A vector of the recipe's model, six samples' numbers, or whole numbers where they must stay."""
     if kind not in INEXACT:
         return np.arange(6)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rayfed_kd.codecs.loading import Codecs
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.privacy.accountant import require_accountant
 from rayfed_kd.protocol import Method, Simulated
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import sampling_rate
-from rayfed_kd.setting.client_privacy.accountant import require_accountant
-from rayfed_kd.setting.message_codecs import Codecs
 from rayfed_kd.timing import Devices
 
 VECTORS = ("weights", "generator", "discriminator")

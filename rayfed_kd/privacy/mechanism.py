@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.privacy.covered_parts import CoveredParts, covered_parts
+from rayfed_kd.privacy.private_update import at_least_zero, normal
 from rayfed_kd.protocol import Array, DispatchFacts, Method, Number, RunError, to_array
-from rayfed_kd.protocol.private_update import at_least_zero, normal
+from rayfed_kd.protocol.outgoing import OutgoingReply
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import sampling_rate
 from rayfed_kd.seeds import torch_stream
-from rayfed_kd.setting.client_privacy.covered_parts import CoveredParts, covered_parts
 
 SENSITIVITY_OF_A_COUNT = 0.5  # of the sum of b - 1/2, where b is 0 or 1
 
@@ -69,25 +70,6 @@ class Noise:
         return 0.0 if self.at_clients else deviation
 
 
-@dataclass(frozen=True)
-class Protected:
-    """A reply before it is encoded; with `privacy` clipped, and with the noise that its client adds.
-
-    Attributes:
-        parts: its parts.
-        metadata: its numbers.
-        releases: Gaussian mechanisms that it takes part in: one for all its vectors together, and one for
-            each part with rows.
-        within_clip: 1 if its vectors' change lies within the clip, else 0, with a client's noise; None if the
-            clip stays as it is, and none is told.
-    """
-
-    parts: Mapping[str, Array]
-    metadata: Mapping[str, Number]
-    releases: int = 0
-    within_clip: float | None = None
-
-
 class ClientPrivacy:
     """What a client does to its reply before it is encoded.
 
@@ -111,38 +93,36 @@ class ClientPrivacy:
         self._parts: CoveredParts = covered_parts(method, recipe.method.name)
         self._lengths, self._variances = variances_of(module_pool, architectures)
 
-    @classmethod
-    def of(
-        cls,
-        recipe: Recipe,
-        method: Method[Any, Any],
-        module_pool: ModulePool,
-        architectures: Iterable[str],
-    ) -> ClientPrivacy | None:
-        """None without `privacy` in the recipe."""
-        return None if recipe.privacy is None else cls(recipe, method, module_pool, architectures)
+    def outgoing(
+        self,
+        reply: OutgoingReply,
+        message: Mapping[str, Tensor],
+        facts: DispatchFacts,
+        told: Mapping[str, float],
+    ) -> OutgoingReply:
+        """A reply, clipped and with its client's noise; see `ReplyFeature`.
 
-    def protected(
-        self, reply: Protected, message: Mapping[str, Tensor], facts: DispatchFacts, clip: float | None
-    ) -> Protected:
-        """A reply, clipped and with its client's noise.
+        It tells the server `releases`, the Gaussian mechanisms that it takes part in: one for all its vectors
+        together, and one for each part with rows. With `adaptive` it tells `within_clip` as well: 1 if its
+        vectors' change lies within the clip, else 0, with a client's noise.
 
         Args:
             reply: as the step made it.
             message: the decoded parts that it answers.
             facts: of the step; they name its noise's streams.
-            clip: S of this round; None: no vector is clipped.
+            told: `clip`, S of this round; without it no vector is clipped.
         Raises: RunError if it holds what cannot be protected.
         """
-        parts = reply.parts
+        parts, clip, scope = reply.parts, told.get("clip"), facts.scope
         self._check_numbers(reply.metadata)
-        scope = facts.scope
         vectors = sorted(set(parts) & set(self._parts.vectors))
         changed, within = self._clipped_vectors({n: parts[n] for n in vectors}, message, scope, clip)
         rows = sorted(set(parts) & set(self._parts.rows))
         changed |= {name: self._clipped_rows(name, parts[name], scope) for name in rows}
-        numbers = dict.fromkeys(reply.metadata, 1)
-        return Protected({**parts, **changed}, numbers, bool(vectors) + len(rows), within)
+        spent: dict[str, float] = {"releases": bool(vectors) + len(rows)}
+        if within is not None:
+            spent["within_clip"] = within
+        return OutgoingReply({**parts, **changed}, dict.fromkeys(reply.metadata, 1), spent)
 
     def _check_numbers(self, metadata: Mapping[str, Number]) -> None:
         own = next((name for name in metadata if name != "samples"), None)

@@ -9,8 +9,8 @@ from small_recipes import FOUR_CLIENTS, small_recipe
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.privacy.covered_parts import CoveredParts, covered_parts
 from rayfed_kd.recipe.registry import load_object
-from rayfed_kd.setting.client_privacy.covered_parts import CoveredParts, covered_parts
 
 SMALL = {**FOUR_CLIENTS, "rounds": 1, "sampling": {"fraction": 0.5}}
 CLIPPED = {"clip": 1.0, "row_clip": 1.0, "noise_multiplier": 1.0}

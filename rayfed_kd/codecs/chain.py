@@ -11,9 +11,7 @@ import numpy as np
 from rayfed_kd.models.vectors import Layout
 from rayfed_kd.protocol.message_codec import Codec, CodecError, Coded, TravellingPart
 from rayfed_kd.protocol.messages import Array
-
-Arrays = Mapping[str, Array]
-Memory = Mapping[str, Array]
+from rayfed_kd.protocol.wire import Arrays
 
 
 class Stage(NamedTuple):

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.privacy.account import PrivacyAccount
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.setting.privacy_account import PrivacyAccount
 
 
 def account(central=True, clients=10, sampling=None, **privacy):

@@ -1,0 +1,50 @@
+"""A host on a GPU, which measures what each step takes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rayfed_kd.cluster.engine.calls import StepCall
+from rayfed_kd.cluster.engine.gpu_use import GpuWatch
+from rayfed_kd.cluster.engine.host import Host, HostResult
+from rayfed_kd.data.transfers import Transfers
+from rayfed_kd.setting.setting import Setting
+
+
+def make_host(
+    setting: Setting, host: int = 0, device: torch.device | str = "cpu", *rest: Any, **named: Any
+) -> Host:
+    """A host, which measures its device unless that is the CPU; arguments as those of `Host`."""
+    kind = Host if torch.device(device).type == "cpu" else WatchedHost
+    return kind(setting, host, device, *rest, **named)
+
+
+class WatchedHost(Host):
+    """A host whose steps' facts say what they took of its device; arguments as those of `Host`."""
+
+    def __init__(
+        self, setting: Setting, host: int, device: torch.device | str, *rest: Any, **named: Any
+    ) -> None:
+        super().__init__(setting, host, device, *rest, **named)
+        self._watch = GpuWatch(torch.device(device))
+
+    def step(self, call: StepCall) -> HostResult:
+        """See `Host.step`."""
+        self._watch.begin()
+        facts, parts, state = super().step(call)
+        return replace(facts, gpu=self._watch.end()), parts, state
+
+    def steps(self, calls: Sequence[StepCall]) -> list[HostResult]:
+        """See `Host.steps`; the group's copies stand in its first step's facts."""
+        self._watch.begin()
+        results = super().steps(calls)
+        use = self._watch.end()
+        uses = [use, *[replace(use, transfers=Transfers())] * (len(calls) - 1)]
+        return [
+            (replace(facts, gpu=one), parts, state)
+            for (facts, parts, state), one in zip(results, uses, strict=True)
+        ]
