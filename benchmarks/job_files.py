@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/benchmarks"))
 from workloads import InOneProcess, Workload

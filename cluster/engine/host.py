@@ -19,7 +19,6 @@ import psutil
 import torch
 from torch import Tensor
 
-from rayfed_kd.cluster.engine.batching.group_steps import group_steps
 from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     EvaluationResult,
@@ -51,7 +50,7 @@ from rayfed_kd.protocol.evaluated import check_model
 from rayfed_kd.protocol.outgoing import OutgoingReply
 from rayfed_kd.protocol.state_packing import check_storable, copied, unpack
 from rayfed_kd.protocol.wire import UNCODED, Sending
-from rayfed_kd.seeds import global_stream
+from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
 # A step's facts, its reply's parts and its client's state. Only the facts travel to the server at once.
@@ -119,17 +118,10 @@ class Host:
         started = time.perf_counter()
         try:
             with self.surroundings(call):
-                facts, parts, state = self.answer(call, self.context(call.facts))
+                result = self.answer(call, self.context(call.facts))
         finally:
             self.module_pool.take_back()
-        return replace(facts, seconds=time.perf_counter() - started, rss_mb=self.rss_mb), parts, state
-
-    def steps(self, calls: Sequence[StepCall]) -> list[HostResult]:
-        """Run a group of clients' steps, with their local epochs as one batch; results in the calls' order.
-
-        Raises: StepError if the method raised for one of them or its state cannot be stored.
-        """
-        return group_steps(self, calls)
+        return self.measured([result], started)[0]
 
     def answer(self, call: StepCall, ctx: ClientContext) -> HostResult:
         """A client's step within its surroundings; the facts lack what only the whole step knows.
@@ -173,10 +165,18 @@ class Host:
         )
         return facts, sent.wire, self._keep(call, kept)
 
-    @property
-    def rss_mb(self) -> float:
-        """Memory of this process, in MiB."""
-        return float(self._process.memory_info().rss / 2**20)
+    def measured(self, results: Sequence[HostResult], started: float) -> list[HostResult]:
+        """The results of steps that ran together, with what they took.
+
+        Args:
+            results: one a step.
+            started: second of `time.perf_counter` at which they began; each took an equal share since.
+        """
+        seconds = (time.perf_counter() - started) / len(results)
+        rss_mb = self._process.memory_info().rss / 2**20
+        return [
+            (replace(facts, seconds=seconds, rss_mb=rss_mb), parts, state) for facts, parts, state in results
+        ]
 
     @staticmethod
     def _received(parts: Mapping[str, Tensor], name: str) -> Array | None:

@@ -27,19 +27,14 @@ class Engine(Protocol):
         """
         ...
 
-    def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
-        """Start steps on one host; several run as one batched program.
-
-        Returns: one future per call. If one of several steps raises, all futures raise its error.
-        """
-        ...
-
-    def submit_summed(self, groups: Sequence[Sequence[StepCall]]) -> list[Future[StepResult]]:
-        """Start steps on one host, which sums their replies: all results have one `GroupSum` as their parts.
+    def submit(self, calls: Sequence[StepCall], summed: Sequence[int] = ()) -> list[Future[StepResult]]:
+        """Start steps on one host.
 
         Args:
-            groups: those in one group run as one batched program.
-        Returns: one future per call, in order. If one of the steps raises, all futures raise its error.
+            calls: several run as one batched program, unless their replies are summed.
+            summed: if the host is to sum the replies, the sizes of the groups of calls that run as one
+                batched program, in order; all results then have one `GroupSum` as their parts.
+        Returns: one future per call. If one of several steps raises, all futures raise its error.
         """
         ...
 

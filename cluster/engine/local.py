@@ -19,7 +19,7 @@ from rayfed_kd.cluster.engine.calls import (
     StepResult,
 )
 from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.summing import run_groups, summed_results
+from rayfed_kd.cluster.engine.summing import cut, run_groups, summed_results
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum
 
@@ -45,24 +45,20 @@ class LocalEngine:
         """A handle on copies of the arrays: what was sent stays, whatever becomes of the sender's tensors."""
         return Held({n: one.copy() if isinstance(one, np.ndarray) else one for n, one in arrays.items()})
 
-    def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+    def submit(self, calls: Sequence[StepCall], summed: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Run the steps now; the futures are done."""
-        done = run_groups(self._host, [calls], sums=False)
+        done = run_groups(self._host, cut(calls, summed or [len(calls)]), sums=bool(summed))
         for facts in done.facts:
             if isinstance(facts, StepError):
                 raise facts
-        return [
-            _done(StepResult(facts, Held(parts), state))
-            for facts, parts, state in zip(done.facts, done.parts, done.states, strict=True)
-        ]
-
-    def submit_summed(self, groups: Sequence[Sequence[StepCall]]) -> list[Future[StepResult]]:
-        """Run the steps now; the futures are done."""
-        done = run_groups(self._host, groups, sums=True)
-        group = GroupSum(Held(done.sums), [call.facts.client for calls in groups for call in calls])
-        return [
-            _done(result) for result in summed_results(done.facts, group, done.states, map(Held, done.parts))
-        ]
+        if summed:
+            group = GroupSum(Held(done.sums), [call.facts.client for call in calls])
+            results = summed_results(done.facts, group, done.states, map(Held, done.parts))
+        else:
+            results = [
+                StepResult(*one) for one in zip(done.facts, map(Held, done.parts), done.states, strict=True)
+            ]
+        return [_done(result) for result in results]
 
     @property
     def hosts(self) -> int:

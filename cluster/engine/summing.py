@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rayfed_kd.cluster.engine.batching.group_steps import group_steps
 from rayfed_kd.cluster.engine.calls import LiveState, StepCall, StepError, StepFacts, StepResult
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.models.vectors import WeightedSum
@@ -75,7 +76,7 @@ def run_groups(host: Host, groups: Sequence[Sequence[StepCall]], sums: bool) -> 
 
 
 def _outcomes(host: Host, group: Sequence[StepCall]) -> Sequence[tuple[Any, Mapping[str, Array], LiveState]]:
-    return [host.step(group[0])] if len(group) == 1 else host.steps(group)
+    return [host.step(group[0])] if len(group) == 1 else group_steps(host, group)
 
 
 def _summed(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -32,19 +33,18 @@ class WatchedHost(Host):
         super().__init__(setting, host, device, *rest, **named)
         self._watch = GpuWatch(torch.device(device))
 
-    def step(self, call: StepCall) -> HostResult:
-        """See `Host.step`."""
+    @contextmanager
+    def surroundings(self, call: StepCall) -> Iterator[None]:
+        """See `Host.surroundings`; the watch begins here."""
         self._watch.begin()
-        facts, parts, state = super().step(call)
-        return replace(facts, gpu=self._watch.end()), parts, state
+        with super().surroundings(call):
+            yield
 
-    def steps(self, calls: Sequence[StepCall]) -> list[HostResult]:
-        """See `Host.steps`; the group's copies stand in its first step's facts."""
-        self._watch.begin()
-        results = super().steps(calls)
+    def measured(self, results: Sequence[HostResult], started: float) -> list[HostResult]:
+        """See `Host.measured`; the copies of several steps stand in the first one's facts."""
         use = self._watch.end()
-        uses = [use, *[replace(use, transfers=Transfers())] * (len(calls) - 1)]
+        uses = [use, *[replace(use, transfers=Transfers())] * (len(results) - 1)]
         return [
             (replace(facts, gpu=one), parts, state)
-            for (facts, parts, state), one in zip(results, uses, strict=True)
+            for (facts, parts, state), one in zip(super().measured(results, started), uses, strict=True)
         ]

@@ -121,21 +121,14 @@ class RayEngine:
         """Put arrays into the object store once; small arrays travel with the calls instead."""
         return published(arrays)
 
-    def submit(self, calls: Sequence[Any]) -> list[Future[Any]]:
-        """Queue a step, a group's steps, or one evaluation.
+    def submit(self, calls: Sequence[Any], summed: Sequence[int] = ()) -> list[Future[Any]]:
+        """Queue steps, or one evaluation.
 
         Args:
-            calls: one call of any kind, or the steps of a group; they go to one host.
+            calls: one call of any kind, or steps as in `Engine.submit`; they go to one host.
+            summed: as there.
         Returns: one future per call.
         """
-        return self._submitted_job(calls)
-
-    def submit_summed(self, groups: Sequence[Sequence[StepCall]]) -> list[Future[StepResult]]:
-        """Queue the steps of groups, which go to one host together; it sums their replies."""
-        calls = [call for group in groups for call in group]
-        return self._submitted_job(calls, [len(group) for group in groups])
-
-    def _submitted_job(self, calls: Sequence[Any], summed: Sequence[int] = ()) -> list[Future[Any]]:
         self._count += 1
         futures: list[Future[Any]] = [Future() for _ in calls]
         samples = sum(samples_of(call, self._sizes) for call in calls)

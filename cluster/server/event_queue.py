@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from rayfed_kd.cluster.engine.calls import StepCall, StepResult
 from rayfed_kd.cluster.engine.interface import Engine
-from rayfed_kd.cluster.engine.summing import cut
 from rayfed_kd.cluster.server.ledger import travelling
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Declaration
@@ -146,11 +145,7 @@ class EventQueue:
         """
         # Counted as waiting, because the local engine runs the steps inside `submit`.
         started = time.perf_counter()
-        if summed:
-            calls = (dispatch.call for dispatch in dispatches)
-            futures = self._engine.submit_summed(cut(calls, summed))
-        else:
-            futures = self._engine.submit([dispatch.call for dispatch in dispatches])
+        futures = self._engine.submit([dispatch.call for dispatch in dispatches], summed)
         self.waited_s += time.perf_counter() - started
         for one, future in zip(dispatches, futures, strict=True):
             # Under a measured clock this second only orders replies that are done at the same look.

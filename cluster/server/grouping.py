@@ -12,9 +12,7 @@ from functools import partial
 from itertools import pairwise
 
 from rayfed_kd.cluster.engine.calls import StepCall
-from rayfed_kd.cluster.engine.interface import Engine
 from rayfed_kd.cluster.server.run_state import Jobs, one_by_one
-from rayfed_kd.errors import RecipeError
 from rayfed_kd.setting.setting import Setting
 
 
@@ -43,19 +41,6 @@ def jobs(calls: Sequence[StepCall], setting: Setting) -> Iterator[tuple[list[int
     for start in range(0, len(calls), most):
         groups = _groups(calls[start : start + most], setting)
         yield [start + place for places in groups for place in places], [len(one) for one in groups]
-
-
-def check_engine(setting: Setting, engine: Engine) -> None:
-    """Refuse an engine that cannot sum replies where the recipe asks for it.
-
-    Raises: RecipeError
-    """
-    most = setting.recipe.local.sum_replies
-    if most != "off" and not hasattr(engine, "submit_summed"):
-        raise RecipeError(
-            f"local.sum_replies = {most}: the engine {type(engine).__name__} has no `submit_summed`, "
-            "which cluster/engine/interface.py describes; expected off, or another engine"
-        )
 
 
 def _groups(calls: Sequence[StepCall], setting: Setting) -> list[list[int]]:

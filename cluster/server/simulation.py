@@ -19,7 +19,7 @@ from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.evaluation import Evaluation, Evaluator
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.features.loading import features_of
-from rayfed_kd.cluster.server.grouping import check_engine, jobs_of
+from rayfed_kd.cluster.server.grouping import jobs_of
 from rayfed_kd.cluster.server.observed_clients import ObservedClients
 from rayfed_kd.cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
 from rayfed_kd.cluster.server.run_state import RunState
@@ -29,7 +29,7 @@ from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.evaluated import check_evaluated
 from rayfed_kd.protocol.shown import check_shown
 from rayfed_kd.protocol.state_packing import check_storable, copied
-from rayfed_kd.seeds import global_stream
+from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
 GRACE_S = 5.0  # how long a stopped run waits for its last evaluation
@@ -71,7 +71,6 @@ class Simulation:
     _given_up: bool = False
 
     def __post_init__(self) -> None:
-        check_engine(self.setting, self.engine)
         self._module_pool = self.setting.module_pool(self.device)
         # Without Ray the server may take what is free, whatever its request says.
         self._data = placed_data(self.setting, torch.device(self.device), 1.0, "server")

@@ -13,7 +13,7 @@ import psutil
 
 from rayfed_kd.errors import DataError
 from rayfed_kd.recipe.sample_shapes import Shape
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 Array = np.ndarray[Any, Any]
 GIGABYTE = 2**30

@@ -25,7 +25,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.time_left import clock_text
 
 if TYPE_CHECKING:
-    from rayfed_kd.cluster.engine.gpu_use import HostMemory
+    from rayfed_kd.experiment.host_memory import HostMemory
 
 # Batches of an average client in an epoch of the two measurements: as few as give a slope.
 FEW_BATCHES = (2, 4)
@@ -145,7 +145,7 @@ def _memory(recipe: Recipe, fraction: float, last: _Measured) -> HostMemory | No
     """What a host takes of the GPU with all data of the recipe; only a part of them was on it."""
     if last.gpu_mb is None:
         return None
-    from rayfed_kd.cluster.engine.gpu_use import host_memory
+    from rayfed_kd.experiment.host_memory import host_memory
 
     left_out_mb = last.data_mb * (recipe.data.fraction / fraction - 1)
     return host_memory(last.gpu_mb, 0.0 if recipe.placement.gpu_data == "batches" else left_out_mb)

@@ -139,7 +139,7 @@ def _check_whole(module: nn.Module, description: ModelDescription, state: dict[s
     import torch
 
     from rayfed_kd.experiment.exported_model import described_model
-    from rayfed_kd.seeds import global_stream
+    from rayfed_kd.recipe.seeds import global_stream
     from rayfed_kd.setting.modules.module_checks import drawn_samples
 
     samples, shown = drawn_samples(description.shape, 0), []

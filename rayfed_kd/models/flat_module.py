@@ -23,7 +23,7 @@ from rayfed_kd.models.compiling import compiled
 from rayfed_kd.models.module_tensors import HeldTensor, ModuleTensors
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.models.whole_modules import classify, features_of
-from rayfed_kd.seeds import global_stream
+from rayfed_kd.recipe.seeds import global_stream
 
 
 class FlatModule:

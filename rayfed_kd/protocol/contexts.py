@@ -16,7 +16,7 @@ from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
-from rayfed_kd.seeds import numpy_stream, torch_stream
+from rayfed_kd.recipe.seeds import numpy_stream, torch_stream
 
 
 class Context:

@@ -26,7 +26,7 @@ import numpy as np
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.vectors import Layout
 from rayfed_kd.protocol.messages import Array, Kind
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 Direction = Literal["up", "down"]
 # Kinds of parts that are a model's vector, or the first or last layers of one.

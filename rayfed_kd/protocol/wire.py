@@ -1,6 +1,6 @@
 """One direction of a method's traffic: what is sent for parts, and how large it is.
 
-Without codecs parts travel as they are. `rayfed_kd.codecs.coded_wire` encodes and decodes them.
+Without codecs parts travel as they are. `rayfed_kd.features.codecs.coded_wire` encodes and decodes them.
 """
 
 from __future__ import annotations

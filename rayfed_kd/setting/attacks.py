@@ -20,7 +20,7 @@ from rayfed_kd.errors import RecipeError, RunError, nearest
 from rayfed_kd.protocol import Declaration, Method
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.attack import AttackRecipe
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 ATTACKED = ("weights", "logits")
 

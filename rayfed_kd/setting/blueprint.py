@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rayfed_kd.codecs.loading import Codecs, make_codecs
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS
 from rayfed_kd.data.cache import locate_entry
 from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.features.codecs.loading import Codecs, make_codecs
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.registry import OWN_METHODS, blaming, find_modules, options_of

@@ -13,7 +13,7 @@ from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.data import PartitionRecipe, PublicRecipe
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 DIVIDED = "from_source"  # the partition of data that come divided
 

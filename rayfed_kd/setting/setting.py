@@ -15,23 +15,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from rayfed_kd.codecs.loading import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.data.batches import DeviceData, PublicShare
 from rayfed_kd.data.client_parts import Array, ClientParts
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.features.codecs.loading import Codecs, Wires, check_codecs, make_wires
+from rayfed_kd.features.privacy.covered_parts import check_privacy, known_sizes
+from rayfed_kd.features.privacy.mechanism import ClientPrivacy
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.privacy.covered_parts import check_privacy, known_sizes
-from rayfed_kd.privacy.mechanism import ClientPrivacy
 from rayfed_kd.protocol import Method, ServerContext, ServerFacts
 from rayfed_kd.protocol.crossing import check_declared
 from rayfed_kd.protocol.outgoing import ReplyFeature
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
+from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.recipe.timing import cohort_size
-from rayfed_kd.seeds import numpy_stream
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.client_groups import Groups, decide_groups
 from rayfed_kd.setting.generated_data import check_generated

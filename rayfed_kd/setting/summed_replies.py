@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayfed_kd.codecs.loading import Codecs
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.features.codecs.loading import Codecs
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.schema import Recipe
 

@@ -33,9 +33,9 @@ class RecordingEngine(LocalEngine):
         super().__init__(host)
         self.calls: dict[tuple[int, str], tuple[StepCall, StepResult]] = {}
 
-    def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+    def submit(self, calls: Sequence[StepCall], summed: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Run the steps and record all but observations, whose states are discarded."""
-        futures = super().submit(calls)
+        futures = super().submit(calls, summed)
         for call, future in zip(calls, futures, strict=True):
             if not call.observing:
                 self.calls[call.facts.round, call.step] = call, future.result()
@@ -47,18 +47,18 @@ class BackwardsEngine(LocalEngine):
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
-        self._waiting: list[tuple[Sequence[StepCall], Sequence[Future[StepResult]]]] = []
+        self._waiting: list[tuple[Sequence[StepCall], Sequence[int], Sequence[Future[StepResult]]]] = []
 
-    def submit(self, calls: Sequence[StepCall]) -> list[Future[StepResult]]:
+    def submit(self, calls: Sequence[StepCall], summed: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Queue the steps; gives one future per call, whose `result` runs all that is queued."""
         futures: list[Future[StepResult]] = [_Lazy(self._run) for _ in calls]
-        self._waiting.append((calls, futures))
+        self._waiting.append((calls, summed, futures))
         return futures
 
     def _run(self) -> None:
         while self._waiting:
-            calls, futures = self._waiting.pop()
-            for future, done in zip(futures, super().submit(calls), strict=True):
+            calls, summed, futures = self._waiting.pop()
+            for future, done in zip(futures, super().submit(calls, summed), strict=True):
                 future.set_result(done.result())
 
 

@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from rayfed_kd.errors import DataError, RecipeError, shortened, shown
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.timing.devices import COLUMNS, SPEEDS, Devices, Windows
 
 # A pattern of windows is walked through: shorter windows, or a device that needs years, would never end.

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from rayfed_kd.recipe.registry import annotated_options
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.timing.update_rule import UpdateRule
 
 

@@ -29,8 +29,8 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from rayfed_kd.experiment.result import Tell
+from rayfed_kd.recipe.seeds import derive
 from rayfed_kd.results.study_console import Work
-from rayfed_kd.seeds import derive
 from rayfed_kd.tuning.search_folder import Status, TrialRecord
 from rayfed_kd.tuning.search_setup import Search
 from rayfed_kd.tuning.space import Coefficients, Distribution, Space, coefficient_text

@@ -27,9 +27,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from rayfed_kd.errors import RecipeError, naming, nearest, shortened, shown
 from rayfed_kd.recipe.loading import MOST_STEPS
 from rayfed_kd.recipe.schema import EXECUTION
+from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import WHOLE_NUMBERS, read_yaml
-from rayfed_kd.seeds import numpy_stream
 
 KINDS = ("uniform", "loguniform", "randint", "choice")
 MOST_WIDE = 10**18  # numbers of a randint: random streams and Python's ranges take no more than 63 bits

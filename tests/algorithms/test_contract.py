@@ -36,9 +36,9 @@ def calls(setting):
     recorded = []
 
     class Recording(LocalEngine):
-        def submit(self, calls):
+        def submit(self, calls, summed=()):
             recorded.extend(calls)
-            return super().submit(calls)
+            return super().submit(calls, summed)
 
     Simulation(setting, Recording(Host(setting)), Silent()).run()
     return [call for call in recorded if call.facts.client == 3]

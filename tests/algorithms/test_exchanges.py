@@ -48,11 +48,11 @@ class Recording(LocalEngine):
         super().__init__(host)
         self.steps = []
 
-    def submit(self, calls):
+    def submit(self, calls, summed=()):
         (call,) = calls
         held = copy.deepcopy(call.message.resolve())
         state = None if call.state is None else copy.deepcopy(call.state.resolve())
-        futures = super().submit(calls)
+        futures = super().submit(calls, summed)
         self.steps.append((call, held, state, futures[0].result()))
         return futures
 

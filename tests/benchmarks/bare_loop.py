@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 if TYPE_CHECKING:  # `benchmarks/bare.py` trains with `BareWorker` and pays for torch alone
     from rayfed_kd.setting.setting import Setting

@@ -53,7 +53,7 @@ def test_the_bare_loop_and_the_command_line_end_at_the_same_model(folder, tmp_pa
 def test_the_orders_on_disk_are_those_of_the_bare_loops_streams(folder, scripts):
     from job import read
 
-    from rayfed_kd.seeds import numpy_stream
+    from rayfed_kd.recipe.seeds import numpy_stream
 
     job = read(str(folder))
     assert job.orders.shape == (3, 3, 2, 10)

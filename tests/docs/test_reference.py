@@ -12,10 +12,10 @@ import rayfed_kd
 from rayfed_kd import protocol
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import option_rows
-from rayfed_kd.codecs.loading import CODECS
 from rayfed_kd.comparison import studies
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
+from rayfed_kd.features.codecs.loading import CODECS
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object, options_model

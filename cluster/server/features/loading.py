@@ -8,8 +8,8 @@ from rayfed_kd.cluster.server.features.poisoning import Poisoning
 from rayfed_kd.cluster.server.features.privacy import Privacy
 from rayfed_kd.cluster.server.features.sums import SummedReplies
 from rayfed_kd.cluster.server.stored.snapshot import Snapshot
+from rayfed_kd.features.privacy.account import PrivacyAccount
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.privacy.account import PrivacyAccount
 from rayfed_kd.setting.setting import Setting
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rayfed_kd.cluster.engine.calls import StepCall, StepFacts
 from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.errors import RunError
-from rayfed_kd.privacy.account import PrivacyAccount
+from rayfed_kd.features.privacy.account import PrivacyAccount
 from rayfed_kd.protocol import MeanRule, Method, ServerContext
 
 

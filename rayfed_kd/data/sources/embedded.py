@@ -11,7 +11,7 @@ from pydantic import Field
 from rayfed_kd.data.dataset import MOST_CLASSES, RawDataset, Source, Split, check_size
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.roles import data_source
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 DIGITS = Path(__file__).with_name("digits.npz")
 

@@ -17,7 +17,7 @@ from rayfed_kd.data.sources.own_text import Length, Vocabulary
 from rayfed_kd.data.sources.tables import LabelledTables
 from rayfed_kd.data.sources.tokens import HashTokenizer, text_shape_of, tokens_of
 from rayfed_kd.recipe.roles import data_source
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 TOPICS = {
     "food": "soup bread butter salt kitchen oven dinner apple cheese spoon recipe plate",

@@ -18,7 +18,7 @@ from rayfed_kd.data.sources.parquet import decode_image
 from rayfed_kd.errors import DataError, RecipeError, nearest, shown
 from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.roles import data_source
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 MOST_SIDE = 4096
 

@@ -13,7 +13,7 @@ from rayfed_kd.data.dataset import check_size
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.whole_modules import tried_head
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape
-from rayfed_kd.seeds import torch_stream
+from rayfed_kd.recipe.seeds import torch_stream
 from rayfed_kd.setting.modules.training_trial import TRAINED, TrainingTrial
 
 FLOAT_BYTES = 4

@@ -22,7 +22,7 @@ from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_tensors import MOVING, HeldTensor, ModuleTensors, held_tensors
 from rayfed_kd.models.whole_modules import HEAD
 from rayfed_kd.recipe.registry import blame
-from rayfed_kd.seeds import global_stream
+from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.modules.attributes import Attributes, bits
 
 RATE = 0.01  # of the trial's steps

@@ -18,7 +18,7 @@ from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.mlp import mlp
 from rayfed_kd.protocol import ClientContext
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
-from rayfed_kd.seeds import global_stream
+from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
 

@@ -5,7 +5,7 @@ import torch
 from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, small_recipe
 
-from rayfed_kd.seeds import derive, global_stream
+from rayfed_kd.recipe.seeds import derive, global_stream
 
 MODEL = """
 from torch import nn

@@ -41,11 +41,11 @@ class Late(LocalEngine):
     def evaluate_personal(self, call):
         return self._later(super().evaluate_personal(call).result())
 
-    def submit(self, calls):
+    def submit(self, calls, summed=()):
         for future, result in self._kept:
             _end(future, result, 0.05)
         self._kept = []
-        return super().submit(calls)
+        return super().submit(calls, summed)
 
     def _later(self, result):
         self.evaluations += 1
@@ -124,11 +124,11 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
     stopped = run(lambda host: Late(host, never_from=per_round + 1), checkpointer=Saved())
     stopped_in = []
 
-    def submit(calls, before=stopped.engine.submit):
+    def submit(calls, summed, before=stopped.engine.submit):
         if calls[0].facts.round == 3:
             stopped_in.append(calls[0].facts.client)
             raise StoppedError("now")
-        return before(calls)
+        return before(calls, summed)
 
     stopped.engine.submit = submit
     with pytest.raises(StoppedError):
@@ -147,10 +147,10 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
 def test_stop_saves_the_round_before_and_nothing_before_the_first(stopped_in):
     one = run(LocalEngine, checkpointer=Saved())
 
-    def submit(calls, before=one.engine.submit):
+    def submit(calls, summed, before=one.engine.submit):
         if calls[0].facts.round == stopped_in:
             raise StoppedError("now")
-        return before(calls)
+        return before(calls, summed)
 
     one.engine.submit = submit
     with pytest.raises(StoppedError):

@@ -95,7 +95,7 @@ def own_vector(simulation, client):
     record = simulation.run_state.records[client]
     if record.state is not None:
         return unpack(record.state.resolve()["state"], "cpu")
-    from rayfed_kd.seeds import torch_stream
+    from rayfed_kd.recipe.seeds import torch_stream
 
     initial = simulation.setting.module_pool().initial_vector("model")
     drawn = torch.randn(initial.shape, generator=torch_stream(1, "start", client, 1))

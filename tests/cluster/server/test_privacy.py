@@ -14,7 +14,7 @@ from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.header import describe_run
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.privacy.accountant import Mechanism
+from rayfed_kd.features.privacy.accountant import Mechanism
 
 RECIPE = {**FOUR_CLIENTS, "rounds": 3, "sampling": {"fraction": 0.5}}
 PUBLIC = {"partition": {**FOUR_CLIENTS["partition"], "public": {"count": 60}}}

@@ -16,11 +16,11 @@ from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.run_state import RunState
 from rayfed_kd.cluster.server.traffic import Counters
-from rayfed_kd.codecs.cast import Cast
-from rayfed_kd.codecs.chain import Chain, Stage
-from rayfed_kd.codecs.coded_wire import CodedWire
-from rayfed_kd.codecs.quantisers import Uniform
 from rayfed_kd.errors import RunError
+from rayfed_kd.features.codecs.cast import Cast
+from rayfed_kd.features.codecs.chain import Chain, Stage
+from rayfed_kd.features.codecs.coded_wire import CodedWire
+from rayfed_kd.features.codecs.quantisers import Uniform
 from rayfed_kd.protocol import Message, Method
 from rayfed_kd.protocol.wire import PartSize, Wire
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
@@ -49,7 +49,7 @@ class Engine:
     def publish(self, arrays):
         return Held(arrays)
 
-    def submit(self, calls):
+    def submit(self, calls, summed=()):
         (call,) = calls
         self.calls.append(call)
         self.futures[call.facts.client] = Future()

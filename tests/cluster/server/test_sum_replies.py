@@ -13,7 +13,7 @@ from rayfed_kd.cluster.engine.calls import DispatchFacts, StepCall, StepError
 from rayfed_kd.cluster.engine.local import Held
 from rayfed_kd.cluster.ray_backend.handles import RayHandle
 from rayfed_kd.cluster.server.cohort import BadReplyError
-from rayfed_kd.cluster.server.grouping import check_engine, jobs
+from rayfed_kd.cluster.server.grouping import jobs
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.registry import load_object
@@ -357,14 +357,6 @@ def test_what_needs_single_replies_is_refused_before_the_first_round(changed, re
 def test_a_method_must_say_what_every_part_is_weighed_by(method, reason, own):
     with pytest.raises(RecipeError, match=rf"local\.sum_replies = 2: .*{reason}"):
         prepare(four(own(method)))
-
-
-def test_an_engine_that_cannot_sum_is_refused_before_the_first_round():
-    class Plain:
-        hosts = 1
-
-    with pytest.raises(RecipeError, match=r"local\.sum_replies = 2: the engine Plain has no `submit_summed`"):
-        check_engine(prepare(recipe("fedavg")).setting, Plain())
 
 
 @pytest.mark.parametrize("size", [1, 0, "auto"])

@@ -15,10 +15,10 @@ from phases import WORK, Silent
 from sections.apart import fresh
 from size import Row, Size, rows_of
 
-from rayfed_kd.cluster.engine.gpu_use import host_memory
 from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.engine.watched_host import make_host
 from rayfed_kd.cluster.server.simulation import Simulation
+from rayfed_kd.experiment.host_memory import host_memory
 from rayfed_kd.experiment.preparation import prepare
 
 TOY = "FedAvg, LeNet-5"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rayfed_kd.data.partition import SCHEMES, Division, Pool, make_partition
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.seeds import numpy_stream
+from rayfed_kd.recipe.seeds import numpy_stream
 
 
 def pool_of(values):

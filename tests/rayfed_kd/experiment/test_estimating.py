@@ -6,11 +6,10 @@ import pytest
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
-from rayfed_kd.cluster.engine import gpu_use
-from rayfed_kd.cluster.engine.gpu_use import HostMemory
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment import estimating
+from rayfed_kd.experiment import estimating, host_memory
 from rayfed_kd.experiment.estimating import Estimate, _continued
+from rayfed_kd.experiment.host_memory import HostMemory
 
 
 def test_run_takes_its_rounds_and_its_evaluations():
@@ -24,7 +23,7 @@ def test_memory_of_a_host_has_the_data_that_the_measurement_left_out(where, held
     recipe = rayfed_kd.prepare(THREE_CLIENTS, placement={"gpu_data": where}).setting.recipe
     measured = estimating._Measured(4, 10.0, 1.0, 1.0, 1.0, data_mb=100.0, gpu_mb=400.0)
     seen = []
-    monkeypatch.setattr(gpu_use, "host_memory", lambda *sizes: seen.append(sum(sizes)))
+    monkeypatch.setattr(host_memory, "host_memory", lambda *sizes: seen.append(sum(sizes)))
     estimating._memory(recipe, 0.025, measured)
     assert seen == [held]
     assert estimating._memory(recipe, 0.025, replace(measured, gpu_mb=None)) is None

@@ -29,16 +29,16 @@ class LastFirst(LocalEngine):
         super().__init__(host)
         self.waiting = []
 
-    def submit(self, calls):
+    def submit(self, calls, summed=()):
         futures = [Awaited(self) for _ in calls]
-        self.waiting.append((calls, futures))
+        self.waiting.append((calls, summed, futures))
         return futures
 
     def work(self):
         while self.waiting:
-            calls, futures = self.waiting.pop()
+            calls, summed, futures = self.waiting.pop()
             ran.extend(call.facts.client for call in calls)
-            for future, done in zip(futures, super().submit(calls), strict=True):
+            for future, done in zip(futures, super().submit(calls, summed), strict=True):
                 future.set_result(done.result())
 
 

@@ -18,7 +18,7 @@ import rayfed_kd
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Reply
-from rayfed_kd.seeds import global_stream
+from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
 
 CLIENTS, ROUNDS, SEED, RATE = 3, 3, 5, 0.1

@@ -8,7 +8,7 @@ import torch
 
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models.vectors import weighted_mean
-from rayfed_kd.seeds import torch_stream
+from rayfed_kd.recipe.seeds import torch_stream
 from rayfed_kd.toolbox.robust import (
     AggregationOptions,
     aggregate,

@@ -11,6 +11,7 @@ from torch import nn
 
 from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.cluster.engine.batching.batched_steps import steps_of_one_shape
+from rayfed_kd.cluster.engine.batching.group_steps import group_steps
 from rayfed_kd.cluster.engine.calls import Held, StepCall, StepError
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.data.batches import Drawn
@@ -57,7 +58,7 @@ def both(one):
     _, asked = calls(one)
     host = Host(one)
     alone = [host.step(call) for call in asked]
-    together = host.steps(asked)
+    together = group_steps(host, asked)
     return [(f, p) for f, p, _ in alone], [(f, p) for f, p, _ in together]
 
 
@@ -271,7 +272,7 @@ def test_a_loss_that_cannot_be_batched_is_an_error_that_names_the_cure(method, r
     host = Host(one)
     told = r"clients 0, 1, 2, 3, 4, client_update \(local\.vectorise=off trains each by itself\)"
     with pytest.raises(StepError, match=rf"{told}(?s:.*){reason}"):
-        host.steps(asked)
+        group_steps(host, asked)
     for call in asked:
         host.step(call)
 
@@ -331,9 +332,9 @@ def test_a_bug_names_its_client_and_the_host_goes_on(method, named):
     _, asked = calls(one)
     host = Host(one)
     with pytest.raises(StepError, match=rf"{named}(?s:.*)seventeen"):
-        host.steps(asked)
+        group_steps(host, asked)
     expected = [host.step(call)[1] for call in asked[:3]]
-    found = [parts for _, parts, _ in host.steps(asked[:3])]
+    found = [parts for _, parts, _ in group_steps(host, asked[:3])]
     for sent, own in zip(found, expected, strict=True):
         assert np.abs(sent["student"] - own["student"]).max() < CLOSE
 
@@ -349,7 +350,7 @@ def test_what_is_given_is_each_clients_own():
             loss = label_loss(models, batch, given)
             return loss._replace(value=given["factor"] * loss.value)
 
-    results = Host(one := setting(method=Weighed)).steps(calls(one)[1])
+    results = group_steps(Host(one := setting(method=Weighed)), calls(one)[1])
     facts = [facts for facts, _, _ in results]
     assert [bool(fact.non_finite) for fact in facts] == [False, True, False, False, False]
 
@@ -373,8 +374,8 @@ def test_clients_who_are_given_other_shapes_are_other_programs():
 def test_the_group_decides_the_bits_and_nothing_else():
     one = setting()
     _, asked = calls(one)
-    first = Host(one).steps(asked)[1]
+    first = [parts for _, parts, _ in group_steps(Host(one), asked)]
     busy = Host(one, host=7)
-    busy.steps(asked[2:])
-    again = busy.steps(asked)[1]
+    group_steps(busy, asked[2:])
+    again = [parts for _, parts, _ in group_steps(busy, asked)]
     assert all(np.array_equal(a["student"], b["student"]) for a, b in zip(first, again, strict=True))

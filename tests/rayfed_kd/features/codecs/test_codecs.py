@@ -5,14 +5,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rayfed_kd.codecs.bits import BLOCK, pack_bits, unpack_bits
-from rayfed_kd.codecs.cast import Cast
-from rayfed_kd.codecs.chain import Chain, Stage
-from rayfed_kd.codecs.groups import group_sizes
-from rayfed_kd.codecs.low_rank import PowerSgd, Svd
-from rayfed_kd.codecs.plain import Difference, Zstd
-from rayfed_kd.codecs.quantisers import Qsgd, Sign, Uniform
-from rayfed_kd.codecs.sparse import RandomK, TopK
+from rayfed_kd.features.codecs.bits import BLOCK, pack_bits, unpack_bits
+from rayfed_kd.features.codecs.cast import Cast
+from rayfed_kd.features.codecs.chain import Chain, Stage
+from rayfed_kd.features.codecs.groups import group_sizes
+from rayfed_kd.features.codecs.low_rank import PowerSgd, Svd
+from rayfed_kd.features.codecs.plain import Difference, Zstd
+from rayfed_kd.features.codecs.quantisers import Qsgd, Sign, Uniform
+from rayfed_kd.features.codecs.sparse import RandomK, TopK
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.protocol import Codec, CodecError, Coded, TravellingPart
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from rayfed_kd.features.privacy.mechanism import ClientPrivacy, Noise, variances_of
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.privacy.mechanism import ClientPrivacy, Noise, variances_of
 from rayfed_kd.protocol import DispatchFacts, Method, RunError
 from rayfed_kd.protocol.outgoing import OutgoingReply
 from rayfed_kd.recipe.loading import load_recipe

@@ -9,7 +9,7 @@ from small_recipes import FOUR_CLIENTS, small_recipe
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.privacy.covered_parts import CoveredParts, covered_parts
+from rayfed_kd.features.privacy.covered_parts import CoveredParts, covered_parts
 from rayfed_kd.recipe.registry import load_object
 
 SMALL = {**FOUR_CLIENTS, "rounds": 1, "sampling": {"fraction": 0.5}}

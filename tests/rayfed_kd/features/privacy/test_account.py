@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from rayfed_kd.features.privacy.account import PrivacyAccount
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.privacy.account import PrivacyAccount
 from rayfed_kd.recipe.loading import load_recipe
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from rayfed_kd.codecs.bits import pack_bits, unpack_bits
+from rayfed_kd.features.codecs.bits import pack_bits, unpack_bits
 from rayfed_kd.protocol import Array, Codec, Coded, Kind, TravellingPart
 from rayfed_kd.protocol.message_codec import VECTORS, floats
 

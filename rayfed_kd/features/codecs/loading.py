@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from rayfed_kd.codecs.chain import Chain, Stage
-from rayfed_kd.codecs.coded_wire import Chains, CodedWire
 from rayfed_kd.errors import RecipeError, nearest, shown
+from rayfed_kd.features.codecs.chain import Chain, Stage
+from rayfed_kd.features.codecs.coded_wire import Chains, CodedWire
 from rayfed_kd.models.vectors import Layout, Role
 from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method, Simulated
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
@@ -20,16 +20,16 @@ from rayfed_kd.recipe.sections.codec import StageRecipe
 
 CODECS = Registry(
     {
-        "cast": "rayfed_kd.codecs.cast:Cast",
-        "uniform": "rayfed_kd.codecs.quantisers:Uniform",
-        "qsgd": "rayfed_kd.codecs.quantisers:Qsgd",
-        "sign": "rayfed_kd.codecs.quantisers:Sign",
-        "top_k": "rayfed_kd.codecs.sparse:TopK",
-        "random_k": "rayfed_kd.codecs.sparse:RandomK",
-        "powersgd": "rayfed_kd.codecs.low_rank:PowerSgd",
-        "svd": "rayfed_kd.codecs.low_rank:Svd",
-        "difference": "rayfed_kd.codecs.plain:Difference",
-        "zstd": "rayfed_kd.codecs.plain:Zstd",
+        "cast": "rayfed_kd.features.codecs.cast:Cast",
+        "uniform": "rayfed_kd.features.codecs.quantisers:Uniform",
+        "qsgd": "rayfed_kd.features.codecs.quantisers:Qsgd",
+        "sign": "rayfed_kd.features.codecs.quantisers:Sign",
+        "top_k": "rayfed_kd.features.codecs.sparse:TopK",
+        "random_k": "rayfed_kd.features.codecs.sparse:RandomK",
+        "powersgd": "rayfed_kd.features.codecs.low_rank:PowerSgd",
+        "svd": "rayfed_kd.features.codecs.low_rank:Svd",
+        "difference": "rayfed_kd.features.codecs.plain:Difference",
+        "zstd": "rayfed_kd.features.codecs.plain:Zstd",
     },
     "rayfed_kd.protocol:Codec",
 )

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rayfed_kd.privacy.private_update import PrivateUpdate
+from rayfed_kd.features.privacy.private_update import PrivateUpdate
 from rayfed_kd.protocol import Lateness, Replies, Reply, RunError
-from rayfed_kd.seeds import torch_stream
+from rayfed_kd.recipe.seeds import torch_stream
 from rayfed_kd.timing import UpdateRule
 
 

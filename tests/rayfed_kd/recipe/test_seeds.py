@@ -2,7 +2,7 @@
 
 import torch
 
-from rayfed_kd.seeds import derive, numpy_stream, torch_stream
+from rayfed_kd.recipe.seeds import derive, numpy_stream, torch_stream
 
 
 def test_streams_differ_in_every_step_of_their_path():

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_kd.codecs.chain import Chain, EncodedArray
+from rayfed_kd.features.codecs.chain import Chain, EncodedArray
 from rayfed_kd.models.vectors import Layout, Role
 from rayfed_kd.protocol.message_codec import VECTORS, CodecError, Direction, TravellingPart
 from rayfed_kd.protocol.messages import Array, Declaration, Simulated

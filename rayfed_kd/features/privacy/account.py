@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.privacy.accountant import (
+from rayfed_kd.features.privacy.accountant import (
     RELATIONS,
     Mechanism,
     accountant_name,
     require_accountant,
 )
-from rayfed_kd.privacy.mechanism import Noise, variances_of
-from rayfed_kd.privacy.private_update import PrivateUpdate
+from rayfed_kd.features.privacy.mechanism import Noise, variances_of
+from rayfed_kd.features.privacy.private_update import PrivateUpdate
+from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import Method, OneExchange, Replies, ServerContext
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.seeds import numpy_stream, torch_stream
+from rayfed_kd.recipe.seeds import numpy_stream, torch_stream
 
 
 @dataclass

@@ -7,12 +7,12 @@ from runs import run_in_process
 from small_recipes import FOUR_CLIENTS, small_recipe
 from torch import nn
 
-from rayfed_kd.codecs.chain import Chain, Stage
-from rayfed_kd.codecs.coded_wire import CodedWire
-from rayfed_kd.codecs.plain import Difference, Zstd
-from rayfed_kd.codecs.quantisers import Sign, Uniform
-from rayfed_kd.codecs.sparse import TopK
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.features.codecs.chain import Chain, Stage
+from rayfed_kd.features.codecs.coded_wire import CodedWire
+from rayfed_kd.features.codecs.plain import Difference, Zstd
+from rayfed_kd.features.codecs.quantisers import Sign, Uniform
+from rayfed_kd.features.codecs.sparse import TopK
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.protocol import Simulated

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rayfed_kd.codecs.loading import Codecs
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.privacy.accountant import require_accountant
+from rayfed_kd.features.codecs.loading import Codecs
+from rayfed_kd.features.privacy.accountant import require_accountant
 from rayfed_kd.protocol import Method, Simulated
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import sampling_rate

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.privacy.accountant import ORDERS, Mechanism, accountant_name, require_accountant
+from rayfed_kd.features.privacy.accountant import ORDERS, Mechanism, accountant_name, require_accountant
 
 
 def mechanism(multiplier, rate=1.0, cohort="all", clients=100):

@@ -1,0 +1,1 @@
+"""What a recipe may ask for beside plain rounds: codecs for messages, and privacy of clients."""
