@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from rayfed_kd.cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
 from rayfed_kd.cluster.server.event_queue import Arrival, Dispatch
 from rayfed_kd.cluster.server.ledger import travelling
-from rayfed_kd.cluster.server.observed_clients import observe
 from rayfed_kd.cluster.server.questions import EngineQuestions
 from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.cluster.server.run_state import RunState
@@ -102,10 +101,7 @@ class EngineCohort:
         for feature in self._run.features:
             feature.check_questions()
         published, self._asked = self._sender.publish(message), self._asked + 1
-        started = {
-            client: observe(self._sender, self._run.engine, client, step, published)
-            for client in self._clients
-        }
+        started = {client: self._sender.observe(client, step, published) for client in self._clients}
         for call, _ in started.values():
             self._count(call, "down", published.sizes, len(message.metadata))
         return EngineQuestions(

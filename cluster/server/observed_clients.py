@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 
-from rayfed_kd.cluster.engine.calls import StepCall, StepResult
-from rayfed_kd.cluster.engine.interface import Engine
 from rayfed_kd.cluster.server.questions import EngineQuestions
 from rayfed_kd.cluster.server.replies import ReceivedReply
 from rayfed_kd.cluster.server.run_state import RunState
-from rayfed_kd.cluster.server.sender import Published, Sender
+from rayfed_kd.cluster.server.sender import Sender
 from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.protocol import Message, Replies, Step
 from rayfed_kd.protocol.wire import UNCODED
-
-
-def observe(
-    sender: Sender, engine: Engine, client: int, step: Step, message: Published
-) -> tuple[StepCall, Future[StepResult]]:
-    """Start a client's step whose state is discarded; its call, and the future of its result."""
-    call = sender.call(client, step, message, observing=True)
-    (future,) = engine.submit([call])
-    return call, future
 
 
 class ObservedClients:
@@ -37,7 +25,7 @@ class ObservedClients:
     """
 
     def __init__(self, clients: Sequence[int], round_index: int, run: RunState) -> None:
-        self._clients, self._engine = list(clients), run.engine
+        self._clients = list(clients)
         # A cohort's traffic goes into the tables. That of observations is never read.
         self._traffic = Traffic()
         self._sender = Sender(round_index, run, self._traffic)
@@ -57,7 +45,7 @@ class ObservedClients:
         published = {id(message): self._sender.publish(message) for message in messages.values()}
         # All are submitted before the first is waited for, so that they run at the same time.
         started = [
-            (client, self._observed(client, step, published[id(messages[client])])[1])
+            (client, self._sender.observe(client, step, published[id(messages[client])])[1])
             for client in sorted(messages)
         ]
         return Replies([ReceivedReply(client, future.result()) for client, future in started])
@@ -67,11 +55,8 @@ class ObservedClients:
     ) -> EngineQuestions:
         """Start `step` on all clients; see `EngineCohort.questions`. Nothing is counted."""
         published = self._sender.publish(message)
-        started = {client: self._observed(client, step, published) for client in self._clients}
+        started = {client: self._sender.observe(client, step, published) for client in self._clients}
         # Observations are for people: answers are neither attacked nor encoded nor counted.
         return EngineQuestions(
             started, (answer, question), self._traffic, lambda *counted: None, drop=False, wire=UNCODED
         )
-
-    def _observed(self, client: int, step: Step, message: Published) -> tuple[StepCall, Future[StepResult]]:
-        return observe(self._sender, self._engine, client, step, message)

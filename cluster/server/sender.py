@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import NamedTuple
 
-from rayfed_kd.cluster.engine.calls import StepCall
+from rayfed_kd.cluster.engine.calls import StepCall, StepResult
 from rayfed_kd.cluster.server.run_state import RunState
 from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.errors import RunError, kind_of
@@ -90,3 +91,9 @@ class Sender:
         for feature in self._run.features:
             call = feature.outgoing(call)
         return call
+
+    def observe(self, client: int, step: Step, message: Published) -> tuple[StepCall, Future[StepResult]]:
+        """Start a client's step whose state is discarded; its call, and the future of its result."""
+        call = self.call(client, step, message, observing=True)
+        (future,) = self._run.engine.submit([call])
+        return call, future

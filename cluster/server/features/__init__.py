@@ -13,13 +13,12 @@ from rayfed_kd.protocol import MeanRule, Method, ServerContext
 
 
 class RoundFeature:
-    """A feature at the server: what it does where a round's messages and replies pass. By default nothing.
+    """A feature at the server: what it does where a round's messages and replies pass. By default nothing."""
 
-    Attributes:
-        numbers: plain numbers of its own that go down with each message, and up with each reply.
-    """
-
-    numbers: int = 0
+    @property
+    def numbers(self) -> int:
+        """Plain numbers of its own that go down with each message, and up with each reply."""
+        return 0
 
     def begin_round(self, method: Method[Any, Any], server: Any) -> None:
         """Called before a round, with the server's state."""

@@ -8,7 +8,6 @@ from rayfed_kd.cluster.server.features.poisoning import Poisoning
 from rayfed_kd.cluster.server.features.privacy import Privacy
 from rayfed_kd.cluster.server.features.sums import SummedReplies
 from rayfed_kd.cluster.server.stored.snapshot import Snapshot
-from rayfed_kd.features.privacy.account import PrivacyAccount
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.setting.setting import Setting
 
@@ -30,8 +29,8 @@ def features_of(
     if recipe.attack is not None:
         features.append(Poisoning(recipe, setting.method, engine.publish))
     if recipe.privacy is not None:
-        account = PrivacyAccount(recipe, setting.method.averages_only, module_pool, setting.builders)
+        privacy = Privacy(recipe, setting.method.averages_only, module_pool, setting.builders)
         if start.privacy is not None:
-            account.restore(start.privacy)
-        features.append(Privacy(account))
+            privacy.restore(start.privacy)
+        features.append(privacy)
     return tuple(features)

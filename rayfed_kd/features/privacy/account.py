@@ -95,8 +95,8 @@ class PrivacyAccount:
         if within_clip is not None:
             self._within.append(within_clip)
 
-    def end_round(self, round_index: int) -> dict[str, Any]:
-        """Count the round, move the clip, and give the round's row of the table `privacy`."""
+    def end_round(self, round_index: int) -> dict[str, dict[str, Any]]:
+        """Count the round, move the clip, and give the table `privacy`'s row of this round by its name."""
         # An empty cohort's round is released, too: its model has noise.
         releases = max(self._of_round.values(), default=1)
         if releases:
@@ -105,7 +105,7 @@ class PrivacyAccount:
         if self.clip is not None and self._privacy.adaptive is not None:
             self.clip = self._next_clip(round_index, self.clip)
         self._of_round, self._within = {}, []
-        return row
+        return {"privacy": row}
 
     def _next_clip(self, round_index: int, clip: float) -> float:
         """S exp(-eta (b - gamma)), b the noised share within the clip; Andrew et al. 2021, Algorithm 1."""

@@ -106,8 +106,8 @@ class Paced(Host):
 
     seconds = 0.001
 
-    def step(self, call, ctx=None):
-        facts, parts, state = super().step(call, ctx)
+    def step(self, call):
+        facts, parts, state = super().step(call)
         return replace(facts, seconds=self.seconds), parts, state
 
 
@@ -118,10 +118,10 @@ class Long(Paced):
 class Ill(Paced):
     """One client's step raises."""
 
-    def step(self, call, ctx=None):
+    def step(self, call):
         if call.facts.client == 7:
             raise StepError("client 7 has a bug")
-        return super().step(call, ctx)
+        return super().step(call)
 
 
 @pytest.fixture
