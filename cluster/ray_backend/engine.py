@@ -35,7 +35,6 @@ from rayfed_kd.cluster.server.simulation import StoppedError
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
-from rayfed_kd.setting.setting import Setting
 
 STOPPED = "stopped in the middle of a round"
 
@@ -92,30 +91,6 @@ class RayEngine:
         # The constructor may run in another thread than the loop, where a task cannot be created directly.
         for host in range(len(self._clients)):
             loop.call_soon_threadsafe(self._begin_build, host, "never started")
-
-    @classmethod
-    def of(
-        cls,
-        setting: Setting,
-        actors: Sequence[Any],
-        blueprint: Any,
-        plan: Plan,
-        loop: asyncio.AbstractEventLoop,
-        **options: Any,
-    ) -> RayEngine:
-        """The engine for a setting, as its recipe has it; arguments and `options` are the constructor's."""
-        recipe, partition = setting.recipe, setting.partition
-        return cls(
-            actors,
-            blueprint,
-            plan,
-            partition.sizes.tolist(),
-            loop,
-            faults=recipe.faults,
-            architectures=setting.models_by_client,
-            max_inflight=recipe.placement.max_inflight,
-            **options,
-        )
 
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
         """Put arrays into the object store once; small arrays travel with the calls instead."""

@@ -58,12 +58,15 @@ class ServerActor:
         meters, setting = Meters(path.name), await asyncio.to_thread(blueprint.build)
         recipe = setting.recipe
         device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
-        self._engine = RayEngine.of(
-            setting,
+        self._engine = RayEngine(
             actors["clients"],
             actors["blueprint"],
             plan,
+            setting.partition.sizes.tolist(),
             loop,
+            faults=recipe.faults,
+            architectures=setting.models_by_client,
+            max_inflight=recipe.placement.max_inflight,
             on_load=meters.in_flight,
             tell=self._lines.append,
         )

@@ -71,7 +71,17 @@ class Hosts:
         resolved, setting = prepared.recipe, prepared.setting
         plan = plan_hosts(resolved, setting.schedule.concurrency, [Node(CORES, 0, 24 * 2**30)])
         told, actors, blueprint = [], self._ready(plan.num_hosts), ray.put(prepared.blueprint)
-        engine = RayEngine.of(setting, actors, blueprint, plan, self._loop, tell=told.append)
+        engine = RayEngine(
+            actors,
+            blueprint,
+            plan,
+            setting.partition.sizes.tolist(),
+            self._loop,
+            faults=resolved.faults,
+            architectures=setting.models_by_client,
+            max_inflight=resolved.placement.max_inflight,
+            tell=told.append,
+        )
         outcome = run_setting(setting, engine, after_round)
         outcome.told = told
         return outcome

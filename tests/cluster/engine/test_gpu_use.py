@@ -90,7 +90,7 @@ def test_a_thread_counts_its_own_copies():
 
 
 def test_a_cpu_measures_nothing():
-    setting = prepare(small_recipe(FOUR_CLIENTS)).setting
+    setting = prepare(small_recipe(FOUR_CLIENTS, "fedavg") | {"sampling": {"count": 2}}).setting
     assert type(make_host(setting)) is Host
     assert type(make_host(setting, 0, "meta")) is WatchedHost
 

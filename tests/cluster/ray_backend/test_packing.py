@@ -22,7 +22,7 @@ def call(client, message, state=None, slot=None):
         7,
         40 + client,
         observing=True,
-        clip=0.5,
+        told={"clip": 0.5},
         replaces={} if slot is None else {"student": (PartRef(slot, "student"), 2.0)},
     )
 

@@ -25,7 +25,7 @@ def test_seven_of_ten_within_the_clip_lower_it():
     adapting = account(adaptive={})
     for client in range(10):
         adapting.note(client, 1, float(client < 7))
-    assert adapting.end_round(1)["clip"] == 0.1  # of the round that has ended
+    assert adapting.end_round(1)["privacy"]["clip"] == 0.1  # of the round that has ended
     assert adapting.clip == pytest.approx(0.0960789439)
 
 
@@ -67,7 +67,7 @@ def test_a_restored_account_goes_on_as_the_whole_one():
         for index in numbers:
             for client in range(index % 3 + 1):
                 of.note(client, 1, float(client < 1))
-            rows.append(of.end_round(index))
+            rows.append(of.end_round(index)["privacy"])
         return rows
 
     options = {"adaptive": {"count_noise": 1.0}, "noise_multiplier": 0.5, "noise": "client"}
@@ -83,10 +83,10 @@ def test_a_round_counts_what_its_busiest_client_released():
     counting = account(noise_multiplier=1.0)
     for client, releases in ((0, 1), (1, 1), (1, 1), (2, 0)):
         counting.note(client, releases, None)
-    assert counting.end_round(1)["releases"] == 2
-    assert counting.end_round(2)["releases"] == 3  # an empty cohort's model has noise, too
+    assert counting.end_round(1)["privacy"]["releases"] == 2
+    assert counting.end_round(2)["privacy"]["releases"] == 3  # an empty cohort's model has noise, too
     counting.note(0, 0, None)
-    assert counting.end_round(3)["releases"] == 3
+    assert counting.end_round(3)["privacy"]["releases"] == 3
     assert counting.rounds == {2: 1, 1: 1}
 
 
@@ -97,7 +97,7 @@ def test_epsilons_by_who_adds_noise_and_by_how_replies_are_used():
     for one in (server, client, single):
         for k in range(10):
             one.note(k, 1, None)
-        rows.append(one.end_round(1))
+        rows.append(one.end_round(1)["privacy"])
     assert rows[0]["epsilon"] == rows[1]["epsilon"]
     assert rows[0]["local_epsilon"] is None
     assert rows[1]["local_epsilon"] > rows[1]["epsilon"]
