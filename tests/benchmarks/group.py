@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from rayfed_kd.cluster.engine import summing
 from rayfed_kd.cluster.engine.batching import group_training
 from rayfed_kd.cluster.engine.batching.batched_steps import BatchedSteps
 from rayfed_kd.cluster.engine.batching.stacked_modules import StackedModules
@@ -34,7 +35,7 @@ from workloads import TINY, Silent
 
 ROUNDS, WARM, GROUPS = 40, 8, 2
 TIMED = [
-    (Host, "steps"),
+    (summing, "group_steps"),
     (Host, "_keep"),
     (Wire, "encoded"),
     (group_training, "_train"),
@@ -83,12 +84,16 @@ def _parts(spent: Mapping[str, float], whole: float) -> dict[str, float]:
         "random streams, order of batches": run - step - spent["StackedModules.hand_back"],
         "stacking, handing back": spent["BatchedSteps.__init__"] + spent["StackedModules.hand_back"],
         "comparing programs": spent["group_training.program_of"],
-        "steps, contexts, modules, optimisers": spent["Host.steps"]
+        "steps, contexts, modules, optimisers": spent["summing.group_steps"]
         - spent["group_training._train"]
         - replies,
         "replies and states": replies,
     }
-    return {"a group": spent["Host.steps"], **inside, "the server's part": whole - spent["Host.steps"]}
+    return {
+        "a group": spent["summing.group_steps"],
+        **inside,
+        "the server's part": whole - spent["summing.group_steps"],
+    }
 
 
 def main() -> None:
