@@ -76,6 +76,7 @@ class Meter:
 
 def _parts(spent: Mapping[str, float], whole: float) -> dict[str, float]:
     step, run = spent["BatchedSteps._step"], spent["BatchedSteps.run"]
+    group = spent["summing.group_steps"]
     replies = spent["Wire.encoded"] + spent["Host._keep"]
     inside = {
         "forward, batched": spent["BatchedSteps._losses"],
@@ -84,9 +85,7 @@ def _parts(spent: Mapping[str, float], whole: float) -> dict[str, float]:
         "random streams, order of batches": run - step - spent["StackedModules.hand_back"],
         "stacking, handing back": spent["BatchedSteps.__init__"] + spent["StackedModules.hand_back"],
         "comparing programs": spent["group_training.program_of"],
-        "steps, contexts, modules, optimisers": spent["summing.group_steps"]
-        - spent["group_training._train"]
-        - replies,
+        "steps, contexts, modules, optimisers": group - spent["group_training._train"] - replies,
         "replies and states": replies,
     }
     return {
