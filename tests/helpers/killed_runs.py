@@ -8,38 +8,43 @@ import sys
 import time
 from collections import Counter
 from functools import cache
+from itertools import product
 
 import numpy as np
 import psutil
 import yaml
 from forked_commands import ForkedCommand
+from paths import ROOT
 from ray_processes import CLIENTS, SERVER, actors
 from safetensors.numpy import load_file
 from small_recipes import DECIDED, FOUR_CLIENTS, assert_same_tables, small_recipe
 
 import rayfed_kd
 from rayfed_kd.algorithms import METHODS
-from rayfed_kd.recipe.registry import load_object
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.results.tables import read_table
 
 ENGINES = ("local", "ray")
+KINDS = ("method", "schedule", "codec", "privacy")
+NONE = "none"  # no codec, no privacy
+LEAST = 3  # cases of every method, schedule, codec and privacy setting
 BASE = {
     **FOUR_CLIENTS,
-    "rounds": 40,
+    "rounds": 12,
     "sampling": {"fraction": 0.5},
     "evaluation": {"samples": False},
     "checkpoint": {"every": 2},
     "clock": {"name": "lognormal"},
     "faults": {"max_retries": 20},  # all kills of a run may hit one step
 }
-SCHEDULES = {
-    "sync": {"name": "sync"},
-    "quorum": {"name": "quorum", "min_fraction": 0.5, "over_selection": 0.5},
-    "next_round": {"name": "quorum", "min_fraction": 0.5, "late": "next_round"},
-    "fedbuff": {"name": "fedbuff", "buffer": 2},
-    "fedasync": {"name": "fedasync"},
+EXAMPLES = yaml.safe_load((ROOT / "docs/hooks/examples.yaml").read_text())
+# Name -> what it changes in a recipe. Every registered thing and every key has an example, as a test says.
+SETTINGS = {
+    "schedule": {**EXAMPLES["schedule"], "next_round": "schedule={name: quorum, late: next_round}"},
+    "codec": EXAMPLES["codec"],
+    "privacy": {key[8:]: line for key, line in EXAMPLES["keys"].items() if key.startswith("privacy.")},
 }
-IN_ROUNDS = ("sync", "quorum")  # for methods whose rounds have several exchanges
 VICTIMS = {
     "local": ["command"],
     # Of twelve kills two cost a new start; after the others the same run goes on.
@@ -51,32 +56,67 @@ LONGEST_PART, LONGEST_S = 1 / 3, 2.0
 STARTS = 100
 
 
+@cache
 def cases():
-    """METHOD:SCHEDULE, every method and every schedule at least once."""
-    from rayfed_kd.protocol import OneExchange
+    """METHOD:SCHEDULE:CODEC:PRIVACY, with each of them at least LEAST times where methods accept it.
 
-    found, places = [], Counter()
-    for name, location in METHODS.items():
-        one = issubclass(load_object(location, ""), OneExchange)
-        allowed = list(SCHEDULES) if one else IN_ROUNDS
-        if name in ("centralized", "datafree"):  # one client, which nobody is late beside
-            allowed = ["sync"]
-        found.append(f"{name}:{allowed[places[one] % len(allowed)]}")
-        places[one] += 1
-    return found
+    A method's cases try in turn a privacy setting, a codec, and neither, the last two under some schedule;
+    always what had the fewest cases so far, of those that the method's recipe may have.
+    """
+    times = Counter()
+
+    def tried(case, kind, names):
+        """The case with the rarest of these names that a recipe may have; None: no recipe may."""
+        for name in sorted(names, key=lambda name: times[kind, name]):
+            place = KINDS.index(kind)
+            one = (*case[:place], name, *case[place + 1 :])
+            if one not in found and is_accepted(":".join(one)):
+                return one
+        return None
+
+    found = []
+    for turn in range(LEAST):
+        for number, method in enumerate(METHODS):
+            kind = (*KINDS, None)[2 + (number + turn) % LEAST]
+            plain = (method, "sync", NONE, NONE)
+            case = tried(plain, kind, SETTINGS[kind]) if kind else None
+            if kind != "privacy" or case is None:
+                case = tried(case or plain, "schedule", SETTINGS["schedule"]) or case or plain
+            found.append(case)
+            times.update(zip(KINDS, case, strict=True))
+    for kind, settings in SETTINGS.items():
+        for name, method in product(settings, METHODS):
+            case = (method, "sync", NONE, NONE) if times[kind, name] < LEAST else None
+            if case and (case := tried(case, kind, [name])):
+                found.append(case)
+                times.update(zip(KINDS, case, strict=True))
+    return [":".join(case) for case in found]
+
+
+@cache
+def is_accepted(case):
+    """Whether a run of the case is refused before its first round."""
+    try:
+        prepare(*recipe_of(case))
+    except RecipeError:
+        return False
+    return True
 
 
 def recipe_of(case):
-    """A case's recipe."""
-    method, schedule = case.split(":")
-    return small_recipe({**BASE, "schedule": SCHEDULES[schedule]}, method)
+    """A case's recipe, and what is changed in it, as on the command line."""
+    method, *names = case.split(":")
+    changes = [SETTINGS[kind][name] for kind, name in zip(KINDS[1:], names, strict=True) if name != NONE]
+    return small_recipe(BASE, method), changes
 
 
 @cache
 def undisturbed(case, folder):
     """The same recipe on the local engine, without a kill; and the seconds that it took."""
     began = time.monotonic()
-    result = rayfed_kd.run(recipe_of(case), [f"results.folder={folder / case.replace(':', '-')}"], local=True)
+    recipe, changes = recipe_of(case)
+    changes = [*changes, f"results.folder={folder / case.replace(':', '-')}"]
+    result = rayfed_kd.run(recipe, changes, local=True)
     return result, time.monotonic() - began
 
 
@@ -85,7 +125,7 @@ class KilledRun:
 
     Args:
         folder: the run's; its parent holds what is written beside it.
-        case: METHOD:SCHEDULE.
+        case: one of `cases`.
         engine: local or ray.
         stream: numpy's generator that decides victims and moments.
         longest_s: seconds from a kill, or a start, to the next kill, at most.
@@ -94,8 +134,8 @@ class KilledRun:
     def __init__(self, folder, case, engine, stream, longest_s):
         self.folder, self.engine, self.stream, self.longest_s = folder, engine, stream, longest_s
         self.path, self.errors = folder.with_suffix(".yaml"), folder.with_suffix(".txt")
-        results = {"folder": str(folder)}
-        self.path.write_text(yaml.safe_dump({**recipe_of(case), "results": results}))
+        recipe, self._changes = recipe_of(case)
+        self.path.write_text(yaml.safe_dump({**recipe, "results": {"folder": str(folder)}}))
         self.kills, self.damaged, self.resumes = Counter(), 0, -1
         self._restart = False
 
@@ -121,7 +161,7 @@ class KilledRun:
     def _start(self):
         """The command: `run`, and `resume` once there is something to resume."""
         begun = (self.folder / "config.yaml").exists()
-        words = ["resume", self.folder] if begun else ["run", self.path]
+        words = ["resume", self.folder] if begun else ["run", self.path, *self._changes]
         words += ["--restart"] if self._restart else []
         self.resumes += 1
         if self.engine == "local":

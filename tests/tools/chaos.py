@@ -1,17 +1,18 @@
-"""Kills real runs with SIGKILL at random moments until so many kills were made, and prints a table.
+"""Kills real runs with SIGKILL at random moments until each was killed three times, and prints a table.
 
-    python tests/tools/chaos.py --kills 1000 --log chaos.jsonl
+    python tests/tools/chaos.py --log chaos.jsonl                 # every case, without Ray and then on Ray
+    python tests/tools/chaos.py --log chaos.jsonl --engine ray    # on Ray alone, as beside another process
     python tests/tools/chaos.py --table --log chaos.jsonl
 
-Every method runs under one schedule, all five schedules appear, on both engines: first every method on the
-local engine, then every method on Ray, then from the beginning. Each run is killed up to `--each` times,
-resumed until it is finished, and its tables and models are held against those of the undisturbed run, bit for
-bit. On the local engine the commands are forked where torch is imported already; on Ray most kills hit client
-hosts, which a run gets over without a new start.
+The cases follow from what is registered: every method, schedule, codec and privacy setting is in three of
+them (`cases` of tests/helpers/killed_runs.py). Each run is killed up to `--each` times, resumed until it is
+finished, and its tables and models are held against those of the undisturbed run, bit for bit. A run that
+ended before its third kill is followed by another of the same case. On the local engine the commands are
+forked where torch is imported already; on Ray most kills hit client hosts, which a run gets over without a
+new start.
 
-A line of the log is one run with all its kills, a dozen perhaps; `--table` counts the kills. With the same
-log the command goes on where it was ended. The exit code is 1 if any run ended otherwise; its folder is then
-kept.
+A line of the log is one run with all its kills. With the same log the command goes on where it was ended. The
+exit code is 1 if any run ended otherwise; its folder is then kept.
 """
 
 from __future__ import annotations
@@ -23,41 +24,54 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
-TARGETS = ("one client host", "all client hosts", "server", "command")
+KINDS = ("method", "schedule", "codec", "privacy")
+VICTIMS = {
+    "local": {"command": "without Ray: command"},
+    "ray": {
+        victim: f"on Ray: {victim}" for victim in ("one client host", "all client hosts", "server", "command")
+    },
+}
+COLUMNS = [column for victims in VICTIMS.values() for column in victims.values()]
+Runs = Sequence[dict[str, Any]]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--each", type=int, default=12, help="most kills of one run")
+    parser.add_argument("--each", type=int, default=4, help="most kills of one run")
+    parser.add_argument("--engine", choices=VICTIMS, help="default: one after the other")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--table", action="store_true", help="only print the table of the log")
     given = parser.parse_args()
-    runs = read(given.log)
     if not given.table:
-        from killed_runs import ENGINES, cases, kill_one_run
-
-        every = [(case, engine) for engine in ENGINES for case in cases()]
-        folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-        while kills(runs) < given.kills:
-            times = Counter((run["case"], run["engine"]) for run in runs)
-            case, engine = min(every, key=lambda pair: times[pair])
-            run = kill_one_run(case, engine, times[case, engine], given.each, folder)
-            runs.append(run)
-            with given.log.open("a", encoding="utf8") as file:
-                file.write(json.dumps(run) + "\n")
-            if run["wrong"] is None:
-                for left in folder.glob(f"{case.replace(':', '-')}-{engine}-*"):
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+        kill_all(given.log, [given.engine] if given.engine else list(VICTIMS), given.each)
+    runs = read(given.log)
     sys.stdout.write(table(runs))
     return int(any(run["wrong"] for run in runs))
+
+
+def kill_all(log: Path, engines: Sequence[str], most: int) -> None:
+    """Kill each case's run, but for those of the log, which gets a line for each run."""
+    from killed_runs import LEAST, cases, kill_one_run
+
+    folder, done = Path(tempfile.mkdtemp(prefix="chaos-")), read(log)
+    for engine, case in product(engines, cases()):
+        before = [run for run in done if (run["case"], run["engine"]) == (case, engine)]
+        while kills(before) < LEAST:
+            run = kill_one_run(case, engine, len(before), most, folder)
+            before.append(run)
+            with log.open("a", encoding="utf8") as file:
+                file.write(json.dumps(run) + "\n")
+        if all(run["wrong"] is None for run in before):
+            for left in folder.glob(f"{case.replace(':', '-')}*"):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def read(log: Path) -> list[dict[str, Any]]:
@@ -65,28 +79,28 @@ def read(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text(encoding="utf8").splitlines()] if log.exists() else []
 
 
-def kills(runs: Sequence[dict[str, Any]]) -> int:
+def kills(runs: Runs) -> int:
     """How many kills there were."""
     return sum(sum(run["kills"].values()) for run in runs)
 
 
-def table(runs: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a row for each method with its schedule, and their sum."""
-    lines = [
-        "| method, schedule | runs | "
-        + " | ".join(TARGETS)
-        + " | checkpoints cut off | resumes | all equal |"
-    ]
-    lines.append("| --- |" + " ---: |" * (len(TARGETS) + 3) + " --- |")
-    by_case: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        by_case.setdefault(run["case"].replace(":", ", "), []).append(run)
-    for name, some in [*by_case.items(), (f"**{kills(runs)} kills**", list(runs))]:
-        killed = sum((Counter(run["kills"]) for run in some), Counter[str]())
-        cells = [len(some), *(killed[target] for target in TARGETS)]
+def table(runs: Runs) -> str:
+    """Markdown: a row for each method, schedule, codec and privacy setting, and their sum."""
+    lines = ["| | runs | " + " | ".join(COLUMNS) + " | checkpoints cut off | resumes | all equal |"]
+    lines.append("| --- |" + " ---: |" * (len(COLUMNS) + 3) + " --- |")
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for place, kind in enumerate(KINDS):
+        for run in runs:
+            if (name := run["case"].split(":")[place]) != "none":
+                rows.setdefault(f"{kind} {name}", []).append(run)
+    for title, some in [*rows.items(), (f"**{kills(runs)} kills**", list(runs))]:
+        killed: Counter[str] = Counter()
+        for run in some:
+            killed.update({VICTIMS[run["engine"]][victim]: count for victim, count in run["kills"].items()})
+        cells = [len(some), *(killed[column] for column in COLUMNS)]
         cells += [sum(run[key] for run in some) for key in ("checkpoints cut off", "resumes")]
         equal = "yes" if all(run["wrong"] is None for run in some) else "NO"
-        lines.append(f"| {name} | " + " | ".join(map(str, cells)) + f" | {equal} |")
+        lines.append(f"| {title} | " + " | ".join(map(str, cells)) + f" | {equal} |")
     return "\n".join(lines) + "\n"
 
 
