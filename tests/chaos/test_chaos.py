@@ -1,13 +1,19 @@
 """Kills at random moments, of client hosts, server or command; checkpoints cut off. All end equal.
 
-`python tests/tools/chaos.py` does the same over all methods, for as many kills as one has time for.
+`python tests/tools/chaos.py` does the same over all methods, schedules, codecs and privacy settings.
 """
 
 import runpy
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from killed_runs import METHODS, SCHEDULES, cases, kill_one_run
+from killed_runs import cases, kill_one_run
+
+from rayfed_kd.algorithms import METHODS
+from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
+from rayfed_kd.recipe.timing import SCHEDULES
+from rayfed_kd.setting.message_codecs import CODECS
 
 CHAOS = Path(__file__).parents[1] / "tools" / "chaos.py"
 KILLS = 4  # of each run, a dozen in all
@@ -15,7 +21,12 @@ KILLS = 4  # of each run, a dozen in all
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "engine"), [("fedavg:sync", "ray"), ("fedkf:fedbuff", "ray"), ("dafkd:quorum", "local")]
+    ("case", "engine"),
+    [
+        ("fedavg:sync:none:none", "ray"),
+        ("fedkf:fedbuff:none:none", "ray"),
+        ("dafkd:quorum:none:none", "local"),
+    ],
 )
 def test_killed_at_random_moments_the_runs_end_as_undisturbed(case, engine, tmp_path):
     kills, runs = 0, 0
@@ -25,21 +36,33 @@ def test_killed_at_random_moments_the_runs_end_as_undisturbed(case, engine, tmp_
         kills, runs = kills + sum(run["kills"].values()), runs + 1
 
 
-def test_the_tools_cases_have_every_method_and_every_schedule():
-    methods, schedules = zip(*(case.split(":") for case in cases()), strict=True)
-    assert set(methods) == set(METHODS)
-    assert set(schedules) == set(SCHEDULES)
+@pytest.mark.slow
+def test_everything_registered_is_killed_at_least_three_times():
+    by_kind = [Counter(names) for names in zip(*(case.split(":") for case in cases()), strict=True)]
+    registered = [METHODS, SCHEDULES, CODECS, PrivacyRecipe.model_fields]
+    for times, names in zip(by_kind, registered, strict=True):
+        assert {name: times[name] for name in names if times[name] < 3} == {}
+    assert len({*cases()}) == len(cases())
 
 
-def test_the_table_counts_kills_by_victim_and_says_which_case_was_wrong():
-    run = {"case": "fedavg:sync", "checkpoints cut off": 1, "resumes": 2, "wrong": None}
+def test_the_table_counts_kills_by_name_and_victim_and_says_which_run_was_wrong():
+    run = {
+        "case": "fedavg:sync:none:clip",
+        "engine": "ray",
+        "checkpoints cut off": 1,
+        "resumes": 2,
+        "wrong": None,
+    }
     runs = [
         {**run, "kills": {"server": 2, "command": 1}},
-        {**run, "kills": {"command": 1}},
-        {**run, "case": "fedkf:fedbuff", "kills": {"all client hosts": 1}, "wrong": "the rows differ"},
+        {**run, "kills": {"command": 1}, "engine": "local"},
+        {**run, "kills": {"all client hosts": 1}, "case": "fedkf:sync:sign:none", "wrong": "the rows differ"},
     ]
     assert runpy.run_path(str(CHAOS))["table"](runs).splitlines()[2:] == [
-        "| fedavg, sync | 2 | 0 | 0 | 2 | 2 | 2 | 4 | yes |",
-        "| fedkf, fedbuff | 1 | 0 | 1 | 0 | 0 | 1 | 2 | NO |",
-        "| **5 kills** | 3 | 0 | 1 | 2 | 2 | 3 | 6 | NO |",
+        "| method fedavg | 2 | 1 | 0 | 0 | 2 | 1 | 2 | 4 | yes |",
+        "| method fedkf | 1 | 0 | 0 | 1 | 0 | 0 | 1 | 2 | NO |",
+        "| schedule sync | 3 | 1 | 0 | 1 | 2 | 1 | 3 | 6 | NO |",
+        "| codec sign | 1 | 0 | 0 | 1 | 0 | 0 | 1 | 2 | NO |",
+        "| privacy clip | 2 | 1 | 0 | 0 | 2 | 1 | 2 | 4 | yes |",
+        "| **5 kills** | 3 | 1 | 0 | 1 | 2 | 1 | 3 | 6 | NO |",
     ]

@@ -64,7 +64,7 @@ def kill_all(log: Path, engines: Sequence[str], most: int) -> None:
     folder, done = Path(tempfile.mkdtemp(prefix="chaos-")), read(log)
     for engine, case in product(engines, cases()):
         before = [run for run in done if (run["case"], run["engine"]) == (case, engine)]
-        while kills(before) < LEAST:
+        while kills(before) < LEAST and all(run["wrong"] is None for run in before):
             run = kill_one_run(case, engine, len(before), most, folder)
             before.append(run)
             with log.open("a", encoding="utf8") as file:
