@@ -465,19 +465,23 @@ class Harness:
             Watch(self._root, point)
             command(words)
 
+        _, status = in_child(killed)
+        verdict, why = self.ending(words, expected)
+        return ("not reached", "") if verdict != "wrong" and status != -signal.SIGKILL else (verdict, why)
+
+    def ending(self, words: Sequence[str], expected: Any) -> tuple[str, str]:
+        """Give a command, and then what its messages name; the verdict, and why it is wrong."""
+
         def gone_on() -> Any:
             told = go_on(words)
             found = json.loads(json.dumps(content(self._root)))  # as `expected` came: tuples are lists
             return {"told": told, "wrong": differences(found, expected)}
 
-        _, status = in_child(killed)
         answer = in_child(gone_on)[0] or {"error": "the process that went on ended without an answer"}
         if "error" in answer:
             return "wrong", answer["error"]
         if answer["wrong"]:
             return "wrong", "\n".join(line[:300] for line in answer["wrong"][:5])
-        if status != -signal.SIGKILL:
-            return "not reached", ""
         return ("refused, then equal" if answer["told"] else "equal"), ""
 
     def _undisturbed(self, scenario: Scenario) -> Any:
