@@ -44,7 +44,11 @@ SETTINGS = {
     "schedule": {**EXAMPLES["schedule"], "next_round": "schedule={name: quorum, late: next_round}"},
     # The example's noise, of whole vectors on few levels, ends in no number.
     "codec": {**EXAMPLES["codec"], "qsgd": "codec.up={weights: [difference, {name: qsgd, levels: 127}]}"},
-    "privacy": {key[8:]: line for key, line in EXAMPLES["keys"].items() if key.startswith("privacy.")},
+    "privacy": {
+        key[8:].replace(".", "_"): line  # no dot: it becomes a part of files' names
+        for key, line in EXAMPLES["keys"].items()
+        if key.startswith("privacy.")
+    },
 }
 VICTIMS = {
     "local": ["command"],
