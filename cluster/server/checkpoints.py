@@ -26,7 +26,7 @@ from rayfed_kd.cluster.server.stored.faults import FORMAT, checkpoint_digest, ch
 from rayfed_kd.cluster.server.stored.loading import load_snapshot
 from rayfed_kd.cluster.server.stored.snapshot import Snapshot
 from rayfed_kd.errors import DataError
-from rayfed_kd.files import atomic_write, read_json, remove_unfinished, tensors_written_aside
+from rayfed_kd.files import atomic_write, make_folder, read_json, remove_unfinished, tensors_written_aside
 from rayfed_kd.protocol import Array
 from rayfed_kd.protocol.state_packing import Publish, pack
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
@@ -71,7 +71,7 @@ class Checkpointer:
         """
         # First, as the note promises these rows: without them on disk the checkpoint would be refused.
         rows = dict(self._flush(snapshot.round))
-        self._folder.mkdir(exist_ok=True)
+        make_folder(self._folder)
         if self._changes is None or self._changes.worn:
             self._changes = Changes(self._new_log(snapshot.round))
         changes = self._changes

@@ -22,7 +22,7 @@ from rayfed_kd.data.cache_keys import contents, entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
 from rayfed_kd.data.decoding import begin_decoding
 from rayfed_kd.errors import DataError, RecipeError, shortened, shown
-from rayfed_kd.files import atomic_write, folder_written_aside, remove_unfinished
+from rayfed_kd.files import atomic_write, folder_written_aside, make_folder, remove_unfinished
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape, shape_details, shape_of
 
@@ -109,7 +109,7 @@ def _writable(folder: Path) -> Path:
     Raises: DataError if nothing can be written there.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise DataError(f"cache folder {folder} cannot be made ({error}); {ELSEWHERE}") from None
     if not os.access(folder, os.W_OK):

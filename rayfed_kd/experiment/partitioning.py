@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import naming
 from rayfed_kd.experiment.preparation import find_own_modules
-from rayfed_kd.files import remove_unfinished, writing
+from rayfed_kd.files import make_folder, remove_unfinished, writing
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 
@@ -61,7 +61,7 @@ class DrawnPartition:
 
         folder = Path(folder)
         with writing(folder, "--out"):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self.partition.save(folder / "partition.parquet")
             pictures = partition_pictures(self.partition, self.labels, self.class_names, folder)
             paths = [*pictures, folder / "partition.parquet"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.files.whole import LOCK, flush_to_disk, make_folder
 
 # The folder in which Ray unpacks the project for a job that was submitted with --working-dir.
 RAYS_COPIES = "working_dir_files"
-LOCK = ".lock"  # the file that `locked_folder` locks
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def locked_folder(folder: Path, option: str, doing: str, wait_s: float = 0) -> I
     """
     _refuse_rays_copy(folder, option)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         lock = FileLock(folder / LOCK)
         lock.acquire(timeout=wait_s)
     except Timeout:
@@ -67,11 +67,12 @@ def new_folder(folder: Path, option: str) -> Path:
     _refuse_rays_copy(folder, option)
     made, attempt = folder, 1
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         while True:
             # Made, not looked for: between a look and the making another process could take the name.
             with suppress(FileExistsError):
                 made.mkdir()
+                flush_to_disk(made.parent)
                 return made
             attempt += 1
             made = folder.with_name(f"{folder.name}-{attempt}")

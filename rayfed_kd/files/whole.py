@@ -20,10 +20,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rayfed_kd.files.folders import LOCK
-
+LOCK = ".lock"  # the file that `locked_folder` locks
 # Names of unfinished files start with this. The dot hides them from Arrow, which reads a folder as one table.
 UNFINISHED_PREFIX = ".part-"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, if they are not there; their names are then on disk.
+
+    Without that a power cut may take a folder with all that was brought to disk in it.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush_to_disk(folder.parent)
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -61,13 +77,13 @@ def written_aside(path: Path) -> Iterator[Path]:
     try:
         yield aside
         # The order matters: content, then name, then the folder that holds the name.
-        _flush_to_disk(aside)
+        flush_to_disk(aside)
         aside.replace(path)
     except BaseException:
         # BaseException, because Ctrl-C, too, must leave no unfinished file.
         aside.unlink(missing_ok=True)
         raise
-    _flush_to_disk(path.parent)
+    flush_to_disk(path.parent)
 
 
 @contextmanager
@@ -93,13 +109,13 @@ def tensors_written_aside(path: Path) -> Iterator[Path]:
         yield aside
         # safetensors' files are their owner's alone; the folder has what the umask leaves.
         aside.chmod(folder.stat().st_mode & 0o666)
-        _flush_to_disk(aside)
+        flush_to_disk(aside)
         aside.replace(path)
     except SafetensorError as error:
         raise OSError(f"{path}: {error}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    _flush_to_disk(path.parent)
+    flush_to_disk(path.parent)
 
 
 @contextmanager
@@ -121,15 +137,13 @@ def folder_written_aside(folder: Path) -> Iterator[Path]:
     try:
         aside.mkdir()
         yield aside
-        for path in aside.iterdir():
-            _flush_to_disk(path)
-        _flush_to_disk(aside)
+        flush_folder(aside)
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    _flush_to_disk(folder.parent)
+    flush_to_disk(folder.parent)
 
 
 def remove_unfinished(folder: Path, name: str | None = None) -> None:
@@ -185,7 +199,21 @@ def _unfinished(path: Path) -> Path:
     return path.with_name(f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}-{path.name}")
 
 
-def _flush_to_disk(path: Path) -> None:
+def flush_folder(folder: Path) -> None:
+    """fsync of a folder of plain files, and of each of them.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    for path in folder.iterdir():
+        flush_to_disk(path)
+    flush_to_disk(folder)
+
+
+def flush_to_disk(path: Path) -> None:
     """fsync of a file or folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

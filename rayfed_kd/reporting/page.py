@@ -10,7 +10,7 @@ from typing import Protocol
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import atomic_write, remove_unfinished, writing
+from rayfed_kd.files import atomic_write, make_folder, remove_unfinished, writing
 from rayfed_kd.reporting.against_section import against_section
 from rayfed_kd.reporting.cost_sections import bytes_section, faults_section, hosts_section, time_section
 from rayfed_kd.reporting.page_files import check_replaceable, page_path, stamp_of
@@ -115,7 +115,7 @@ def write_report(
     with writing(to, "--to"):
         if not force:
             check_replaceable(paths, stamp)
-        to.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(to.parent)
         for path in paths:
             template = _templates().get_template(f"page{path.suffix}")
             text = template.render(

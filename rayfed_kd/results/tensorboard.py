@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rayfed_kd.files import flush_folder, make_folder
 from rayfed_kd.results.schemas import GPU_COLUMNS
 
 SHOWN = {
@@ -51,6 +52,8 @@ class RunWriter:
 
         # A TensorBoard that is open keeps what it has read of files that are gone; purge_step drops it.
         # Five seconds in place of torch's 120, so that the page follows a run.
+        self._folder = folder
+        make_folder(folder)
         self._writer: Any = SummaryWriter(str(folder), flush_secs=5, purge_step=0 if anew else None)
         self._laid_out = False
 
@@ -164,8 +167,9 @@ class RunWriter:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is still buffered, and close the file."""
+        """Write what is still buffered, close the file and bring it to disk: nobody writes it again."""
         self._writer.close()
+        flush_folder(self._folder)
 
 
 def _host_scalars(hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -21,6 +21,7 @@ from rayfed_kd.errors import DataError, RecipeError, naming, shortened
 from rayfed_kd.files import (
     atomic_write,
     locked_folder,
+    make_folder,
     read_json,
     remove_unfinished,
     unwritable_folder,
@@ -211,7 +212,7 @@ class SearchFolder:
     def write_record(self, record: TrialRecord) -> None:
         """Write a trial's record, and create the trial's folder if needed."""
         folder = self.trial(record.number)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_json(folder / TRIAL_FILE, asdict(record))
 
     def record(self, number: int) -> TrialRecord | None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfed_kd.errors import RunError
-from rayfed_kd.files import atomic_write, written_aside
+from rayfed_kd.files import atomic_write, make_folder, written_aside
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
@@ -197,7 +197,7 @@ def write_search_result(result: SearchResult) -> list[Path]:
     Returns: the paths of all files but TensorBoard's.
     """
     folder = result.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     table, best = folder / "trials.parquet", folder / "best.yaml"
     with written_aside(table) as aside:
         pq.write_table(result.table(), aside)

@@ -9,7 +9,7 @@ into which file, which name it gave or took, and what it brought to disk with fs
 them leaves what POSIX promises, and of the rest what the disk had by chance:
 
 - a file has its bytes of the last fsync of it; of what was written since then, each 512 bytes are there, or
-  as they were before, or zeros, and its end is anywhere between then and now;
+  as they were before, or zeros where nothing was before, and its end is anywhere between then and now;
 - a name means what it meant at the last fsync of its folder, or anything that it meant since then, whatever
   other names of the folder mean. So renames, new files and removals are lost, or come in another order.
 
@@ -35,7 +35,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ SIZE_AND_TIME = 0.1  # seconds in which a file may change twice without another 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
 ROOT_ID = 0
 NOTE = re.compile(r"round-(\d+)\.json")
-Operation = tuple[Any, ...]  # as `Disk.apply` takes them
+Operation = tuple[Any, ...]  # as `Disk._apply` takes them
 
 
 class Recorder:
@@ -96,6 +97,7 @@ class Recorder:
             by_path = {self._root: ROOT_ID}
             for path, status in found.items():
                 file = self._numbers.get(status.st_ino)
+                new = file is None
                 if file is None:
                     self._count += 1
                     file = self._numbers[status.st_ino] = self._count
@@ -104,7 +106,7 @@ class Recorder:
                 names[by_path[folder]][name] = file
                 if stat.S_ISDIR(status.st_mode):
                     names.setdefault(file, {})
-                    if file not in self._names:
+                    if new:
                         self.operations.append(("folder", file))
                 else:
                     self._note_content(file, path, status)
@@ -137,27 +139,33 @@ class Recorder:
         except FileNotFoundError:
             return
         self._contents[file] = (facts, now)
-        if now != content:
+        if seen is None or now != content:
             self.operations.append(("data", file, now))
 
 
 class Disk:
-    """What a disk may hold, of operations up to some moment.
+    """What a disk may hold after some operations.
+
+    Args:
+        before: operations of which all is on disk.
+        operations: those of which only what was flushed is.
 
     Attributes:
         files: file -> its contents since its last flush, of which the first is on disk for certain.
         folders: folder -> name -> what it meant since the folder's last flush, likewise.
     """
 
-    def __init__(self, before: Sequence[Operation]) -> None:
+    def __init__(self, before: Iterable[Operation], operations: Iterable[Operation]) -> None:
         self.files: dict[int, list[bytes]] = {}
         self.folders: dict[int, dict[str, list[int | None]]] = {ROOT_ID: {}}
         for operation in before:
-            self.apply(operation)
+            self._apply(operation)
         for file in [*self.files, *self.folders]:
-            self.apply(("flush", file))
+            self._apply(("flush", file))
+        for operation in operations:
+            self._apply(operation)
 
-    def apply(self, operation: Operation) -> None:
+    def _apply(self, operation: Operation) -> None:
         """Go on by one operation: ("data", file, all bytes), ("name", folder, name, file or None), ("folder",
         folder), or ("flush", file or folder).
         """
@@ -174,8 +182,8 @@ class Disk:
             names = self.folders.get(file, {})
             self.folders[file] = {name: meant[-1:] for name, meant in names.items()}
 
-    def promised(self) -> dict[int, int]:
-        """Folder of checkpoints -> the newest round whose note is complete and on disk for certain."""
+    def _promised(self) -> dict[int, int]:
+        """Folder of checkpoints -> the newest round whose note is on disk for certain."""
         found: dict[int, int] = {}
         waiting = [ROOT_ID]
         while waiting:
@@ -186,8 +194,8 @@ class Disk:
                 found[folder] = max(rounds)
         return found
 
-    def after_cut(self, cut: Cut) -> tuple[dict[str, bytes | None], dict[int, str]]:
-        """What a cut leaves: path -> content, None of a folder; and each file's or folder's path."""
+    def after_cut(self, cut: Cut) -> tuple[dict[str, bytes | None], dict[str, int] | None]:
+        """What a cut leaves: path -> content, None of a folder. And the promised rounds, None if they are lost."""
         contents: dict[str, bytes | None] = {}
         places: dict[int, str] = {}
 
@@ -199,14 +207,13 @@ class Disk:
                 place = places[file] = f"{path}{name}"
                 if file in self.files:
                     contents[place] = cut.content(self.files[file])
-                elif file in self.folders:
+                else:
                     contents[place] = None
                     fill(file, f"{place}/")
-                else:
-                    contents[place] = b""  # a file into which nothing was written
 
         fill(ROOT_ID, "")
-        return contents, places
+        rounds = {places.get(folder, ""): last for folder, last in self._promised().items()}
+        return contents, None if "" in rounds else rounds
 
 
 class Cut:
@@ -253,7 +260,7 @@ class Drawn(Cut):
         first, last = versions[0], self._stream.choice(versions[1:])
         low, high = sorted((len(first), len(last)))
         size = self._stream.choice((low, high, self._stream.randint(low, high)))
-        some = [*versions, bytes(size)]
+        some = [*versions, first.ljust(size, b"\0")]
         parts = []
         for start in range(0, size, SECTOR):
             part = last if self._stream.random() < self._kept else self._stream.choice(some)
@@ -282,9 +289,15 @@ class PowerHarness(Harness):
         return pickle.loads(place.read_bytes()), expected
 
     def cut(
-        self, scenario: Scenario, contents: dict[str, bytes | None], promised: dict[str, int], expected: Any
+        self,
+        scenario: Scenario,
+        contents: dict[str, bytes | None],
+        promised: dict[str, int] | None,
+        expected: Any,
     ) -> tuple[str, str]:
         """Go on from what a cut left; the verdict, and why it is wrong."""
+        if promised is None:
+            return "wrong", "a folder of complete checkpoints is lost"
         shutil.rmtree(self._root)
         self._root.mkdir()
         for name, content in contents.items():
@@ -310,38 +323,43 @@ def missing(folder: Path, last: int) -> str:
     return "" if found >= last else f"{folder}: the checkpoint of round {last} is lost: {told}"
 
 
-def states(
-    before: Sequence[Operation], operations: Sequence[Operation], systematic: bool, seeds: Sequence[str]
-) -> Iterator[tuple[str, dict[str, bytes | None], dict[str, int] | str]]:
-    """Every cut once: its name, what it leaves, and the rounds of complete checkpoints; or what was lost."""
-    cuts: list[tuple[int, str, Cut]] = []
-    if systematic:
-        kinds = (Cut(), NamesOnly(), EmptyFiles())
-        cuts += [(at, type(cut).__name__, cut) for at in range(len(operations) + 1) for cut in kinds]
-    for seed in seeds:
+Left = tuple[str, dict[str, bytes | None], dict[str, int] | None]
+
+
+def systematic(before: Sequence[Operation], operations: Sequence[Operation]) -> Iterator[Left]:
+    """Cuts after each operation that lose all, or the bytes, that was not flushed; as `drawn` gives them."""
+    for at in range(len(operations) + 1):
+        disk = Disk(before, operations[:at])
+        for cut in (Cut(), NamesOnly(), EmptyFiles()):
+            yield f"after operation {at}, {type(cut).__name__}", *disk.after_cut(cut)
+
+
+def drawn(before: Sequence[Operation], operations: Sequence[Operation], first: int) -> Iterator[Left]:
+    """Drawn cuts, without an end: the name, what it leaves, and the rounds of complete checkpoints there.
+
+    The rounds are None where a folder of complete checkpoints is lost.
+    """
+    for seed in count(first):
         stream = random.Random(seed)
-        cuts.append((stream.randint(0, len(operations)), seed, Drawn(stream)))
-    disk, done, seen = Disk(before), 0, set()
-    for at, name, cut in sorted(cuts, key=lambda one: one[0]):
-        for operation in operations[done:at]:
-            disk.apply(operation)
-        done = at
-        contents, places = disk.after_cut(cut)
-        digest = hashlib.sha1(repr(sorted(contents.items())).encode()).digest()
-        if digest in seen:
-            continue
-        seen.add(digest)
-        promised = disk.promised()
-        lost = [folder for folder in promised if folder not in places]
-        rounds = {places[folder]: last for folder, last in promised.items() if folder in places}
-        yield f"after operation {at}, {name}", contents, "a folder of checkpoints" if lost else rounds
+        at = stream.randint(0, len(operations))
+        yield f"--drawn 1 --first {seed}", *Disk(before, operations[:at]).after_cut(Drawn(stream))
+
+
+def distinct(cuts: Iterable[Left]) -> Iterator[Left]:
+    """Those that leave something else than all before."""
+    seen = set()
+    for cut in cuts:
+        digest = hashlib.sha1(repr(sorted(cut[1].items())).encode()).digest()
+        if digest not in seen:
+            seen.add(digest)
+            yield cut
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--drawn", type=int, default=200, help="cuts in all")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first of them")
     parser.add_argument("--systematic", action="store_true", help="those after each operation, too")
     options = parser.parse_args()
     names = options.scenarios or ["run", "resume", "compare"]
@@ -351,14 +369,12 @@ def main() -> int:
         for number, name in enumerate(names):
             started, verdicts = time.monotonic(), Counter[str]()
             (before, operations), expected = harness.recorded(SCENARIOS[name])
-            seeds = range(options.first + number, options.first + options.drawn, len(names))
-            for title, contents, promised in states(
-                before, operations, options.systematic, [f"{name} {seed}" for seed in seeds]
-            ):
-                if isinstance(promised, str):
-                    verdict, why = "wrong", f"lost: {promised}"
-                else:
-                    verdict, why = harness.cut(SCENARIOS[name], contents, promised, expected)
+            share = len(range(number, options.drawn, len(names)))
+            cuts = islice(distinct(drawn(before, operations, options.first)), share)
+            if options.systematic:
+                cuts = chain(cuts, distinct(systematic(before, operations)))
+            for title, contents, promised in cuts:
+                verdict, why = harness.cut(SCENARIOS[name], contents, promised, expected)
                 verdicts[verdict] += 1
                 if verdict == "wrong":
                     sys.stdout.write(f"{name}: {title}\n{why}\n")

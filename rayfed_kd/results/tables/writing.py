@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayfed_kd.files import remove_unfinished, written_aside
+from rayfed_kd.files import flush_to_disk, make_folder, remove_unfinished, written_aside
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables.reading import PARQUET, table_rows
 from rayfed_kd.results.tables.rows import arrow_rows
@@ -33,7 +33,7 @@ class TableWriter:
         self._streams: dict[str, Stream] = {}
         self._rows = {name: Counter[int]() for name in SCHEMAS}  # table -> round -> how many
         for name in SCHEMAS:
-            (folder / name).mkdir(parents=True, exist_ok=True)
+            make_folder(folder / name)
             remove_unfinished(folder / name)
             self._go_on(name, after_round)
 
@@ -113,3 +113,4 @@ class TableWriter:
             stream.close()
             del self._streams[name]
             self._path(name, STREAM).unlink()
+            flush_to_disk(self._folder / name)  # else it may come back, and stay

@@ -173,7 +173,7 @@ class Storage(RuleBasedStateMachine):
     [pytest.param(4, 10, id="sample"), pytest.param(100, 30, id="many", marks=pytest.mark.slow)],
 )
 def test_tables_and_checkpoints_agree_after_whatever_happened(examples, steps, monkeypatch):
-    monkeypatch.setattr("rayfed_kd.files.whole._flush_to_disk", lambda path: None)  # no power is cut here
+    monkeypatch.setattr("rayfed_kd.files.whole.flush_to_disk", lambda path: None)  # no power is cut here
     limits = settings(
         max_examples=examples,
         stateful_step_count=steps,
