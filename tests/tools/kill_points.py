@@ -125,7 +125,10 @@ class Watch:
                 # Of a file that grows, what was flushed before is on disk already.
                 durable = self._durable.get(str(path), 0)
                 os.truncate(path, (durable + Path(path).stat().st_size) // 2)
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._end()
+
+    def _end(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_child(work: Callable[[], Any]) -> tuple[Any, int]:

@@ -195,7 +195,7 @@ class Disk:
         return found
 
     def after_cut(self, cut: Cut) -> tuple[dict[str, bytes | None], dict[str, int] | None]:
-        """What a cut leaves: path -> content, None of a folder. And the promised rounds, None if they are lost."""
+        """What a cut leaves, path -> content, None of a folder; promised rounds, None if they are lost."""
         contents: dict[str, bytes | None] = {}
         places: dict[int, str] = {}
 

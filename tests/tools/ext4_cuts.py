@@ -1,0 +1,187 @@
+"""Cuts the power of a real file system under a command, goes on as a user would, and compares both ends.
+
+    sudo python tests/tools/ext4_cuts.py                  # 200 drawn cuts of `run`, `resume` and `compare`
+    sudo python tests/tools/ext4_cuts.py run --cuts 1 --first 17
+
+An ext4 file system in a file is mounted through a loop device. At a drawn file operation of the command the
+kernel is told to stop the file system at once (EXT4_IOC_SHUTDOWN without a flush of its journal): what lies
+in memory alone, pages and names, is lost. Before that some files' pages are written, and every second time
+the journal, so that names may be on disk without bytes, and bytes without names. Every second file system has
+`data=writeback,noauto_da_alloc`, without ext4's own care for files that are replaced. Then the file system is
+mounted again, and all goes on as in power_cuts.py, which says what is held against what.
+
+It needs Linux, root, mkfs.ext4 and a free loop device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+from kill_points import SCENARIOS, Scenario, Watch, go_on, in_child
+from power_cuts import NOTE, PowerHarness, missing
+
+SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN of the kernel's include/uapi/linux/ext4.h
+NO_FLUSH = (2).to_bytes(4, sys.byteorder)  # EXT4_GOING_FLAGS_NOLOGFLUSH
+WRITE_AND_WAIT = 7  # sync_file_range's three flags
+PAGE = 4096
+MIB = 2**20
+OPTIONS = ("loop", "loop,data=writeback,noauto_da_alloc")
+FSYNC = os.fsync  # the harness replaces it, as a kill loses nothing that was written
+
+
+class PowerOff(Watch):
+    """Stops the file system at a file operation, and with it the process.
+
+    Args:
+        root: as `Watch` has it; its parent is where the file system is mounted.
+        point: the operation.
+        stream: draws what was written before.
+        promised: gets the newest round of each folder's checkpoints that were complete, as JSON.
+    """
+
+    def __init__(self, root: Path, point: str, stream: random.Random, promised: Path) -> None:
+        self._disk, self._stream, self._file = root.parent, stream, promised
+        self._complete: dict[str, int] = {}
+        super().__init__(root, point)
+
+    def _fsynced(self, descriptor: int) -> None:
+        FSYNC(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            notes = [NOTE.fullmatch(file.name) for file in path.iterdir()]
+            if rounds := [int(note[1]) for note in notes if note]:
+                self._complete[str(path)] = max(rounds)
+
+    def _end(self) -> None:
+        there = {
+            path: last
+            for path, last in self._complete.items()
+            if list(Path(path).glob(f"round-{last:06d}.json"))
+        }
+        self._file.write_text(json.dumps(there))
+        for path in sorted(self._root_files()):
+            with path.open("rb") as file:
+                pages = range(0, path.stat().st_size, PAGE)
+                for start in pages if self._stream.random() < 0.5 else ():
+                    if self._stream.random() < 0.5:
+                        ctypes.CDLL(None, use_errno=True).sync_file_range(
+                            file.fileno(), ctypes.c_int64(start), ctypes.c_int64(PAGE), WRITE_AND_WAIT
+                        )
+        if self._stream.random() < 0.5:  # an fsync elsewhere writes the journal, with the names of all files
+            with (self._disk / "elsewhere").open("w") as file:
+                file.write("elsewhere")
+                file.flush()
+                FSYNC(file.fileno())
+        descriptor = os.open(self._disk, os.O_RDONLY)
+        fcntl.ioctl(descriptor, SHUTDOWN, NO_FLUSH)
+        super()._end()
+
+    def _root_files(self) -> list[Path]:
+        return [path for path in Path(self._root).rglob("*") if path.is_file()]
+
+
+class Ext4Harness(PowerHarness):
+    """Cuts the power of an ext4 file system under the commands of scenarios.
+
+    Args:
+        place: a folder for everything.
+    """
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._disk, self._place = place / "disk", place
+        self._root = self._disk / "root"
+        self._images: list[Path] = []
+
+    def prepare_images(self) -> None:
+        """File systems that hold the state before the command."""
+        self._images = [self._place / "image", self._place / "image-of-a-cut"]
+        with self._images[0].open("wb") as file:
+            file.truncate(64 * MIB)
+        subprocess.run(["mkfs.ext4", "-q", "-F", self._images[0]], check=True)
+        shutil.rmtree(self._disk)
+        self._disk.mkdir()
+        self._mount(self._images[0], "loop")
+        try:
+            shutil.copytree(self._base, self._root)
+        finally:
+            self._unmount()
+
+    def cut_at(self, scenario: Scenario, point: str, seed: int, expected: Any) -> tuple[str, str]:
+        """Cut the power at an operation, and go on; the verdict, and why it is wrong."""
+        words, promised = scenario.words(self._root), self._place / "promised.json"
+        promised.unlink(missing_ok=True)
+        shutil.copyfile(*self._images)
+        self._mount(self._images[1], OPTIONS[seed % 2])
+
+        def cut_off() -> None:
+            PowerOff(self._root, point, random.Random(seed), promised)
+            go_on(words)
+
+        answer, _ = in_child(cut_off)
+        self._unmount()
+        self._mount(self._images[1], "loop")
+        try:
+            if not promised.exists():
+                return "not reached", str(answer)
+            rounds = json.loads(promised.read_text())
+            lost, _ = in_child(lambda: [missing(Path(name), last) for name, last in rounds.items()])
+            if "error" in lost or any(lost):
+                return "wrong", str(lost)
+            return self.ending(words, expected)
+        finally:
+            self._unmount()
+
+    def _mount(self, image: Path, options: str) -> None:
+        subprocess.run(["mount", "-o", options, image, self._disk], check=True)
+
+    def _unmount(self) -> None:
+        subprocess.run(["umount", self._disk], check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}")
+    parser.add_argument("--cuts", type=int, default=200, help="in all")
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first of them")
+    options = parser.parse_args()
+    names = options.scenarios or ["run", "resume", "compare"]
+    failed = False
+    for number, name in enumerate(names):
+        with tempfile.TemporaryDirectory() as place:
+            harness = Ext4Harness(Path(place).resolve())
+            started, verdicts = time.monotonic(), Counter[str]()
+            points, expected = harness.points(SCENARIOS[name])
+            points = [point for point in points if not point.startswith("torn")]
+            harness.prepare_images()
+            for seed in islice(count(options.first), len(range(number, options.cuts, len(names)))):
+                point = random.Random(seed).choice(points)
+                verdict, why = harness.cut_at(SCENARIOS[name], point, seed, expected)
+                verdicts[verdict] += 1
+                if verdict in ("wrong", "not reached"):
+                    sys.stdout.write(f"{name} --cuts 1 --first {seed}: {verdict} at {point}\n{why}\n")
+                    sys.stdout.flush()
+            each = ", ".join(f"{times} {verdict}" for verdict, times in sorted(verdicts.items()))
+            seconds = time.monotonic() - started
+            sys.stdout.write(f"{name}: {verdicts.total()} cuts: {each}; {seconds:.0f} s\n")
+            sys.stdout.flush()
+            failed = failed or bool(verdicts["wrong"] or verdicts["not reached"])
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
