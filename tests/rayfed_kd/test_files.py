@@ -1,8 +1,6 @@
 """Whole files: the old content or the new one, nothing half written, and names that stay in their folder."""
 
 import ast
-import os
-import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -72,26 +70,6 @@ def test_unfinished_file_has_a_name_of_its_own_the_suffix_and_a_dot(tmp_path):
         second.write_text("second")
         first.write_text("first")
     assert (tmp_path / "a.png").read_text() == "first"  # the inner block ends first
-
-
-def test_content_is_on_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
-    """fsync of the file, rename, fsync of the folder; only this order survives a power cut."""
-    steps, flush, rename = [], os.fsync, os.replace
-
-    def flushed(descriptor):
-        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-        steps.append("folder" if folder else f"file, {os.fstat(descriptor).st_size} bytes")
-        flush(descriptor)
-
-    def renamed(source, target, **options):
-        steps.append("rename")
-        rename(source, target, **options)
-
-    monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(os, "replace", renamed)
-    monkeypatch.setattr(os, "rename", renamed)
-    atomic_write(tmp_path / "a", "four")
-    assert steps == ["file, 4 bytes", "rename", "folder"]
 
 
 def test_folder_is_whole_or_as_it_was(tmp_path):

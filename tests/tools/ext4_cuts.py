@@ -26,12 +26,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from kill_points import SCENARIOS, Scenario, Watch, go_on, in_child
+from kill_points import SCENARIOS, Scenario, Watch, go_on, in_child, told
 from power_cuts import NOTE, PowerHarness, missing
 
 SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN of the kernel's include/uapi/linux/ext4.h
@@ -121,8 +121,12 @@ class Ext4Harness(PowerHarness):
         finally:
             self._unmount()
 
-    def cut_at(self, scenario: Scenario, point: str, seed: int, expected: Any) -> tuple[str, str]:
-        """Cut the power at an operation, and go on; the verdict, and why it is wrong."""
+    def cut_at(
+        self, scenario: Scenario, points: Sequence[str], seed: int, expected: Any
+    ) -> tuple[str, str, str]:
+        """Cut the power at a drawn operation, and go on; the command, the verdict, and why it is wrong."""
+        point = random.Random(seed).choice(points)
+        title = f"--cuts 1 --first {seed}, at {point}"
         words, promised = scenario.words(self._root), self._place / "promised.json"
         promised.unlink(missing_ok=True)
         shutil.copyfile(*self._images)
@@ -137,12 +141,12 @@ class Ext4Harness(PowerHarness):
         self._mount(self._images[1], "loop")
         try:
             if not promised.exists():
-                return "not reached", str(answer)
+                return title, "wrong", f"not reached: {answer}"
             rounds = json.loads(promised.read_text())
             lost, _ = in_child(lambda: [missing(Path(name), last) for name, last in rounds.items()])
             if "error" in lost or any(lost):
-                return "wrong", str(lost)
-            return self.ending(words, expected)
+                return title, "wrong", str(lost)
+            return title, *self.ending(words, expected)
         finally:
             self._unmount()
 
@@ -164,22 +168,13 @@ def main() -> int:
     for number, name in enumerate(names):
         with tempfile.TemporaryDirectory() as place:
             harness = Ext4Harness(Path(place).resolve())
-            started, verdicts = time.monotonic(), Counter[str]()
+            started = time.monotonic()
             points, expected = harness.points(SCENARIOS[name])
             points = [point for point in points if not point.startswith("torn")]
             harness.prepare_images()
-            for seed in islice(count(options.first), len(range(number, options.cuts, len(names)))):
-                point = random.Random(seed).choice(points)
-                verdict, why = harness.cut_at(SCENARIOS[name], point, seed, expected)
-                verdicts[verdict] += 1
-                if verdict in ("wrong", "not reached"):
-                    sys.stdout.write(f"{name} --cuts 1 --first {seed}: {verdict} at {point}\n{why}\n")
-                    sys.stdout.flush()
-            each = ", ".join(f"{times} {verdict}" for verdict, times in sorted(verdicts.items()))
-            seconds = time.monotonic() - started
-            sys.stdout.write(f"{name}: {verdicts.total()} cuts: {each}; {seconds:.0f} s\n")
-            sys.stdout.flush()
-            failed = failed or bool(verdicts["wrong"] or verdicts["not reached"])
+            seeds = islice(count(options.first), len(range(number, options.cuts, len(names))))
+            judged = (harness.cut_at(SCENARIOS[name], points, seed, expected) for seed in seeds)
+            failed |= told(name, f"{name}: {{}} cuts", judged, started)
     return int(failed)
 
 

@@ -47,8 +47,8 @@ import time
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -425,13 +425,28 @@ def search_in_process(search: Any, concurrent: int | None, address: str | None, 
         recorder.on_trial_complete(0, [], trial)
 
 
-@dataclass
-class Tally:
-    """What came of the kill points of one scenario."""
+def told(name: str, title: str, judged: Iterable[tuple[str, str, str]], started: float) -> bool:
+    """Print what is wrong as it comes, and then how many cases had which verdict.
 
-    verdicts: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+    Args:
+        name: the scenario's.
+        title: of the last line, with {} for the number of cases.
+        judged: of each case the point, the verdict, and why it is wrong.
+        started: when it began, by `time.monotonic`.
+
+    Returns: whether one was wrong.
+    """
+    verdicts: Counter[str] = Counter()
+    for point, verdict, why in judged:
+        verdicts[verdict] += 1
+        if verdict == "wrong":
+            sys.stdout.write(f"{name}: {point}\n{why}\n\n")
+            sys.stdout.flush()
+    each = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    seconds = time.monotonic() - started
+    sys.stdout.write(f"{title.format(verdicts.total())}: {each}; {seconds:.0f} s\n")
+    sys.stdout.flush()
+    return verdicts["wrong"] > 0
 
 
 class Harness:
@@ -539,7 +554,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         harness = Harness(Path(place).resolve())
         for name in names:
-            started, tally = time.monotonic(), Tally()
+            started = time.monotonic()
             points, expected = harness.points(SCENARIOS[name])
             if options.list:
                 sys.stdout.write("".join(f"{name}: {point}\n" for point in points))
@@ -549,18 +564,9 @@ def main() -> int:
             if options.sample:
                 share = max(1, options.sample // len(names))
                 chosen = points[len(points) // (2 * share) :: max(1, len(points) // share)][:share]
-            for point in chosen:
-                verdict, why = harness.judge(SCENARIOS[name], point, expected)
-                tally.verdicts[verdict] += 1
-                if verdict == "wrong":
-                    tally.wrong.append(f"{name}: {point}\n{why}\n")
-                    sys.stdout.write(tally.wrong[-1])
-                    sys.stdout.flush()
-            seconds = time.monotonic() - started
-            each = ", ".join(f"{count} {verdict}" for verdict, count in sorted(tally.verdicts.items()))
-            sys.stdout.write(f"{name}: {len(chosen)} of {len(points)} kill points: {each}; {seconds:.0f} s\n")
-            sys.stdout.flush()
-            failed = failed or bool(tally.wrong)
+            title = f"{name}: {{}} of {len(points)} kill points"
+            judged = ((point, *harness.judge(SCENARIOS[name], point, expected)) for point in chosen)
+            failed |= told(name, title, judged, started)
     return int(failed)
 
 

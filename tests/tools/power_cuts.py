@@ -34,13 +34,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
-from kill_points import SCENARIOS, WRITING, Harness, Scenario, go_on, in_child
+from kill_points import SCENARIOS, WRITING, Harness, Scenario, go_on, in_child, told
 
 SECTOR = 512
 SIZE_AND_TIME = 0.1  # seconds in which a file may change twice without another time of its last change
@@ -317,10 +316,12 @@ def missing(folder: Path, last: int) -> str:
     from rayfed_kd.cluster.server.checkpoints import Checkpointer
     from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 
-    told: list[str] = []
-    newest = Checkpointer(folder.parent, CheckpointRecipe()).newest(told.append, folder.parent / "tables")
+    passed_over: list[str] = []
+    newest = Checkpointer(folder.parent, CheckpointRecipe()).newest(
+        passed_over.append, folder.parent / "tables"
+    )
     found = 0 if newest is None else int(newest.stem.removeprefix("round-"))
-    return "" if found >= last else f"{folder}: the checkpoint of round {last} is lost: {told}"
+    return "" if found >= last else f"{folder}: the checkpoint of round {last} is lost: {passed_over}"
 
 
 Left = tuple[str, dict[str, bytes | None], dict[str, int] | None]
@@ -367,25 +368,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         harness = PowerHarness(Path(place).resolve())
         for number, name in enumerate(names):
-            started, verdicts = time.monotonic(), Counter[str]()
+            started = time.monotonic()
             (before, operations), expected = harness.recorded(SCENARIOS[name])
             share = len(range(number, options.drawn, len(names)))
             cuts = islice(distinct(drawn(before, operations, options.first)), share)
             if options.systematic:
                 cuts = chain(cuts, distinct(systematic(before, operations)))
-            for title, contents, promised in cuts:
-                verdict, why = harness.cut(SCENARIOS[name], contents, promised, expected)
-                verdicts[verdict] += 1
-                if verdict == "wrong":
-                    sys.stdout.write(f"{name}: {title}\n{why}\n")
-                    sys.stdout.flush()
-            each = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-            seconds = time.monotonic() - started
-            sys.stdout.write(
-                f"{name}: {verdicts.total()} cuts of {len(operations)} operations: {each}; {seconds:.0f} s\n"
-            )
-            sys.stdout.flush()
-            failed = failed or bool(verdicts["wrong"])
+            judged = ((title, *harness.cut(SCENARIOS[name], *left, expected)) for title, *left in cuts)
+            failed |= told(name, f"{name}: {{}} cuts of {len(operations)} operations", judged, started)
     return int(failed)
 
 

@@ -300,18 +300,6 @@ def test_run_stopped_in_mid_round_and_resumed_is_the_undisturbed_run(
     assert summaries[0]["bytes"] == summaries[1]["bytes"]
 
 
-def test_twice_cut_off_and_resumed_with_a_damaged_checkpoint(tmp_path, monkeypatch):
-    expected = run(tmp_path / "whole", "rounds=5")
-    folder = tmp_path / "cut"
-    interrupted(folder, monkeypatch, 6, "fedkf")
-    newest = max((folder / "checkpoints").glob("*.safetensors"))
-    newest.write_bytes(newest.read_bytes()[:100])
-    told = []
-    rayfed_kd.resume(folder, ["rounds=4"], local=True, tell=told.append)
-    assert len(told) == 1
-    assert_same_run(rayfed_kd.resume(folder, ["rounds=5"], local=True), expected)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """An undisturbed run of four rounds."""
@@ -390,24 +378,6 @@ def test_orphans_and_unusable_checkpoints_go_at_the_next_start(cut):
     rayfed_kd.resume(cut, ["rounds=3", "checkpoint.keep=1"], local=True)
     names = sorted(path.name for path in checkpoints.iterdir())
     assert names == ["round-000003.json", "round-000003.safetensors", "states-000003.log"]
-
-
-def test_checkpoint_that_a_kill_kept_from_its_end_goes_at_the_next_start(cut):
-    """Killed between the last checkpoint and the removal of the one before it."""
-    (cut / "summary.json").unlink()
-    rayfed_kd.resume(cut, ["checkpoint.keep=1"], local=True)
-    names = sorted(path.name for path in (cut / "checkpoints").iterdir())
-    assert names == ["round-000002.json", "round-000002.safetensors", "states-000001.log"]
-
-
-def test_run_that_was_killed_after_its_last_round_ends_with_models_and_pictures(cut, begun):
-    (cut / "summary.json").unlink()
-    (cut / "figures" / "curves.png").unlink()
-    resumed = rayfed_kd.resume(cut, local=True)
-    assert sorted(resumed.models) == ["aca", "oca"]
-    assert (cut / "figures" / "curves.png").exists()
-    ended, expected = (json.loads((f / "summary.json").read_text()) for f in (cut, begun))
-    assert ended == expected
 
 
 @pytest.mark.slow

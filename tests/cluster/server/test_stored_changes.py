@@ -2,10 +2,7 @@
 
 import gc
 import math
-import os
-import shutil
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -255,61 +252,6 @@ def test_damaged_log_is_recognised_and_the_checkpoint_before_it_used(damage, tmp
     assert "round-000002.safetensors is damaged" in told[0]
     assert log.name in told[0]
     assert told[0].endswith("the one before it is used")
-
-
-def test_kill_between_any_two_writes_loses_at_most_the_checkpoint_that_was_being_written(
-    tmp_path, monkeypatch
-):
-    """The folder is copied before each operation; where a file is flushed, its new half is cut off, too."""
-    folder, copies, durable = tmp_path / "run", [], {}
-    folder.mkdir()
-    world = World(folder, keep=1)
-    states = [world.expected()]
-    monkeypatch.setattr(changes, "MOST_ROWS", 5)
-
-    def copied():
-        copies.append((tmp_path / f"copy-{len(copies)}", len(states)))
-        shutil.copytree(folder, copies[-1][0])
-        return copies[-1][0]
-
-    def before(module, name):
-        original = getattr(module, name)
-
-        def operation(*arguments, **options):
-            copied()
-            return original(*arguments, **options)
-
-        monkeypatch.setattr(module, name, operation)
-
-    def fsync(descriptor):
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if path.is_file():
-            torn = copied() / path.relative_to(folder)
-            whole_size = torn.stat().st_size
-            os.truncate(torn, (durable.get(path, 0) + whole_size) // 2)
-            durable[path] = whole_size
-        copied()
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    for name in ("replace", "unlink"):
-        before(Path, name)
-    for clients in ([0, 1, 2], [1], [0, 2], [0, 1, 2], [2, 3], [4, 5, 6, 7]):
-        world.play(*clients)
-        states.append(world.expected())
-        world.save()
-    monkeypatch.undo()
-    assert len(logs(folder)) == 1
-    assert len({log.name for copy, _ in copies for log in logs(copy)}) > 1, "no log was replaced"
-    assert len(copies) > 60
-    for copy, count in copies:
-        found = read_back(copy)
-        newest = [states[count - 1], states[count - 2] if count > 2 else None]
-        assert found in newest, copy
-        # As a resumed run begins: what the kill left is cleared away, and the next checkpoint is whole.
-        keeper = Checkpointer(copy, CheckpointRecipe(keep=1))
-        keeper.tidy(0 if found is None else found[0])
-        assert read_back(copy) == found
-        assert len(logs(copy)) == (found is not None)
 
 
 @pytest.mark.parametrize("begun", [False, True])

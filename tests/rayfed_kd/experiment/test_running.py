@@ -322,17 +322,6 @@ def test_sigterm_ends_as_cleanly(start, tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "interrupted"
 
 
-def test_killed_run_leaves_readable_tables(start, tmp_path):
-    process = start(write_recipe(tmp_path, rounds=100_000), "--local")
-    wait_for_rounds(tmp_path / "run", 3, process)
-    process.kill()
-    process.wait()
-    # The rows of the last quarter of a second are in no part yet.
-    rounds = read_table(tmp_path / "run", "rounds")["round"].to_pylist()
-    assert rounds == list(range(1, len(rounds) + 1))
-    assert len(rounds) >= 3
-
-
 def test_partition_command_draws_and_saves(tmp_path):
     done = run_command("partition", write_recipe(tmp_path), "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr

@@ -7,9 +7,6 @@ import pytest
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
-from rayfed_kd.comparison.planning import plan_runs
-from rayfed_kd.comparison.runs import run_each
-from rayfed_kd.comparison.studies import Study
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
@@ -118,19 +115,3 @@ def test_interrupted_start_names_resume_though_there_is_no_checkpoint(tmp_path, 
     monkeypatch.setattr(Host, "step", interrupted)
     with pytest.raises(KeyboardInterrupt, match=r"`rayfed-kd resume .*/run --local --restart` begins again"):
         rayfed_kd.run(THREE_CLIENTS, [f"results.folder={tmp_path / 'run'}"], local=True)
-
-
-def test_run_of_a_comparison_that_was_killed_while_it_began_is_whole_in_the_end(tmp_path, monkeypatch):
-    base = tmp_path / "base.yaml"
-    base.write_text(json.dumps({**THREE_CLIENTS, "rounds": 1, "evaluation": {"samples": False}}))
-    study = Study(base=str(base), folder=str(tmp_path / "runs"), runs=[{"label": "A"}])
-    (run,) = plan_runs(study)
-
-    def start():
-        run_each([run], local=True, address=None, jobs=None, tell=lambda line: None)
-
-    killed_at(monkeypatch, "options.yaml", start)
-    assert run.unfinished_folder.exists()
-    start()
-    names = {path.name for path in run.folder.iterdir()}
-    assert {"config.yaml", "summary.json", *DESCRIPTION} - {"devices.parquet"} <= names

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -381,30 +380,6 @@ def test_tables_are_flushed_when_they_have_grown(tmp_path, flushed):
     flushed.clear()
     writer.sync()
     assert flushed == [STREAM, STREAM]
-
-
-def test_names_are_on_disk_before_what_they_replace_goes(tmp_path, flushed, monkeypatch):
-    """A new file, then the folder that holds its name; only then the old file goes."""
-    done, unlink = flushed, Path.unlink
-
-    def noted(path, **options):
-        done.append(f"unlink {path.name}")
-        unlink(path, **options)
-
-    writer = written(tmp_path, [1])
-    monkeypatch.setattr(Path, "unlink", noted)
-    done.clear()
-    writer.close()
-    assert [re.sub(r"\.part-[0-9a-f]+-", "aside ", name) for name in done] == [
-        STREAM,
-        "aside rows.parquet",
-        "metrics",
-        f"unlink {STREAM}",
-    ]
-    done.clear()
-    TableWriter(tmp_path, after_round=1)
-    found = [re.sub(r"\.part-[0-9a-f]+-", "aside ", name) for name in done]
-    assert found.index(f"aside {STREAM}") < found.index("metrics") < found.index("unlink rows.parquet")
 
 
 def test_a_flush_that_failed_is_tried_again(tmp_path, monkeypatch):
