@@ -8,7 +8,7 @@ import pytest
 from paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
-from power_cuts import Cut, Disk, Drawn, EmptyFiles, NamesOnly
+from power_cuts import Cut, Disk, Drawn, NamesOnly
 
 FLUSHED, WRITTEN = b"x" * 600, b"y" * 600
 # A file that is brought to disk and grows, under a name that is not.
@@ -37,7 +37,6 @@ def left(operations, cut):
 def test_a_cut_loses_bytes_and_names_that_were_not_flushed():
     assert left(GROWING, Cut()) == ({}, {})
     assert left([*GROWING, ("flush", 0)], Cut()) == ({"a": FLUSHED}, {})
-    assert left(GROWING, EmptyFiles()) == ({"a": FLUSHED}, {})
     assert left(GROWING, NamesOnly()) == ({"a": FLUSHED + bytes(600)}, {})
     assert left([*GROWING, ("flush", 0), ("flush", 1)], Cut()) == ({"a": FLUSHED + WRITTEN}, {})
     assert Disk(GROWING, []).after_cut(Cut()) == ({"a": FLUSHED + WRITTEN}, {})

@@ -97,28 +97,6 @@ def test_killed_host_changes_nothing(hosts):
     assert any("restarted" in line or "lost" in line for line in result.told), result.told
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("at_a_time", "vectorise"), [(1, "off"), (2, "off"), (1, 2)])
-def test_killed_hosts_change_nothing(at_a_time, vectorise, shared_ray, tmp_path):
-    method = "method={name: fedavg}" if vectorise != "off" else "method.name=fedkf"
-    grouped = [method, f"local.vectorise={vectorise}"]
-    expected = run(tmp_path / "local", *grouped, local=True)
-    killed, others = [], set(client_hosts())
-
-    def kill(event):
-        if event["round"] in (1, 2):
-            for pid in [pid for pid in client_hosts() if pid not in others][:at_a_time]:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-
-    result = run(tmp_path / "ray", *grouped, on_event=kill)
-    assert len(killed) >= 2
-    for name, vector in expected.models.items():
-        assert np.array_equal(result.models[name], vector)
-    for table in ("metrics", "messages", "clients"):
-        assert result.tables[table].equals(expected.tables[table])
-
-
 # Without processes the same two are in test_short_steps.py.
 @pytest.mark.slow
 def test_host_that_dies_again_and_again_ends_the_run_with_call_and_way_to_go_on(own, shared_ray, tmp_path):

@@ -57,16 +57,6 @@ def killed_at(monkeypatch, name, start):
         pytest.fail(f"{name} was written")
 
 
-@pytest.mark.parametrize("name", ["options.yaml", "partition.parquet", "config.yaml"])
-def test_start_that_was_killed_leaves_no_run_and_the_same_command_works(name, tmp_path, monkeypatch):
-    killed_at(monkeypatch, name, lambda: begin(tmp_path))
-    assert not (tmp_path / "config.yaml").exists()
-    with pytest.raises(RecipeError, match=r"holds no run: .* command that started it works again"):
-        rayfed_kd.resume(tmp_path, local=True)
-    begin(tmp_path)
-    assert (tmp_path / "config.yaml").exists()
-
-
 def test_the_recipe_comes_last(tmp_path, monkeypatch):
     """A folder with config.yaml has all that `resume` needs."""
     killed_at(monkeypatch, "config.yaml", lambda: begin(tmp_path, **DEVICES))

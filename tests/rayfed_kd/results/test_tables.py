@@ -356,32 +356,6 @@ def test_a_folder_that_is_no_runs_is_told(tmp_path):
         read_table(tmp_path, "losses")
 
 
-@pytest.fixture
-def flushed(monkeypatch):
-    """The names of what was flushed to disk so far, files and folders."""
-    names, flush = [], os.fsync
-
-    def note(descriptor):
-        names.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        flush(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note)
-    return names
-
-
-def test_tables_are_flushed_when_they_have_grown(tmp_path, flushed):
-    writer = written(tmp_path, [1, 2])
-    flushed.clear()
-    writer.sync()
-    assert flushed == [STREAM]
-    writer.sync()
-    assert flushed == [STREAM]
-    writer.write(3, {"hosts": [{"round": 3, "host": 0}], "metrics": [metric(3)]})
-    flushed.clear()
-    writer.sync()
-    assert flushed == [STREAM, STREAM]
-
-
 def test_a_flush_that_failed_is_tried_again(tmp_path, monkeypatch):
     writer, full = written(tmp_path, [1]), OSError(28, "No space left on device")
 
