@@ -180,11 +180,6 @@ class ClientContext(Context):
         for drawn in self.batches(index, every=every):
             yield self.read(drawn)
 
-    def numbered_epoch(self, index: int) -> Iterator[tuple[Tensor, Batch]]:
-        """The same, each batch with its samples' numbers in `samples`, [batch] int64."""
-        for drawn in self.batches(index):
-            yield drawn.numbers, self.read(drawn)
-
     def batches(self, index: int, *, every: bool = False) -> Iterator[Drawn]:
         """What that pass's batches are made of, in order; for those who gather many clients' at once.
 

@@ -137,7 +137,8 @@ class Plain:
         optimiser = self.optimiser(model)
         ctx = client_context(self.simulated.setting, DispatchFacts(k, number, self.seen[k], 1))
         for epoch in (0, 1):
-            for which, (images, labels) in ctx.numbered_epoch(epoch):
+            for drawn in ctx.batches(epoch):
+                which, (images, labels) = drawn.numbers, ctx.read(drawn)
                 optimiser.zero_grad()
                 self.difference(said[which], self.part(self.server, layer, to)(lower(images))).backward()
                 optimiser.step()

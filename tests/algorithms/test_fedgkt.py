@@ -144,7 +144,8 @@ class Plain:
         )
         optimiser = self.optimiser(model)
         for epoch in (0, 1):
-            for which, (images, labels) in ctx.numbered_epoch(epoch):
+            for drawn in ctx.batches(epoch):
+                which, (images, labels) = drawn.numbers, ctx.read(drawn)
                 optimiser.zero_grad()
                 teacher = self.told[k][which] if k in self.told else None
                 self.loss(model(images), labels, teacher).backward()

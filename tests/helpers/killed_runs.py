@@ -25,7 +25,6 @@ from rayfed_kd.errors import RayfedError, RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.results.tables import read_table
 
-ENGINES = ("local", "ray")
 KINDS = ("method", "schedule", "codec", "privacy")
 NONE = "none"  # no codec, no privacy
 LEAST = 3  # cases of every method, schedule, codec and privacy setting

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayfed_kd.files import flush_to_disk, make_folder, remove_unfinished, written_aside
+from rayfed_kd.files import flush_folder, make_folder, remove_unfinished, written_aside
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables.reading import PARQUET, table_rows
 from rayfed_kd.results.tables.rows import arrow_rows
@@ -113,4 +113,4 @@ class TableWriter:
             stream.close()
             del self._streams[name]
             self._path(name, STREAM).unlink()
-            flush_to_disk(self._folder / name)  # else it may come back, and stay
+            flush_folder(self._folder / name)  # else it may come back, and stay
