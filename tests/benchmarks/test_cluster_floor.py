@@ -1,7 +1,5 @@
 """The benchmark of a cluster's network: the parts that need neither root nor a cluster."""
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,12 +46,3 @@ def test_the_model_has_as_many_parameters_as_asked(floor, tmp_path):
     model = prepare(told).setting.builders["model"]()
     assert sum(one.numel() for one in model.parameters()) == pytest.approx(0.1e6, rel=0.01)
     prepare(floor.recipe("fedgems", "head", 3, tmp_path))  # is a recipe
-
-
-def test_without_root_the_command_says_so(floor, monkeypatch, capsys):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(sys, "argv", ["cluster_floor.py"])
-    with pytest.raises(SystemExit) as ended:
-        floor.main()
-    assert ended.value.code == 2
-    assert "need root" in capsys.readouterr().err

@@ -16,7 +16,6 @@ It needs Linux, root, mkfs.ext4 and a free loop device.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import fcntl
 import json
 import os
@@ -27,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from ctypes import CDLL, c_int64
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ WRITE_AND_WAIT = 7  # sync_file_range's three flags
 PAGE = 4096
 MIB = 2**20
 OPTIONS = ("loop", "loop,data=writeback,noauto_da_alloc")
+LIBC = CDLL(None)
 FSYNC = os.fsync  # the harness replaces it, as a kill loses nothing that was written
 
 
@@ -67,31 +68,22 @@ class PowerOff(Watch):
                 self._complete[str(path)] = max(rounds)
 
     def _end(self) -> None:
-        there = {
+        still = {
             path: last
             for path, last in self._complete.items()
-            if list(Path(path).glob(f"round-{last:06d}.json"))
+            if Path(path, f"round-{last:06d}.json").exists()
         }
-        self._file.write_text(json.dumps(there))
-        for path in sorted(self._root_files()):
-            with path.open("rb") as file:
-                pages = range(0, path.stat().st_size, PAGE)
-                for start in pages if self._stream.random() < 0.5 else ():
-                    if self._stream.random() < 0.5:
-                        ctypes.CDLL(None, use_errno=True).sync_file_range(
-                            file.fileno(), ctypes.c_int64(start), ctypes.c_int64(PAGE), WRITE_AND_WAIT
-                        )
+        self._file.write_text(json.dumps(still))
+        for path in sorted(Path(self._root).rglob("*.*")):
+            descriptor = os.open(path, os.O_RDONLY)
+            for start in range(0, path.stat().st_size, PAGE):
+                if path.is_file() and self._stream.random() < 0.25:
+                    LIBC.sync_file_range(descriptor, c_int64(start), c_int64(PAGE), WRITE_AND_WAIT)
         if self._stream.random() < 0.5:  # an fsync elsewhere writes the journal, with the names of all files
-            with (self._disk / "elsewhere").open("w") as file:
-                file.write("elsewhere")
-                file.flush()
-                FSYNC(file.fileno())
+            FSYNC(os.open(self._disk / "elsewhere", os.O_CREAT | os.O_WRONLY))
         descriptor = os.open(self._disk, os.O_RDONLY)
         fcntl.ioctl(descriptor, SHUTDOWN, NO_FLUSH)
         super()._end()
-
-    def _root_files(self) -> list[Path]:
-        return [path for path in Path(self._root).rglob("*") if path.is_file()]
 
 
 class Ext4Harness(PowerHarness):
