@@ -31,13 +31,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 KINDS = ("method", "schedule", "codec", "privacy")
-VICTIMS = {
-    "local": {"command": "without Ray: command"},
-    "ray": {
-        victim: f"on Ray: {victim}" for victim in ("one client host", "all client hosts", "server", "command")
-    },
+COLUMNS = {
+    ("local", "command"): "without Ray: command",
+    **{("ray", name): name for name in ("one client host", "all client hosts", "server", "command")},
 }
-COLUMNS = [column for victims in VICTIMS.values() for column in victims.values()]
 Runs = Sequence[dict[str, Any]]
 
 
@@ -46,12 +43,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--each", type=int, default=4, help="most kills of one run")
-    parser.add_argument("--engine", choices=VICTIMS, help="default: one after the other")
+    parser.add_argument("--engine", choices=["local", "ray"], help="default: one after the other")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--table", action="store_true", help="only print the table of the log")
     given = parser.parse_args()
     if not given.table:
-        kill_all(given.log, [given.engine] if given.engine else list(VICTIMS), given.each)
+        kill_all(given.log, [given.engine] if given.engine else ["local", "ray"], given.each)
     runs = read(given.log)
     sys.stdout.write(table(runs))
     return int(any(run["wrong"] for run in runs))
@@ -86,7 +83,7 @@ def kills(runs: Runs) -> int:
 
 def table(runs: Runs) -> str:
     """Markdown: a row for each method, schedule, codec and privacy setting, and their sum."""
-    lines = ["| | runs | " + " | ".join(COLUMNS) + " | checkpoints cut off | resumes | all equal |"]
+    lines = ["| | runs | " + " | ".join(COLUMNS.values()) + " | checkpoints cut off | resumes | all equal |"]
     lines.append("| --- |" + " ---: |" * (len(COLUMNS) + 3) + " --- |")
     rows: dict[str, list[dict[str, Any]]] = {}
     for place, kind in enumerate(KINDS):
@@ -94,9 +91,9 @@ def table(runs: Runs) -> str:
             if (name := run["case"].split(":")[place]) != "none":
                 rows.setdefault(f"{kind} {name}", []).append(run)
     for title, some in [*rows.items(), (f"**{kills(runs)} kills**", list(runs))]:
-        killed: Counter[str] = Counter()
+        killed: Counter[tuple[str, str]] = Counter()
         for run in some:
-            killed.update({VICTIMS[run["engine"]][victim]: count for victim, count in run["kills"].items()})
+            killed.update({(run["engine"], victim): count for victim, count in run["kills"].items()})
         cells = [len(some), *(killed[column] for column in COLUMNS)]
         cells += [sum(run[key] for run in some) for key in ("checkpoints cut off", "resumes")]
         equal = "yes" if all(run["wrong"] is None for run in some) else "NO"

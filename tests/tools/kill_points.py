@@ -3,7 +3,6 @@
     python tests/tools/kill_points.py                      # every kill point of every scenario
     python tests/tools/kill_points.py run compare          # these scenarios
     python tests/tools/kill_points.py --sample 10          # ten points, spread over all scenarios
-    python tests/tools/kill_points.py run --part 1/3       # a third of the points of one scenario
     python tests/tools/kill_points.py --list               # the points, without a kill
     python tests/tools/kill_points.py run --point "replace run/config.yaml #1"
 
@@ -176,6 +175,8 @@ def go_on(words: Sequence[str]) -> list[str]:
     for _ in range(TRIES):
         message = command(words)
         if message is None:
+            return told
+        if "rounds=N" in message:  # the run has ended; only more rounds could go on
             return told
         told.append(message)
         words = next_command(words, message)
@@ -543,7 +544,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--sample", type=int, help="so many points in all")
-    parser.add_argument("--part", default="1/1", help="as 1/3: every third point, from the first one on")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--point")
     options = parser.parse_args()
@@ -559,8 +559,7 @@ def main() -> int:
             if options.list:
                 sys.stdout.write("".join(f"{name}: {point}\n" for point in points))
                 continue
-            part, parts = map(int, options.part.split("/"))
-            chosen = [options.point] if options.point else points[part - 1 :: parts]
+            chosen = [options.point] if options.point else points
             if options.sample:
                 share = max(1, options.sample // len(names))
                 chosen = points[len(points) // (2 * share) :: max(1, len(points) // share)][:share]

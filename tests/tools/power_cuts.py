@@ -11,7 +11,8 @@ them leaves what POSIX promises, and of the rest what the disk had by chance:
 - a file has its bytes of the last fsync of it; of what was written since then, each 512 bytes are there, or
   as they were before, or zeros where nothing was before, and its end is anywhere between then and now;
 - a name means what it meant at the last fsync of its folder, or anything that it meant since then, whatever
-  other names of the folder mean. So renames, new files and removals are lost, or come in another order.
+  other names of the folder mean. So renames, new files and removals are lost, or come in another order. What
+  was renamed has its old name or its new one.
 
 Each such state becomes a folder. A checkpoint that was complete before the cut must be usable there. Then the
 same command is given again, and where that is refused, the command that its message names; verdicts are those
@@ -193,14 +194,38 @@ class Disk:
                 found[folder] = max(rounds)
         return found
 
+    def _names_after(self, cut: Cut) -> dict[int, dict[str, int | None]]:
+        left = {
+            folder: {name: cut.name(meant) for name, meant in sorted(names.items())}
+            for folder, names in sorted(self.folders.items())
+        }
+        # A rename is one operation: what had a name before it, and has one after it, has one of the two.
+        had, has = (
+            {
+                meant[at]: (folder, name)
+                for folder, some in self.folders.items()
+                for name, meant in some.items()
+            }
+            for at in (0, -1)
+        )
+        for file in has.keys() - {None}:
+            places = [(folder, name) for folder, some in left.items() for name in some if some[name] == file]
+            for folder, name in places if has[file] in places else ():
+                left[folder][name] = file if (folder, name) == has[file] else None
+            if not places and file in had:
+                folder, name = had[file] if left[had[file][0]][had[file][1]] is None else has[file]
+                left[folder][name] = file
+        return left
+
     def after_cut(self, cut: Cut) -> tuple[dict[str, bytes | None], dict[str, int] | None]:
         """What a cut leaves, path -> content, None of a folder; promised rounds, None if they are lost."""
         contents: dict[str, bytes | None] = {}
         places: dict[int, str] = {}
 
+        left = self._names_after(cut)
+
         def fill(folder: int, path: str) -> None:
-            for name, meant in sorted(self.folders.get(folder, {}).items()):
-                file = cut.name(meant)
+            for name, file in left[folder].items():
                 if file is None:
                     continue
                 place = places[file] = f"{path}{name}"

@@ -373,25 +373,18 @@ def test_a_flush_that_failed_is_tried_again(tmp_path, monkeypatch):
 
 
 def test_what_a_kill_cut_off_anywhere_costs_its_round_alone(tmp_path):
-    written(tmp_path, [1, 2])
+    one, two, content = (
+        (written(tmp_path / str(n), range(1, n + 1)), (tmp_path / f"{n}/metrics" / STREAM).read_bytes())[1]
+        for n in (1, 2, 3)
+    )
+    written(tmp_path, [1])
     stream = tmp_path / "metrics" / STREAM
-    two = stream.stat().st_size
-    written(tmp_path / "other", [1, 2, 3])
-    content = (tmp_path / "other/metrics" / STREAM).read_bytes()
-    for size in range(two, len(content)):
+    for size in [*range(0, len(two), 7), *range(len(two), len(content))]:
         stream.write_bytes(content[:size])
-        assert rounds_in(tmp_path) == [1, 2]
+        assert rounds_in(tmp_path) == [1, 2][: (size >= len(one)) + (size >= len(two))]
         assert last_round(tmp_path) == 0  # the table of rounds has no row
     TableWriter(tmp_path).write(3, {"metrics": [metric(3)]})
     assert rounds_in(tmp_path) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("size", range(0, 400, 7))
-def test_a_stream_that_was_cut_off_in_its_beginning_has_no_rows(tmp_path, size):
-    written(tmp_path, [1])
-    stream = tmp_path / "metrics" / STREAM
-    stream.write_bytes(stream.read_bytes()[:size])
-    assert rounds_in(tmp_path) == []
 
 
 def damaged_in_round_3(folder, how):
