@@ -9,29 +9,22 @@ from pathlib import Path
 
 import pytest
 from killed_runs import cases, kill_one_run
+from rayfed_kd.setting.message_codecs import CODECS
 
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import SCHEDULES
-from rayfed_kd.setting.message_codecs import CODECS
 
 CHAOS = Path(__file__).parents[1] / "tools" / "chaos.py"
-KILLS = 4  # of each run, a dozen in all
+KILLS = 4  # of each run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "engine"),
-    [
-        ("fedavg:sync:none:none", "ray"),
-        ("fedkf:fedbuff:none:none", "ray"),
-        ("dafkd:quorum:none:none", "local"),
-    ],
-)
-def test_killed_at_random_moments_the_runs_end_as_undisturbed(case, engine, tmp_path):
+@pytest.mark.parametrize("case", ["fedavg:sync:none:none", "fedkf:fedbuff:none:none"])
+def test_killed_at_random_moments_on_ray_the_runs_end_as_undisturbed(case, tmp_path):
     kills, runs = 0, 0
     while kills < KILLS:
-        run = kill_one_run(case, engine, runs, KILLS - kills, tmp_path)
+        run = kill_one_run(case, "ray", runs, KILLS - kills, tmp_path)
         assert run["wrong"] is None, run["wrong"]
         kills, runs = kills + sum(run["kills"].values()), runs + 1
 
@@ -42,7 +35,6 @@ def test_everything_registered_is_killed_at_least_three_times():
     registered = [METHODS, SCHEDULES, CODECS, PrivacyRecipe.model_fields]
     for times, names in zip(by_kind, registered, strict=True):
         assert {name: times[name] for name in names if times[name] < 3} == {}
-    assert len({*cases()}) == len(cases())
 
 
 def test_the_table_counts_kills_by_name_and_victim_and_says_which_run_was_wrong():

@@ -341,17 +341,6 @@ def test_checkpoint_serves_an_export_whose_tables_are_gone(cut, tmp_path):
     assert len(rayfed_kd.export(cut, "oca", tmp_path / "out")) == 3
 
 
-def test_orphans_and_unusable_checkpoints_go_at_the_next_start(cut):
-    checkpoints = cut / "checkpoints"
-    note = json.loads((checkpoints / "round-000002.json").read_text())
-    (checkpoints / "round-000007.safetensors").write_bytes(b"its note was never written")
-    (checkpoints / ".part-0123456789abcdef-round-000009.json").touch()
-    (checkpoints / "round-000008.json").write_text(json.dumps({**note, "round": 8}))
-    rayfed_kd.resume(cut, ["rounds=3", "checkpoint.keep=1"], local=True)
-    names = sorted(path.name for path in checkpoints.iterdir())
-    assert names == ["round-000003.json", "round-000003.safetensors", "states-000003.log"]
-
-
 @pytest.mark.slow
 def test_resumed_on_ray_with_more_hosts_gives_the_same_bits(shared_ray, undisturbed, tmp_path):
     run(tmp_path / "cut", "rounds=2")
