@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from killed_runs import cases, kill_one_run
-from rayfed_kd.setting.message_codecs import CODECS
 
 from rayfed_kd.algorithms import METHODS
+from rayfed_kd.features.codecs.loading import CODECS
 from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import SCHEDULES
 
