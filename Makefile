@@ -4,7 +4,7 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install lint fast other-cpu test slow test-all docs leaderboard benchmark clean
+.PHONY: quickstart install lint fast other-cpu test slow test-all audit docs leaderboard benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -47,6 +47,10 @@ slow: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
 
 test-all: test slow
+
+# Known flaws of the tested set of packages; skipped in a line where no index of advisories answers.
+audit: $(VENV)/installed
+	$(BIN)/python tests/tools/audit.py
 
 # The site, into site/; a broken link or reference is an error.
 docs: $(VENV)/installed-docs

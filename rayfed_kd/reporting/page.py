@@ -9,6 +9,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
+from rayfed_kd.comparison.writers.markdown import escaped
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, make_folder, remove_unfinished, writing
 from rayfed_kd.reporting.against_section import against_section
@@ -166,7 +167,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"slug": _slug, "markdown": _markdown}
+    environment.filters |= {"slug": _slug, "markdown": escaped}
     environment.tests["photo"] = _is_photo
     return environment
 
@@ -178,13 +179,3 @@ def _is_photo(title: str) -> bool:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
-# What Markdown would not show: a bar, which ends a cell; a backslash, an asterisk, a tag, and a bracket that
-# makes a link. Brackets around an interval, a lone ">" and the code of our own sentences stay as they are.
-_SPECIAL = re.compile(r"\\(?=[!-/:-@\[-`{-~])|[*|]|<(?=[A-Za-z/!?])|\](?=[(\[:])")
-
-
-def _markdown(text: str) -> str:
-    """Text that Markdown shows as it is, also within a table."""
-    return _SPECIAL.sub(r"\\\g<0>", " ".join(text.split()))

@@ -9,7 +9,7 @@ from typing import Any
 
 from rayfed_kd.comparison.paper_rows import PrintedValue, printed_text
 from rayfed_kd.comparison.published import published_lines, published_rows, tables_named
-from rayfed_kd.comparison.writers.markdown import read_table_line
+from rayfed_kd.comparison.writers.markdown import read_table_line, unescaped
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
 
@@ -29,7 +29,7 @@ def comparison_section(folder: str, text: str) -> Section:
     for block in blocks:
         lines = [read_table_line(line) for line in block.splitlines()]
         if not block.startswith("|"):
-            title = block.strip().removesuffix(":")
+            title = unescaped(block.strip().removesuffix(":"))
             notes.append(title)
         else:
             tables.append(Table(title, lines[0], lines[2:]))
@@ -42,7 +42,7 @@ def study_title(text: str) -> str:
     Args:
         text: comparison.md.
     """
-    title = text.partition("\n")[0].rpartition("; last round, ")[0]
+    title = unescaped(text.partition("\n")[0].rpartition("; last round, ")[0])
     return "" if title == "Comparison" else title
 
 

@@ -132,7 +132,7 @@ class RunConsole(Screen):
         )
         self.console.print(f"run folder   {folder}")
         board = f"tensorboard {_named_events(folder)}"
-        self.console.print(f"look at it   {board} --window_title {shlex.quote(folder.name)}")
+        self.console.print(f"look at it   {board} --window_title={shlex.quote(folder.name)}")
         self.console.print(f"report       rayfed-kd report {shlex.quote(str(folder))}")
 
 
@@ -188,7 +188,7 @@ def _named_events(folder: Path) -> str:
     """
     if any(sign in str(folder) for sign in ":,"):
         return f"--logdir {shlex.quote(str(folder))}"
-    return f"--logdir_spec {shlex.quote(f'{folder.name}:{folder}')}"
+    return f"--logdir_spec={shlex.quote(f'{folder.name}:{folder}')}"  # `=`: a name may begin with "-"
 
 
 def format_bytes(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rayfed_kd.comparison.comparison import Comparison
@@ -10,7 +11,24 @@ from rayfed_kd.comparison.writers.claim_table import CLAIM_HEADER, claim_cells
 from rayfed_kd.comparison.writers.cost_table import cost_cells, cost_header, cost_title
 from rayfed_kd.comparison.writers.published_table import published_lines_of
 
-ESCAPED_BAR = r"\|"  # a plain bar would end the cell, and shift the numbers below the wrong heading
+# What Markdown would not show: a bar, which ends a cell; a backslash, an asterisk, a tag, an entity, and a
+# bracket that makes a link. Brackets around an interval, a lone "<" and the code of our own sentences stay.
+_SPECIAL = re.compile(r"\\(?=[!-/:-@\[-`{-~])|[*|]|\](?=[(\[:])|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
+_ESCAPED = re.compile(r"\\([\\*|\]])|&lt;|&amp;")
+# A backslash before a "<" is none for every reader of Markdown.
+_ENTITIES = {"<": "&lt;", "&": "&amp;"}
+_CHARACTERS = {entity: character for character, entity in _ENTITIES.items()}
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is, in one line, also within a table."""
+    one_line = " ".join(text.split())
+    return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), one_line)
+
+
+def unescaped(text: str) -> str:
+    """The text that `escaped` was given, in one line."""
+    return _ESCAPED.sub(lambda found: found[1] or _CHARACTERS[found[0]], text)
 
 
 def render_markdown(comparison: Comparison) -> str:
@@ -21,22 +39,27 @@ def render_markdown(comparison: Comparison) -> str:
 
     Returns: Markdown without a final line break.
     """
-    lines = [caption(comparison), "", *_table(header(comparison), cells(comparison))]
+    lines = [escaped(caption(comparison)), "", *_table(header(comparison), cells(comparison))]
     for remark in remarks(comparison):
-        lines += ["", remark]
+        lines += ["", escaped(remark)]
     if comparison.study.claims:
         lines += ["", "Claims:", "", *_table(CLAIM_HEADER, claim_cells(comparison))]
     costs = _table(cost_header(comparison), cost_cells(comparison))
-    lines += ["", f"{cost_title(comparison)}:", "", *costs]
+    lines += ["", f"{escaped(cost_title(comparison))}:", "", *costs]
     for published in published_lines_of(comparison):
-        lines += ["", f"{published.heading}:", "", *_table(("system", "as printed"), published.lines)]
+        lines += [
+            "",
+            f"{escaped(published.heading)}:",
+            "",
+            *_table(("system", "as printed"), published.lines),
+        ]
     return "\n".join(lines)
 
 
 def read_table_line(line: str) -> list[str]:
     """The cells of a line of a table that `render_markdown` wrote."""
     parts = line.strip().removeprefix("|").removesuffix("|").split(" | ")
-    return [part.strip().replace(ESCAPED_BAR, "|") for part in parts]
+    return [unescaped(part.strip()) for part in parts]
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -44,4 +67,4 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _table_line(parts: Sequence[str]) -> str:
-    return f"| {' | '.join(part.replace('|', ESCAPED_BAR) for part in parts)} |"
+    return f"| {' | '.join(map(escaped, parts))} |"

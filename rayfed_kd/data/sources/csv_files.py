@@ -111,6 +111,11 @@ def _check_beginning(file: Path, form: CsvForm) -> None:
     for mark, kind in OTHER_FILES.items():
         if head.startswith(mark):
             raise DataError(f"{file} is {kind}; expected CSV or Parquet")
+    if found := re.match(rb"(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n", head):
+        raise DataError(
+            f"{file} begins with the line sep={found[1].decode('latin-1')}, which spreadsheets alone read; "
+            "expected the names of columns there, and the character as data.separator"
+        )
     if codecs.lookup(form.encoding).name not in ("utf-8", "ascii") or file.suffix in (".gz", ".bz2"):
         return
     for mark, encoding in MARKS.items():

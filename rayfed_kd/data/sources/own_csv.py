@@ -20,7 +20,7 @@ from rayfed_kd.data.sources.features import Rows, feature_columns
 from rayfed_kd.data.sources.own_images import Colour, Fit, Size, SplitSeed, TestFraction, load_images
 from rayfed_kd.data.sources.own_text import ClientColumn, LabelColumn, TestFile, TrainFile, table_files
 from rayfed_kd.data.sources.tables import column_of, parsed, present, read_labelled
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.recipe.roles import data_source
 
 FILLED = "The data set tabular takes the training rows' mean there: data.name=tabular data.missing=mean"
@@ -58,6 +58,8 @@ def csv(
     """A CSV file with a column of classes and columns of numbers, or a column of image files."""
     if image_column is not None and columns is not None:
         raise RecipeError("give at most one of columns and image_column", path="data.columns")
+    if twice := [name for name in columns or () if columns and columns.count(name) > 1]:
+        raise RecipeError(f"{shown(twice[0])} is listed twice", path="data.columns")
     files = table_files(folder, train, test, test_fraction)
     form = CsvForm(separator, encoding, decimal, thousands, null_values)
     others = [] if client_column is None else [client_column]

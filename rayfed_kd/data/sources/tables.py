@@ -29,6 +29,7 @@ from rayfed_kd.recipe.sample_shapes import Shape
 
 # Of a column that a partition may go by: beyond it a column tells samples apart rather than groups them.
 MOST_VALUES = 10_000
+PADDED = r"^\s*-?0\d"  # a code, as 01: another one than 1
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,12 @@ def read_table(
         raise DataError(f"{file}: no rows below the names of columns")
     for name in (label, *clients):
         column_of(file, table, name)
+    codes = [name for name in (label, *clients) if pa.types.is_integer(table.schema.field(name).type)]
+    if codes and not is_parquet(file):
+        # Arrow reads 01 as the number 1; where there are such codes, the column's cells are texts.
+        written = parsed(file, form, [*texts, *codes])
+        padded = [name for name in codes if pc.any(pc.match_substring_regex(written[name], PADDED)).as_py()]
+        table = parsed(file, form, [*texts, *padded]) if padded else table
     return table
 
 

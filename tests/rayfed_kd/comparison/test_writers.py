@@ -1,10 +1,14 @@
 """A comparison's files and its table on the screen: every label is shown as it is, and leads nowhere."""
 
+import html
 import io
+import re
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 from known_comparison import compared, relabelled, run_locally
+from markdown_it import MarkdownIt
 from rich.console import Console
 
 from rayfed_kd.comparison.comparing import compare
@@ -14,7 +18,7 @@ from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.comparison.writers.latex import escape_latex, render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.comparison.writers.screen import screen_table
-from rayfed_kd.reporting.paper_sections import comparison_section
+from rayfed_kd.reporting.paper_sections import comparison_section, study_title
 
 
 def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_report():
@@ -25,6 +29,23 @@ def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_repor
     assert [row[0] for row in table.rows] == ["A (aca)", "B | b| (aca)"]
     assert {len(row) for row in (table.header, *table.rows)} == {5}
     assert [row[0] for row in costs.rows] == ["A", "B | b|"]
+
+
+def test_labels_and_titles_are_texts_in_the_markdown_and_the_same_in_the_report():
+    """`<` and `&` as entities, which every reader of Markdown shows; Python-Markdown knows no `\\<`."""
+    label, title = "<img src=x onerror=alert(1)>", "<script>alert(1)</script> &lt;b&gt; [x](javascript:y)"
+    comparison = relabelled(label)
+    comparison = replace(comparison, study=comparison.study.model_copy(update={"title": title}))
+    text = render_markdown(comparison)
+    assert not re.search(r"<[a-z/]", text)
+    shown = MarkdownIt().enable("table").render(text)
+    assert "<img" not in shown
+    assert "<script" not in shown
+    assert "href" not in shown
+    assert html.unescape(shown).count(label) == text.count("&lt;img src=x onerror=alert(1)>") >= 2
+    assert study_title(text) == title
+    section = comparison_section("x", text)
+    assert [row[0] for row in section.tables[0].rows] == ["A (aca)", f"{label} (aca)"]
 
 
 def test_latex_is_for_booktabs_and_escaped():

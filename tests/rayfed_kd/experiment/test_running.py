@@ -186,7 +186,7 @@ def test_command_ends_with_table_folder_and_tensorboard(tmp_path):
     assert done.returncode == 0, done.stderr
     assert re.search(r"round 1/1  \d+\.\d s  aca amp", done.stdout)
     assert re.search(r"│ oca +│ +\d+\.\d\d %", done.stdout)
-    assert f"tensorboard --logdir_spec run:{tmp_path / 'run'} " in done.stdout
+    assert f"tensorboard --logdir_spec=run:{tmp_path / 'run'} " in done.stdout
     assert done.stdout.endswith(f"rayfed-kd report {tmp_path / 'run'}\n")
     assert "\x1b" not in done.stdout
 

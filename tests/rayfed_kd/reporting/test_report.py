@@ -22,11 +22,12 @@ from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.table_text import caption, cells, header
 from rayfed_kd.comparison.writers.files import write_comparison
+from rayfed_kd.comparison.writers.markdown import escaped, unescaped
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.reporting.against_section import _headline, _mean_line, _series, against_section
-from rayfed_kd.reporting.page import _markdown, write_report
+from rayfed_kd.reporting.page import write_report
 from rayfed_kd.reporting.pictures import lines_picture, mean_line
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
@@ -676,13 +677,16 @@ def test_command_says_where_it_wrote_and_forces(tmp_path):
         ("5 > 4 < 6", "5 > 4 < 6"),
         ("a|b", r"a\|b"),
         ("[x](y) [x][y]", r"[x\](y) [x\][y]"),
-        ("<img src=x>", r"\<img src=x>"),
+        ("<img src=x>", "&lt;img src=x>"),
+        ("</p> &lt; R&D &#60;", "&lt;/p> &amp;lt; R&D &amp;#60;"),
+        ("a\n\n# b", "a # b"),
         ("**bold**", r"\*\*bold\*\*"),
         (r"a\b \* c", r"a\b \\\* c"),
     ],
 )
 def test_markdown_escapes_only_what_it_would_not_show(text, shown):
-    assert _markdown(text) == shown
+    assert escaped(text) == shown
+    assert unescaped(shown) == " ".join(text.split())
 
 
 def test_columns_of_words_stand_on_the_left_and_of_numbers_on_the_right(tmp_path):

@@ -240,7 +240,7 @@ def test_end_names_the_folder_and_the_command():
     assert "50.00 %" in text
     assert "0.0100" in text
     assert "run folder   /runs/a b\n" in text
-    assert "tensorboard --logdir_spec 'a b:/runs/a b' --window_title 'a b'\n" in text
+    assert "tensorboard --logdir_spec='a b:/runs/a b' --window_title='a b'\n" in text
     assert "report       rayfed-kd report '/runs/a b'\n" in text
 
 

@@ -197,6 +197,27 @@ def test_keys_that_contradict_one_another_are_refused(tmp_path, read_or_refused)
     read_or_refused("tabular", "there are 1, 2. The first line of a CSV file has the names of its columns")
     (tmp_path / "train.csv").write_text("x,label\n1,2\n")
     read_or_refused("csv", "data.label_column: label is listed as a feature as well", columns=["x", "label"])
+    read_or_refused("csv", "data.columns: 'x' is listed twice", columns=["x", "x"])
+
+
+@pytest.mark.parametrize("labels", [("01", "1", "01"), ("1", "01", "01")])
+@pytest.mark.parametrize("source", ["csv", "tabular"])
+def test_codes_with_zeros_before_them_are_other_classes_as_in_parquet(
+    labels, source, tmp_path, read_or_refused
+):
+    """Numbers stand before texts; without such codes, labels are numbers as before."""
+    (tmp_path / "train.csv").write_text(labelled(*labels))
+    codes = [int(label == "01") for label in labels]
+    read_or_refused(source, {"images": THREE, "names": ("1", "01"), "labels": codes})
+    (tmp_path / "train.csv").write_text(labelled("10", "2", "10"))
+    notes = ["the labels are 2 and 10"]
+    read_or_refused(source, {"images": THREE, "names": ("2", "10"), "labels": [1, 0, 1], "notes": notes})
+
+
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"'])
+def test_spreadsheets_line_about_the_separator_is_refused_in_words(line, tmp_path, read_or_refused):
+    (tmp_path / "train.csv").write_text(f"{line}\n" + labelled("a", "b", "a").replace(",", ";"))
+    read_or_refused("csv", "begins with the line sep=;, which .* expected the names", separator=";")
 
 
 def test_a_test_file_is_standardised_by_the_training_file(tmp_path, read_or_refused):
