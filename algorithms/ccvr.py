@@ -39,6 +39,7 @@ from rayfed_kd.protocol import (
     RecipeError,
     Reply,
     ServerContext,
+    Unaligned,
     Wrapping,
     WrappingOptions,
     WrappingState,
@@ -82,8 +83,8 @@ class CCVR(Wrapping[ServerState]):
     group_training = "what the other method trains in groups"
     down = {"calibrated_model": "weights"}
     up = {
-        "class_means": "prototypes",
-        "class_covariances": "prototypes",
+        "class_means": Unaligned("prototypes"),
+        "class_covariances": Unaligned("prototypes"),
         "class_labels": "labels",
         "class_counts": "counts",
     }

@@ -21,7 +21,6 @@ goes down; without the server's as well nothing travels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +29,7 @@ from torch import Tensor
 
 from rayfed_kd.protocol import (
     PERSONAL,
+    Averaged,
     ClientContext,
     Cohort,
     Context,
@@ -69,8 +69,7 @@ class DSFL(Method[ServerState, Tensor]):
     paper = "Itahara et al. 2020, arXiv 2008.06180"
     group_training = "all local training"
     down = {"labels": "logits"}
-    up = {"probabilities": "logits"}
-    averages = True
+    up = {"probabilities": Averaged("logits")}
     server_keeps = "its model"
     client_keeps = "its model"
     heterogeneous = True
@@ -79,16 +78,6 @@ class DSFL(Method[ServerState, Tensor]):
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if `public_samples` is more than the public set has."""
         self.options.check_public(ctx)
-
-    @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The predictions, all alike."""
-        return {"probabilities": None}
-
-    @property
-    def averages_only(self) -> bool:
-        """True: either `aggregation` is a function of the mean."""
-        return True
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """The server's own initial model, [P]; `server_epochs: 0` never trains it."""

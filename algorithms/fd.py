@@ -36,6 +36,7 @@ from rayfed_kd.protocol import (
     RecipeError,
     Reply,
     ServerContext,
+    Unaligned,
 )
 from rayfed_kd.toolbox.by_class.means import ClassMeans, PerClass, mean_rows, spread
 from rayfed_kd.toolbox.by_class.outputs import label_distillation, means_of_others, probabilities
@@ -72,9 +73,8 @@ class FD(Method[ServerState, Tensor]):
     server_keeps = "all clients' latest mean outputs by label"
     client_keeps = "its model"
     down = {"targets": "logits", "classes": "labels"}
-    up = {"outputs": "logits", "classes": "labels", "counts": "counts"}
+    up = {"outputs": Unaligned("logits"), "classes": "labels", "counts": "counts"}
     heterogeneous = True
-    aligned = False
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if clients do not train, so that there are no outputs to average."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import ClientContext, Message, OneExchange, Replies, Reply, ServerContext
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model, weighing_number
+from rayfed_kd.protocol import ClientContext, Declaration, Message, OneExchange, Replies, Reply, ServerContext
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
 from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.slots import Slots
 
@@ -60,24 +60,14 @@ class FedAvg(OneExchange[ServerState, None]):
     server_keeps = "the global model; with track_oca all clients' latest"
     client_keeps = "nothing"
     down = {"student": "weights"}
-    up = {"student": "weights"}
-    averages = True
 
     @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The model, by `weighting`."""
-        return {"student": weighing_number(self.options.weighting)}
-
-    @property
-    def sums_suffice(self) -> bool:
-        """Also with `track_oca`, whose slots weigh n_k: hosts can sum what changes in them."""
+    def up(self) -> Declaration:
+        """The model, averaged; with `track_oca` also in slots by n_k, as hosts must then weigh it."""
         options = self.options
-        return super().averages_only and not (options.track_oca and options.weighting == "uniform")
-
-    @property
-    def averages_only(self) -> bool:
-        """Not with `track_oca`, which keeps every client's model."""
-        return super().averages_only and not self.options.track_oca
+        if options.track_oca and options.weighting == "uniform":
+            return {"student": "weights"}
+        return {"student": options.model("slots" if options.track_oca else None)}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """w^0; with `track_oca` also empty slots, where an unseen client counts as w^0."""
@@ -85,10 +75,6 @@ class FedAvg(OneExchange[ServerState, None]):
         if not self.options.track_oca:
             return ServerState(weights, None, weights, None)
         return ServerState(weights, Slots.empty(weights.numel()), weights, weights)
-
-    def slots(self, server: ServerState) -> Mapping[str, Slots]:
-        """With `track_oca` every client's latest model."""
-        return {} if server.slots is None else {"student": server.slots}
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         """Send the global model w^t."""

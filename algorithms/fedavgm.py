@@ -25,8 +25,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import ClientContext, Message, OneExchange, Replies, Reply, ServerContext
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model, weighing_number
+from rayfed_kd.protocol import ClientContext, Declaration, Message, OneExchange, Replies, Reply, ServerContext
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
 from rayfed_kd.toolbox.local_training import train_on_labels
 
 
@@ -61,13 +61,11 @@ class FedAvgM(OneExchange[ServerState, None]):
     server_keeps = "the global model and its velocity"
     client_keeps = "nothing"
     down = {"student": "weights"}
-    up = {"student": "weights"}
-    averages = True
 
     @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The model, by `weighting`."""
-        return {"student": weighing_number(self.options.weighting)}
+    def up(self) -> Declaration:
+        """The trained model, averaged by `weighting` unless `aggregation` is robust."""
+        return {"student": self.options.model()}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """w^0, and v^0 = 0 for the parameters; buffers have no velocity."""

@@ -47,6 +47,7 @@ from rayfed_kd.protocol import (
     RecipeError,
     Reply,
     ServerContext,
+    Unaligned,
     weighted_mean,
 )
 from rayfed_kd.toolbox.layers import DroppingOptions, Layers, between, from_, up_to
@@ -108,7 +109,7 @@ class FedD2S(Method[Tensor, Tensor]):
     server_keeps = "the global model"
     client_keeps = "its model"
     down = {"knowledge": "logits", "features": "features", "head": "weights"}
-    up = {"first": "features", "deep": "features", "labels": "labels"}
+    up = {"first": Unaligned("features"), "deep": Unaligned("features"), "labels": "labels"}
 
     def check(self, ctx: ServerContext) -> None:
         layers = Layers(ctx.frozen_model(ctx.initial_vector()))

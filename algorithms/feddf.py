@@ -101,20 +101,15 @@ class FedDF(Averaging[None]):
     summary = "the server distils the ensemble of its clients' models into their average"
     paper = "Lin et al. 2020, arXiv 2006.07242"
     group_training = "all local training"
-    public = "samples"
-    averages = False
+    up = {"student": "weights"}
 
     @property
-    def public_needed(self) -> Literal["samples", "labels"]:
+    def public(self) -> Literal["samples", "labels"]:
         """Labels only if `validation` measures accuracy on held-out public samples."""
         return "samples" if self.options.validation is None else "labels"
 
     def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError if `validation` has no labels, or leaves no sample to distil on."""
-        if self.public_needed == "labels" and not ctx.public.labelled:
-            raise RecipeError(
-                "partition.public.labels = false: method.validation needs the labels of public samples"
-            )
+        """Raise RecipeError if `validation` leaves no sample to distil on."""
         if not len(self._split(ctx)[0]):
             raise RecipeError("method.validation.one_in: no public sample is left to distil on")
 

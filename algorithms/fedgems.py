@@ -37,6 +37,7 @@ from torch import Tensor
 
 from rayfed_kd.protocol import (
     PERSONAL,
+    Answers,
     Architecture,
     ClientContext,
     Cohort,
@@ -86,8 +87,7 @@ class FedGEM(Method[ServerState, ClientState]):
     server_keeps = "its model and optimiser, who has started"
     client_keeps = "its model and optimiser"
     down = {"knowledge": "logits"}
-    up = {"logits": "logits"}
-    asks = True
+    up = {"logits": Answers("logits")}
     heterogeneous = True
     public = "labels"
 

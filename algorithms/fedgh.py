@@ -38,6 +38,7 @@ from rayfed_kd.protocol import (
     Replies,
     Reply,
     ServerContext,
+    Unaligned,
 )
 from rayfed_kd.toolbox.by_class.means import mean_features
 from rayfed_kd.toolbox.layers import check_equal_features, head_place
@@ -66,9 +67,8 @@ class FedGH(OneExchange[Tensor, Tensor]):
     server_keeps = "the head"
     client_keeps = "its model"
     down = {"head": "weights"}
-    up = {"prototypes": "prototypes", "classes": "labels"}
+    up = {"prototypes": Unaligned("prototypes"), "classes": "labels"}
     heterogeneous = True
-    aligned = False
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The head: features to logits."""

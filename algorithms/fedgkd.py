@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from rayfed_kd.protocol import (
     ClientContext,
+    Declaration,
     Message,
     OneExchange,
     Replies,
@@ -34,7 +35,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     weighted_mean,
 )
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model, weighing_number
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
@@ -76,13 +77,11 @@ class FedGKD(OneExchange[ServerState, None]):
     server_keeps = "the last global models (buffer) and their mean"
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights"}
-    up = {"student": "weights"}
-    averages = True
 
     @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The model, by `weighting`."""
-        return {"student": weighing_number(self.options.weighting)}
+    def up(self) -> Declaration:
+        """The trained model, averaged by `weighting` unless `aggregation` is robust."""
+        return {"student": self.options.model()}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """A buffer of one model, w^0, which is its own mean."""

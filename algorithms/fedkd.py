@@ -40,6 +40,7 @@ from rayfed_kd.protocol import (
     MethodOptions,
     Reply,
     ServerContext,
+    Unaligned,
 )
 from rayfed_kd.toolbox.averaging import Weighting, cohort_weights
 from rayfed_kd.toolbox.layers import check_features, drawn_map, linear_map
@@ -82,9 +83,8 @@ class FedKD(Method[Replicated, ClientState]):
     server_keeps = "the mentee, its last update, which version of it each client has"
     client_keeps = "its mentor, the mentee, the map between their features"
     down = {"whole": "weights", "mean": "weights", "mean_ranks": "counts"}
-    up = {"update": "weights", "ranks": "counts"}
+    up = {"update": Unaligned("weights"), "ranks": "counts"}
     heterogeneous = True
-    aligned = False
 
     def architectures(self) -> Mapping[str, Architecture]:
         return {MENTEE: Architecture("classifier", RECIPE_MODEL, {})}

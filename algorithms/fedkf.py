@@ -29,6 +29,7 @@ from torch import Tensor
 
 from rayfed_kd.protocol import (
     Architecture,
+    Averaged,
     ClientContext,
     Cohort,
     Drawn,
@@ -129,9 +130,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     server_keeps = "ACA, OCA, all clients' latest models"
     client_keeps = "its generator and the generator's Adam"
     down = {"student": "weights", "teacher": "weights"}
-    up = {"student": "weights"}
-    sums_suffice = True
-    averaged_by = {"student": "samples"}
+    up = {"student": Averaged("weights", by="samples", slots="slots")}
 
     def architectures(self) -> Mapping[str, Architecture]:
         return {"generator": self.options.generator.architecture()}
@@ -150,9 +149,6 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
 
     def init_client(self, ctx: ClientContext) -> GeneratorState:
         return GeneratorState(ctx.initial_vector("generator"), {})  # equal for all clients
-
-    def slots(self, server: ServerState) -> Mapping[str, Slots]:
-        return {"student": server.slots}
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         steps = self._steps(ctx)

@@ -78,10 +78,9 @@ class FedKTL(SimplexClients[ServerState]):
     group_training = "all local training"
     server_keeps = "the generator, the transformer, the last images and latents"
     down = {"images": "images", "latents": "features"}
-    public = "samples"
 
     @property
-    def public_needed(self) -> Literal["none", "samples"]:
+    def public(self) -> Literal["none", "samples"]:
         return "samples" if self.options.generator.file is None else "none"
 
     def architectures(self) -> Mapping[str, Architecture]:

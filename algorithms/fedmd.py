@@ -20,7 +20,6 @@ each round from a seed that the server sends, so that no ids travel; without dig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,12 +29,13 @@ from torch import Tensor
 
 from rayfed_kd.protocol import (
     PERSONAL,
+    Averaged,
     ClientContext,
     Cohort,
+    Declaration,
     Evaluable,
     Message,
     Method,
-    RecipeError,
     Replies,
     Reply,
     ServerContext,
@@ -71,6 +71,11 @@ class Options(AggregationOptions, PublicOptions):
         """Whether the digest needs public labels (eq. 5 of FedD2S, as its FedMD is described)."""
         return self.digest == "ce_kl" and self.digest_epochs > 0
 
+    @property
+    def averages(self) -> bool:
+        """Whether the consensus is the plain mean of logits."""
+        return self.consensus == "logits" and self.aggregation == "mean"
+
 
 @dataclass(frozen=True)
 class ServerState:
@@ -103,35 +108,20 @@ class FedMD(Method[ServerState, ClientState]):
     server_keeps = "who was pre-trained"
     client_keeps = "its model, two optimisers"
     down = {"consensus": "logits"}
-    up = {"logits": "logits"}
-    averages = True
     heterogeneous = True
-    public = "samples"
 
     @property
-    def public_needed(self) -> Literal["samples", "labels"]:
+    def up(self) -> Declaration:
+        """Averaged only as logits: a mean of probabilities, or a robust one, needs each client's."""
+        return {"logits": Averaged("logits") if self.options.averages else "logits"}
+
+    @property
+    def public(self) -> Literal["samples", "labels"]:
         """Labels if clients pre-train on the public set, or digest its labels."""
         return "labels" if self.options.pretrain_public or self.options.labelled else "samples"
 
-    @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The predictions, all alike."""
-        return {"logits": None}
-
-    @property
-    def averages_only(self) -> bool:
-        """Only of logits: a mean of probabilities needs each client's softmax."""
-        return super().averages_only and self.options.consensus == "logits"
-
     def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError without labels for `pretrain_public`, or with too few public samples."""
-        if self.public_needed == "labels" and not ctx.public.labelled:
-            needed, instead = "trains on public labels first", "method.pretrain_public = 0"
-            if not self.options.pretrain_public:
-                needed, instead = "digests public labels", "method.digest = kl"
-            raise RecipeError(
-                f"partition.public.labels = false: fedmd {needed}; expected labels, or {instead}"
-            )
+        """Raise RecipeError with too few public samples."""
         self.options.check_public(ctx)
 
     def init_server(self, ctx: ServerContext) -> ServerState:
@@ -179,7 +169,7 @@ class FedMD(Method[ServerState, ClientState]):
     def agreed(self, replies: Replies) -> Tensor:
         """z~: [N0, C], the mean of all that came, everyone's as much."""
         logits = replies.vectors("logits")
-        if self.averages_only:
+        if self.options.averages:
             return replies.mean("logits")
         if self.options.consensus == "logits":
             return aggregate(logits, [1.0] * len(logits), self.options)

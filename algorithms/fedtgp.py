@@ -27,7 +27,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.protocol import OptimizerRecipe, Replies, Reply, ServerContext
+from rayfed_kd.protocol import OptimizerRecipe, Replies, Reply, ServerContext, Unaligned
 from rayfed_kd.toolbox.by_class.means import PerClass
 from rayfed_kd.toolbox.by_class.prototypes import PrototypeClients, PrototypeOptions
 from rayfed_kd.toolbox.layers import feature_length
@@ -70,7 +70,7 @@ class FedTGP(PrototypeClients[ServerState]):
     paper = "Zhang et al. 2024, arXiv 2401.03230"
     group_training = "all local training"
     server_keeps = "the prototypes, and the vectors and layers that make them"
-    up = {"prototypes": "prototypes", "classes": "labels"}
+    up = {"prototypes": Unaligned("prototypes"), "classes": "labels"}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """v_c of standard normal numbers, F as torch draws linear layers; the first round has no P^_c."""

@@ -27,7 +27,9 @@ from rayfed_kd.protocol import (
     PERSONAL,
     RECIPE_MODEL,
     Architecture,
+    Averaged,
     ClientContext,
+    Declaration,
     Evaluable,
     Evaluated,
     Message,
@@ -37,7 +39,7 @@ from rayfed_kd.protocol import (
     Reply,
     ServerContext,
 )
-from rayfed_kd.toolbox.averaging import Weighting, cohort_mean, weighing_number
+from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
 from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, own_batches, train_phases
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 from rayfed_kd.toolbox.optimizers import Optimizer
@@ -64,14 +66,12 @@ class FML(OneExchange[Tensor, Tensor]):
     server_keeps = "the meme"
     client_keeps = "its private model"
     down = {"meme": "weights"}
-    up = {"meme": "weights"}
-    averages = True
     heterogeneous = True
 
     @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The meme, by `weighting`."""
-        return {MEME: weighing_number(self.options.weighting)}
+    def up(self) -> Declaration:
+        """The meme, averaged by `weighting`."""
+        return {MEME: Averaged("weights", by=self.options.weighting)}
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The meme: the recipe's model, whatever the client's own is."""

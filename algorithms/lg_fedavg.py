@@ -23,7 +23,9 @@ from torch import Tensor
 
 from rayfed_kd.protocol import (
     PERSONAL,
+    Averaged,
     ClientContext,
+    Declaration,
     Evaluable,
     FlatModule,
     Message,
@@ -34,7 +36,7 @@ from rayfed_kd.protocol import (
     Reply,
     ServerContext,
 )
-from rayfed_kd.toolbox.averaging import Weighting, cohort_weights, weighing_number
+from rayfed_kd.toolbox.averaging import Weighting, cohort_weights
 from rayfed_kd.toolbox.layers import Layers
 from rayfed_kd.toolbox.local_training import train_on_labels
 
@@ -56,14 +58,12 @@ class LGFedAvg(OneExchange[Tensor, Tensor]):
     server_keeps = "the shared last layers"
     client_keeps = "its whole model"
     down = {"head": "weights"}
-    up = {"head": "weights"}
-    averages = True
     heterogeneous = True
 
     @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The last layers, by `weighting`."""
-        return {"head": weighing_number(self.options.weighting)}
+    def up(self) -> Declaration:
+        """The last layers, averaged by `weighting`."""
+        return {"head": Averaged("weights", by=self.options.weighting)}
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless all models have so many layers, and equal ones at their ends."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rayfed_kd.protocol import (
     PERSONAL,
+    Averaged,
     ClientContext,
     Evaluable,
     Message,
@@ -53,13 +54,7 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
     server_keeps = "the global model"
     client_keeps = "its last local model"
     down = {"student": "weights"}
-    up = {"student": "weights"}
-    averages = True
-
-    @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The model, by samples."""
-        return {"student": "samples"}
+    up = {"student": Averaged("weights", by="samples")}
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         """w^0, [P]."""

@@ -18,7 +18,8 @@ from rayfed_kd.cluster.engine.batching.group_steps import group_steps
 from rayfed_kd.cluster.engine.calls import LiveState, StepCall, StepError, StepFacts, StepResult
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.models.vectors import WeightedSum
-from rayfed_kd.protocol import Array, Handle, to_array
+from rayfed_kd.protocol import Array, Averaged, Handle, to_array
+from rayfed_kd.protocol.declaration import UNIFORM
 from rayfed_kd.protocol.messages import Number, is_finite
 from rayfed_kd.protocol.summed import GroupSum, of_slots
 
@@ -84,9 +85,9 @@ def _summed(
 ) -> StepFacts:
     """Add a reply, and the slots that it replaces, to the sums; the facts with the weights that were used."""
     decoded, weights = host.setting.wires["up"].decoded(parts), dict[str, float]()
-    for name, number in host.setting.method.averaged_by.items():
-        if name in decoded:
-            weights[name] = _weight(call, name, number, facts.metadata)
+    for name, part in host.setting.method.up.items():
+        if name in decoded and isinstance(part, Averaged):
+            weights[name] = _weight(call, name, part.by, facts.metadata)
             _add(call, name, sums, decoded[name], weights[name])
     replaced = dict[str, float]()
     for name, (slot, weight) in (call.replaces or {}).items():
@@ -105,13 +106,13 @@ def summed_results(
     ]
 
 
-def _weight(call: StepCall, part: str, number: str | None, metadata: Mapping[str, Number]) -> float:
-    if number is None:
+def _weight(call: StepCall, part: str, number: str, metadata: Mapping[str, Number]) -> float:
+    if number == UNIFORM:
         return 1.0
     if number not in metadata:
         raise StepError(
-            f"{call}: the reply has no number {number!r}, which weighs its part {part!r} by the method's "
-            f"`averaged_by`; there are {sorted(metadata)}"
+            f"{call}: the reply has no number {number!r}, by which the method declares its part {part!r} "
+            f"Averaged; there are {sorted(metadata)}"
         )
     # The server refuses such a reply by its facts; here it must only not end the process's work.
     return float(metadata[number]) if is_finite(metadata[number]) else float("nan")

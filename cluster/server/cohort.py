@@ -14,7 +14,8 @@ from rayfed_kd.cluster.server.run_state import RunState
 from rayfed_kd.cluster.server.sender import Published, Sender
 from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Message, Replies, Step
+from rayfed_kd.protocol import Answers, Message, Replies, Step
+from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.message_codec import VECTORS, Direction
 from rayfed_kd.protocol.messages import is_finite
 from rayfed_kd.protocol.wire import PartSize
@@ -98,8 +99,10 @@ class EngineCohort:
             answer: the reply's part with the answers, one row for each id.
             question: the part that ids are counted as; None: ids need not travel.
         """
-        for feature in self._run.features:
-            feature.check_questions()
+        if not isinstance(self._method.up.get(answer), Answers):
+            raise RunError(
+                f"the method asks its clients for {answer!r}; expected that part as Answers(KIND) in `up`"
+            )
         published, self._asked = self._sender.publish(message), self._asked + 1
         started = {client: self._sender.observe(client, step, published) for client in self._clients}
         for call, _ in started.values():
@@ -270,7 +273,7 @@ class EngineCohort:
         # A model's vector must be as long as the message's of the same name.
         for name, size in facts.sizes.items():
             expected = dispatch.elements.get(name, size.elements)
-            if self._method.up.get(name) in VECTORS and size.elements != expected:
+            if kinds(self._method.up).get(name) in VECTORS and size.elements != expected:
                 raise BadReplyError(
                     f"{dispatch.call}: reply part {name} has {size.elements} elements; expected {expected}"
                 )

@@ -14,6 +14,7 @@ from typing import Any
 
 from rayfed_kd.errors import RunError, nearest
 from rayfed_kd.protocol import Declaration, Simulated
+from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.message_codec import Direction
 from rayfed_kd.protocol.wire import PartSize
 
@@ -66,9 +67,8 @@ class Ledger:
                 near = nearest(name, declared)
                 hint = f" Did you mean {near!r}?" if near else ""
                 raise RunError(f"part {name!r} goes {direction} undeclared; declared are {known}.{hint}")
-            kind = declared[name]
-            shown = SIMULATION if isinstance(kind, Simulated) else kind
-            self._add(client, direction, shown, size.bytes, size.raw_bytes, 1)
+            kind = kinds(declared).get(name, SIMULATION)
+            self._add(client, direction, kind, size.bytes, size.raw_bytes, 1)
         if metadata:
             numbers = metadata * METADATA_BYTES
             self._add(client, direction, METADATA, numbers, numbers, metadata)

@@ -23,9 +23,9 @@ import yaml
 from reference import ROOT, markdown_table, option_table
 
 from rayfed_kd.algorithms import METHODS
-from rayfed_kd.cli.listing import public_data, schedules
+from rayfed_kd.cli.listing import by_default, public_data, schedules
 from rayfed_kd.comparison.studies import Study, StudyRun, read_study
-from rayfed_kd.protocol import Declaration, Method, Simulated
+from rayfed_kd.protocol import Declaration, Method
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.shipped import last_part, purpose, shipped_files
 
@@ -56,7 +56,8 @@ def options(name: str, meta: Meta) -> str:
 def travels(name: str, meta: Meta) -> str:
     """What is declared of the messages, the states, public data and schedules."""
     method = _method(name)
-    rows = [*_parts("down", method.down), *_parts("up", method.up)]
+    default = by_default(method)
+    rows = [*_parts("down", default.down), *_parts("up", default.up)]
     table = markdown_table([("", "part", "kind"), *rows]) if rows else "Nothing travels."
     facts = {
         "The server keeps": method.server_keeps,
@@ -70,8 +71,7 @@ def travels(name: str, meta: Meta) -> str:
 
 def _parts(direction: str, declared: Declaration) -> Iterator[Sequence[str]]:
     for part, kind in declared.items():
-        shown = f"{kind.kind}, for the simulation only" if isinstance(kind, Simulated) else kind
-        yield direction, f"`{part}`", shown
+        yield direction, f"`{part}`", str(kind)
 
 
 def recipes(name: str, meta: Meta) -> str:

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
-from rayfed_kd.protocol import Declaration, Method, Simulated
+from rayfed_kd.protocol import Declaration, Method
 from rayfed_kd.protocol.crossing import check_declared
 from rayfed_kd.recipe.registry import OWN_METHODS, blaming, load_object, locate, options_of
 from rayfed_kd.recipe.validation import model_in
@@ -78,10 +78,11 @@ def methods_overview(methods: Mapping[str, str]) -> Table:
         columns = Table.grid(padding=(0, 1, 0, 0))
         for width in (1, 20, 25, 27, 23):
             columns.add_column(width=width)
+        default = by_default(method)
         columns.add_row(
             "",
             Text(method.paper, style="dim"),
-            Text(f"down: {_parts_by_kind(method.down)}\nup: {_parts_by_kind(method.up)}"),
+            Text(f"down: {_parts_by_kind(default.down)}\nup: {_parts_by_kind(default.up)}"),
             Text(f"server: {method.server_keeps}\nclient: {method.client_keeps}"),
             Text(_conditions(method)),
         )
@@ -111,17 +112,17 @@ def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
     location = locate(name, methods, "method")
     method: AnyMethod = OWN_METHODS.find(location, "method")
     with blaming(f"method: {name}"):
-        check_declared(name, {"down": method.down, "up": method.up}, {})
+        check_declared(name, by_default(method), {})
         return _facts(name, location, method)
 
 
 def _facts(name: str, location: str, method: AnyMethod) -> list[Text | Table]:
-    facts = Table.grid(padding=(0, 2))
+    facts, default = Table.grid(padding=(0, 2)), by_default(method)
     for fact, text in {
         "paper": method.paper,
         "code": location,
-        "down": _parts_by_kind(method.down),
-        "up": _parts_by_kind(method.up),
+        "down": _parts_by_kind(default.down),
+        "up": _parts_by_kind(default.up),
         "server keeps": method.server_keeps,
         "client keeps": method.client_keeps,
         "public data": public_data(method),
@@ -155,7 +156,7 @@ def public_data(method: AnyMethod) -> str:
 
     Returns: what it needs by default, and with every single choice of an option that changes it.
     """
-    return _fact_by_options(method, lambda configured: PUBLIC[configured.public_needed])
+    return _fact_by_options(method, lambda configured: PUBLIC[configured.public])
 
 
 def schedules(method: AnyMethod) -> str:
@@ -168,11 +169,15 @@ def schedules(method: AnyMethod) -> str:
     )
 
 
+def by_default(method: AnyMethod) -> Method[Any, Any]:
+    """The method with its options' defaults."""
+    # `model_construct` does not validate: facts of a method need no value of its required options.
+    return method(options_of(method).model_construct())
+
+
 def _fact_by_options(method: AnyMethod, fact: Callable[[Method[Any, Any]], str]) -> str:
     """A fact that the method itself tells, and what it tells with other choices of one option."""
-    model = options_of(method)
-    # `model_construct` does not validate: required options need no value to answer these questions.
-    usual = fact(method(model.model_construct()))
+    model, usual = options_of(method), fact(by_default(method))
     changing = {
         f"{name}: {shown}": other
         for name, field in model.model_fields.items()
@@ -206,8 +211,7 @@ def model_lines() -> Iterator[str]:
 def _parts_by_kind(declared: Declaration) -> str:
     kinds: dict[str, list[str]] = {}
     for name, kind in declared.items():
-        shown = f"{kind.kind}, simulation only" if isinstance(kind, Simulated) else kind
-        kinds.setdefault(shown, []).append(name)
+        kinds.setdefault(str(kind), []).append(name)
     return ", ".join(f"{', '.join(names)} ({kind})" for kind, names in kinds.items()) or "nothing"
 
 

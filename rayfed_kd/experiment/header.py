@@ -93,6 +93,7 @@ def describe_run(prepared: Prepared, engine: str, layout: str) -> dict[str, str]
 
 def _codecs(prepared: Prepared) -> str:
     """The chains as the recipe has them; and what is known to spoil weights, which nothing forbids."""
+    from rayfed_kd.protocol.declaration import kinds
     from rayfed_kd.protocol.message_codec import VECTORS  # it loads torch, before which Ray starts
 
     written, warnings = prepared.recipe.codec.chains, list[str]()
@@ -100,7 +101,7 @@ def _codecs(prepared: Prepared) -> str:
     both = set(prepared.setting.method.up) & set(prepared.setting.method.down)
     for direction, chains_by_kind in prepared.setting.codecs.items():
         for kind, chain in chains_by_kind.items():
-            whole = any(prepared.setting.method.up[part] == kind for part in both)
+            whole = any(kinds(prepared.setting.method.up).get(part) == kind for part in both)
             if kind in VECTORS and whole and (name := chain.meant_for_changes):
                 warnings.append(
                     f"warning: {name} gets the {kind} themselves here, not what a client changed, and spoils "

@@ -10,6 +10,7 @@ from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.vectors import read_vector, weighted_mean, weighted_sum
 from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
 from rayfed_kd.protocol.contexts import ClientContext, Context, ServerContext
+from rayfed_kd.protocol.declaration import KINDS, Answers, Averaged, Declaration, Kind, Simulated, Unaligned
 from rayfed_kd.protocol.evaluated import (
     PERSONAL,
     Completing,
@@ -20,11 +21,8 @@ from rayfed_kd.protocol.evaluated import (
 )
 from rayfed_kd.protocol.message_codec import Codec, CodecError, Coded, TravellingPart
 from rayfed_kd.protocol.messages import (
-    KINDS,
     Array,
-    Declaration,
     Handle,
-    Kind,
     Lateness,
     MeanRule,
     Message,
@@ -33,7 +31,6 @@ from rayfed_kd.protocol.messages import (
     PartRef,
     Replies,
     Reply,
-    Simulated,
     to_array,
     to_tensor,
 )
@@ -56,8 +53,10 @@ __all__ = [
     "KINDS",
     "PERSONAL",
     "RECIPE_MODEL",
+    "Answers",
     "Architecture",
     "Array",
+    "Averaged",
     "Batch",
     "ClassValues",
     "Classifier",
@@ -107,6 +106,7 @@ __all__ = [
     "Simulated",
     "Step",
     "TravellingPart",
+    "Unaligned",
     "Wrapping",
     "WrappingOptions",
     "WrappingState",

@@ -25,7 +25,8 @@ import numpy as np
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.vectors import Layout
-from rayfed_kd.protocol.messages import Array, Kind
+from rayfed_kd.protocol.declaration import Kind
+from rayfed_kd.protocol.messages import Array
 from rayfed_kd.recipe.seeds import numpy_stream
 
 Direction = Literal["up", "down"]

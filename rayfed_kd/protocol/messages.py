@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,32 +18,8 @@ from rayfed_kd.errors import MisuseError, RunError, kind_of
 from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol.summed import SummedReply, sum_of_groups, sum_of_slots
 
-Kind = Literal[
-    "weights",
-    "generator",
-    "discriminator",
-    "logits",
-    "features",
-    "prototypes",
-    "images",
-    "labels",
-    "ids",
-    "counts",
-    "scalars",
-]
-KINDS: tuple[str, ...] = get_args(Kind)
 Number = int | float
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """A part that helps the simulation and would not travel in a real deployment; counted apart."""
-
-    kind: Kind
-
-
-Declaration = Mapping[str, Kind | Simulated]
 
 
 class Package:
@@ -165,12 +141,12 @@ class _SealedParts(Mapping[str, Tensor]):
         if self._summed:
             raise RunError(
                 f"local.sum_replies: the method reads a reply's {name!r} by itself, and hosts send sums of "
-                "them, though it declares `averages`; expected Replies.aggregated and Replies.mean, or "
+                "them, as it declares it Averaged; expected Replies.aggregated and Replies.mean, or "
                 "local.sum_replies=off"
             )
         raise RunError(
             f"privacy.noise = 'server': the method reads a reply's {name!r} by itself, without noise, though "
-            "it declares `averages`; expected Replies.aggregated and Replies.mean, or privacy.noise=client"
+            "it declares it Averaged; expected Replies.aggregated and Replies.mean, or privacy.noise=client"
         )
 
     def __contains__(self, name: object) -> bool:
@@ -277,12 +253,12 @@ class Replies(Sequence[Reply]):
     def refs(self, name: str) -> dict[int, PartRef]:
         """Client -> its part `name` by reference, unresolved, also where hosts have summed the parts.
 
-        Raises: RunError if hosts have summed them, and the method's `slots` does not name this part.
+        Raises: RunError if hosts have summed them, and this part is not declared as kept in slots.
         """
         if any(reply.handle is None for reply in self._replies):
             raise RunError(
                 f"{self._replies[0].origin}: slots of {name!r} change, and hosts have summed the replies; "
-                "expected the method's `slots` to name this part, or local.sum_replies=off"
+                "expected the part declared as Averaged(..., slots=...), or local.sum_replies=off"
             )
         return {reply.client: reply.ref(name) for reply in self._replies}
 

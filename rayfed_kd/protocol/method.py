@@ -22,7 +22,7 @@ crash, with the same bits.
         def absorb(self, server, replies, ctx):
             return server + sum(reply["seen"] for reply in replies)
 
-A step runs the server part as plain synchronous Python; how messages move is the engine's business.
+A round's server code is plain synchronous Python; the engine moves the messages.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from rayfed_kd.errors import FrozenError
+from rayfed_kd.protocol.declaration import Declaration
 from rayfed_kd.protocol.evaluated import Evaluable, Evaluated
-from rayfed_kd.protocol.messages import Declaration, Message, Replies, Reply
+from rayfed_kd.protocol.messages import Message, Replies, Reply
 from rayfed_kd.protocol.shown import Shown
-from rayfed_kd.protocol.summed import KeptSlots
 
 if TYPE_CHECKING:
     from rayfed_kd.models.flat_module import FlatModule
@@ -57,6 +57,177 @@ class MethodOptions(BaseModel):
 
 
 Step = Callable[[Any, Message, "ClientContext"], tuple[Any, Reply]]
+
+
+class Method(Generic[ServerState, ClientState]):
+    """The general form: a round with any number of exchanges.
+
+    Facts of a method are class attributes, as `up = {"student": "weights"}`, or properties if they depend on
+    the options.
+
+    Class attributes:
+        options: annotated with the method's own options model.
+        heterogeneous: whether clients may have architectures of their own (`client_models`).
+        group_training: which of its clients' work `local.vectorise` batches over clients, in a few words;
+            empty: none. It is not inherited: a derived class, whose work may be another, says it itself.
+        summary, paper: one line each, for `rayfed-kd methods`.
+        server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
+    """
+
+    options: Any
+
+    @property
+    def down(self) -> Declaration:
+        """Every part of messages, with its kind. Parts that are not declared are refused."""
+        return {}
+
+    @property
+    def up(self) -> Declaration:
+        """Every part of replies, with its kind and how the server reads it, as `Averaged("weights")`."""
+        return {}
+
+    def init_server(self, ctx: ServerContext) -> ServerState:
+        """The server's first state."""
+        raise _missing(self, "init_server")
+
+    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """One round: exchanges with the cohort, then the new server state."""
+        raise _missing(self, "run_round")
+
+    def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
+        """What to evaluate, by name.
+
+        A vector is a shared model; `Evaluated` one of another architecture; PERSONAL all K clients' own
+        models, each on its client's test part (with `partition.test: official` on the official test set);
+        `Completing` likewise, every client's first layers with the server's part behind them.
+        """
+        raise _missing(self, "evaluated")
+
+    def init_client(self, ctx: ClientContext) -> ClientState:
+        """A client's first state, made when it first takes part.
+
+        A step is given this, or what the client's last step returned. Methods whose clients keep nothing
+        leave it out: their ClientState is None.
+        """
+        return None  # type: ignore[return-value]
+
+    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor | Evaluated:
+        """A client's own model. Asked for under PERSONAL, between rounds: `ctx.round` is 0.
+
+        A function of the state alone, which it leaves as it is: the result is kept until a step changes
+        the state. A client that never took part is asked with what `init_client` makes.
+        """
+        raise _missing(self, "personal")
+
+    def completed(
+        self, client: ClientState, part: FlatModule, ctx: ClientContext
+    ) -> Callable[[Tensor], Tensor]:
+        """Images to logits, by a client's own first layers and the server's part, both in eval mode.
+
+        Asked for under `Completing`, between rounds, as `personal` is.
+        """
+        raise _missing(self, "completed")
+
+    def architectures(self) -> Mapping[str, Architecture]:
+        """Modules beside "model" that contexts can make, by the name used there."""
+        return {}
+
+    heterogeneous: ClassVar[bool] = False
+
+    @property
+    def public(self) -> Literal["none", "samples", "labels"]:
+        """What it needs of `partition.public`: nothing, its samples, or their labels as well."""
+        return "none"
+
+    def check(self, ctx: ServerContext) -> None:
+        """Raises RecipeError if the method cannot run with this model and data; before any round."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it runs under schedules that have no rounds: only with one exchange, down and up."""
+        return False
+
+    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """Training samples, counted in each epoch, that a step of a client with `num_samples` draws at least.
+
+        The simulated clock charges what was drawn, or this if it is more; the closer it is to the truth, the
+        more steps run at the same time under an asynchronous schedule.
+        """
+        return 0
+
+    @property
+    def generates(self) -> Literal["", "images", "feature maps of images"]:
+        """What it makes that only data of images have, by a generator; a method without one says it itself.
+
+        Such a method is refused before the first round for text, tables and numbers.
+        """
+        spaces = {one.space for one in self.architectures().values() if one.kind == "generator"}
+        if "images" in spaces:
+            return "images"
+        return "feature maps of images" if "maps" in spaces else ""
+
+    def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
+        """What to draw after an evaluated round, by name. Its traffic is no part of the method."""
+        return {}
+
+    group_training: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    server_keeps: ClassVar[str] = ""
+    client_keeps: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.group_training = vars(cls).get("group_training", "")
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.options_model()() if options is None else options
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `options` can be set once, which `__init__` does.
+        if name != "options" or "options" in self.__dict__:
+            raise FrozenError(
+                f"{type(self).__name__} sets self.{name}: a method is frozen, and what changes is state"
+            )
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def options_model(cls) -> type[BaseModel]:
+        """The model that `options` is annotated with; without an annotation the method has none."""
+        annotated = get_type_hints(cls)["options"]
+        return MethodOptions if annotated is Any else annotated
+
+
+class OneExchange(Method[ServerState, ClientState]):
+    """The common form: one message down, one reply up. Runs under every schedule."""
+
+    def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
+        """What every client of the cohort receives."""
+        raise _missing(self, "dispatch")
+
+    def client_update(
+        self, client: ClientState, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
+        """One client's work: from its state, which `init_client` made, to its next one and its reply."""
+        raise _missing(self, "client_update")
+
+    def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+        """The new server state from the replies."""
+        raise _missing(self, "absorb")
+
+    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+        """Dispatch, update everywhere, absorb."""
+        replies = cohort.broadcast(self.client_update, self.dispatch(server, ctx))
+        return self.absorb(server, replies, ctx)
+
+    @property
+    def asynchronous(self) -> bool:
+        """True: a reply answers one message, so it can be used in any update."""
+        return True
+
+    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """Local epochs over all samples; a method that draws less overrides it."""
+        return local.epochs * sum(local.batch_sizes(num_samples))
 
 
 class Questions(Protocol):
@@ -94,7 +265,7 @@ class Cohort(Protocol):
         Args:
             step: gives a Reply whose part `answer` has one row per id, [N, ...].
             message: what it needs.
-            answer: a part declared up; only rows asked for count as traffic.
+            answer: a part declared up as `Answers`; only rows asked for count as traffic.
             question: a part declared down, the ids asked about, 4 bytes each; None: clients know them.
         """
         ...
@@ -125,202 +296,6 @@ class Architecture:
     cut: str | None = None
     classes: int | None = None
     conditional: bool = False
-
-
-class Method(Generic[ServerState, ClientState]):
-    """The general form: a round with any number of exchanges.
-
-    Class attributes:
-        options: annotated with the method's own options model.
-        summary, paper: one line each, for `rayfed-kd methods`.
-        down, up: every part that may cross, with its kind; others are refused.
-        server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
-        group_training: which of its clients' work `local.vectorise` batches over clients, in a few words;
-            empty: none. It is not inherited: a derived class, whose work may be another, says it itself.
-        heterogeneous: whether clients may have architectures of their own (`client_models`).
-        public: what the method needs of `partition.public` whatever its options: nothing, its samples, or
-            their labels as well.
-        aligned: whether what clients send is about the same things in the same places, as attacks need it.
-        averages: whether the server uses the parts of replies only through `Replies.aggregated` and
-            `Replies.mean`. `privacy.noise: server` needs it, and so does an epsilon for secure aggregation.
-        asks: whether the server asks its cohort questions (`Cohort.questions`), which `privacy` cannot cover.
-    """
-
-    options: Any
-    summary: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
-    server_keeps: ClassVar[str] = ""
-    client_keeps: ClassVar[str] = ""
-    group_training: ClassVar[str] = ""
-    down: ClassVar[Declaration] = {}
-    up: ClassVar[Declaration] = {}
-    heterogeneous: ClassVar[bool] = False
-    public: ClassVar[Literal["none", "samples", "labels"]] = "none"
-    aligned: ClassVar[bool] = True
-    averages: ClassVar[bool] = False
-    asks: ClassVar[bool] = False
-
-    def __init__(self, options: Any = None) -> None:
-        self.options = self.options_model()() if options is None else options
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # `options` can be set once, which `__init__` does.
-        if name != "options" or "options" in self.__dict__:
-            raise FrozenError(
-                f"{type(self).__name__} sets self.{name}: a method is frozen, and what changes is state"
-            )
-        object.__setattr__(self, name, value)
-
-    @classmethod
-    def options_model(cls) -> type[BaseModel]:
-        """The model that `options` is annotated with; without an annotation the method has none."""
-        annotated = get_type_hints(cls)["options"]
-        return MethodOptions if annotated is Any else annotated
-
-    @property
-    def trains_in_groups(self) -> bool:
-        """Whether its own class says by `group_training` that clients' local training batches."""
-        return bool(vars(type(self)).get("group_training"))
-
-    def architectures(self) -> Mapping[str, Architecture]:
-        """Modules beside "model" that contexts can make, by the name used there."""
-        return {}
-
-    @property
-    def generates(self) -> Literal["", "images", "feature maps of images"]:
-        """What it makes that only data of images have, by a generator; a method without one says it itself.
-
-        Such a method is refused before the first round for text, tables and numbers.
-        """
-        spaces = {one.space for one in self.architectures().values() if one.kind == "generator"}
-        if "images" in spaces:
-            return "images"
-        return "feature maps of images" if "maps" in spaces else ""
-
-    def check(self, ctx: ServerContext) -> None:
-        """Raises RecipeError if the method cannot run with this model and data; before any round."""
-
-    @property
-    def public_needed(self) -> Literal["none", "samples", "labels"]:
-        """What it needs of `partition.public` with its options: `public`, or more."""
-        return self.public
-
-    @property
-    def averages_only(self) -> bool:
-        """`averages` with its options: not with a robust aggregation, and less where a method says so."""
-        return self.averages and getattr(self.options, "aggregation", "mean") == "mean"
-
-    @property
-    def sums_suffice(self) -> bool:
-        """Whether hosts may sum replies: `averages_only`, or beside means only `Slots.after` uses them."""
-        return self.averages_only
-
-    @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """Part of replies -> the number of a reply that weighs it in the mean; None: all count the same.
-
-        With `averages`, for every part that goes up: `local.sum_replies` lets hosts sum parts by it. What the
-        server passes to `Replies.aggregated` must be these numbers. Empty: the method does not say.
-        """
-        return {}
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether it runs under schedules that have no rounds: only with one exchange, down and up."""
-        return False
-
-    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
-        """Training samples, counted in each epoch, that a step of a client with `num_samples` draws at least.
-
-        The simulated clock charges what was drawn, or this if it is more; the closer it is to the truth, the
-        more steps run at the same time under an asynchronous schedule.
-        """
-        return 0
-
-    def init_server(self, ctx: ServerContext) -> ServerState:
-        """The server's first state."""
-        raise _missing(self, "init_server")
-
-    def init_client(self, ctx: ClientContext) -> ClientState:
-        """A client's first state, made when it first takes part.
-
-        A step is given this, or what the client's last step returned. Methods whose clients keep nothing
-        leave it out: their ClientState is None.
-        """
-        return None  # type: ignore[return-value]
-
-    def slots(self, server: ServerState) -> Mapping[str, KeptSlots]:
-        """Part of replies -> the slots with every client's latest, which `Slots.after` changes in this round.
-
-        Under `local.sum_replies` hosts sum what the round replaces in them.
-        """
-        return {}
-
-    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
-        """One round: exchanges with the cohort, then the new server state."""
-        raise _missing(self, "run_round")
-
-    def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
-        """What to evaluate, by name.
-
-        A vector is a shared model; `Evaluated` one of another architecture; PERSONAL all K clients' own
-        models, each on its client's test part (with `partition.test: official` on the official test set);
-        `Completing` likewise, every client's first layers with the server's part behind them.
-        """
-        raise _missing(self, "evaluated")
-
-    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor | Evaluated:
-        """A client's own model. Asked for under PERSONAL, between rounds: `ctx.round` is 0.
-
-        A function of the state alone, which it leaves as it is: the result is kept until a step changes
-        the state. A client that never took part is asked with what `init_client` makes.
-        """
-        raise _missing(self, "personal")
-
-    def completed(
-        self, client: ClientState, part: FlatModule, ctx: ClientContext
-    ) -> Callable[[Tensor], Tensor]:
-        """Images to logits, by a client's own first layers and the server's part, both in eval mode.
-
-        Asked for under `Completing`, between rounds, as `personal` is.
-        """
-        raise _missing(self, "completed")
-
-    def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
-        """What to draw after an evaluated round, by name. Its traffic is no part of the method."""
-        return {}
-
-
-class OneExchange(Method[ServerState, ClientState]):
-    """The common form: one message down, one reply up. Runs under every schedule."""
-
-    @property
-    def asynchronous(self) -> bool:
-        """True: a reply answers one message, so it can be used in any update."""
-        return True
-
-    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
-        """Local epochs over all samples; a method that draws less overrides it."""
-        return local.epochs * sum(local.batch_sizes(num_samples))
-
-    def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
-        """What every client of the cohort receives."""
-        raise _missing(self, "dispatch")
-
-    def client_update(
-        self, client: ClientState, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
-        """One client's work: from its state, which `init_client` made, to its next one and its reply."""
-        raise _missing(self, "client_update")
-
-    def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
-        """The new server state from the replies."""
-        raise _missing(self, "absorb")
-
-    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
-        """Dispatch, update everywhere, absorb."""
-        replies = cohort.broadcast(self.client_update, self.dispatch(server, ctx))
-        return self.absorb(server, replies, ctx)
 
 
 def _missing(method: Any, name: str) -> TypeError:

@@ -124,7 +124,7 @@ def sum_of_groups(replies: Sequence[Answer], name: str, counts: Sequence[float])
         if used != count:
             raise RunError(
                 f"{reply.origin}: the server weighs {name!r} by {count:g}, and its host has weighed it by "
-                f"{used:g}, as the method's `averaged_by` says; expected `averaged_by` to name what the "
+                f"{used:g}, as the method declares it; expected Averaged(..., by=...) to name what the "
                 "server weighs by, or local.sum_replies=off"
             )
         groups.setdefault(id(reply.summed.group), reply.summed.group)
@@ -153,7 +153,7 @@ def sum_of_slots(replies: Sequence[Answer], name: str, weights: Mapping[int, flo
         if used != wanted:
             raise RunError(
                 f"{reply.origin}: the client's slot of {name!r} weighs {wanted}, and its host took it off "
-                f"with {used}; expected the method's `slots` to give what `Slots.after` changes, or "
+                f"with {used}; expected Averaged(..., slots=...) to name what `Slots.after` changes, or "
                 "local.sum_replies=off"
             )
         if used is not None:

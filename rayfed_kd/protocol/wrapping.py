@@ -11,16 +11,12 @@ from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol.contexts import ClientContext, ServerContext
+from rayfed_kd.protocol.declaration import Declaration
 from rayfed_kd.protocol.evaluated import Evaluated
-from rayfed_kd.protocol.messages import Declaration
 from rayfed_kd.protocol.method import Architecture, Cohort, Method, MethodOptions
 from rayfed_kd.protocol.shown import Shown
 from rayfed_kd.recipe.registry import Registry
-from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.recipe.strict import Named
-
-# What a class says of itself, which depends here on the method inside.
-SAID = ("heterogeneous", "public", "aligned", "client_keeps", "group_training")
 
 
 class InnerMethod(Named):
@@ -50,7 +46,7 @@ class Wrapping(Method[State, Any]):
     """Clients keep what the method inside lets them keep, and its steps are this method's steps as well.
 
     A method on it defines `init_server`, `run_round` and `evaluated`, and calls those of `inside` there. What
-    it sends beside is in its own `down` and `up`.
+    it sends beside is in `down` and `up` of its class. Clients train in groups if both classes say so.
 
     Attributes:
         inside: the method inside.
@@ -58,6 +54,8 @@ class Wrapping(Method[State, Any]):
     """
 
     options: Any
+    down: ClassVar[Declaration] = {}
+    up: ClassVar[Declaration] = {}
     registered: ClassVar[Mapping[str, str]] = {}
     inside: Method[Any, Any]
 
@@ -66,13 +64,15 @@ class Wrapping(Method[State, Any]):
         named, path = self.options.method, "method.method"
         bound = Registry(self.registered, "rayfed_kd.protocol:Method").bound(named, path)
         inside: Method[Any, Any] = bound.found(bound.options)
-        declared: dict[str, Declaration] = {
-            "down": {**inside.down, **type(self).down},
-            "up": {**inside.up, **type(self).up},
-        }
-        said = {name: getattr(inside, name) for name in SAID}
         # Set once and for all, as options are; the class itself can only speak of what it adds.
-        vars(self).update(inside=inside, **declared, **said)
+        vars(self).update(
+            inside=inside,
+            down={**inside.down, **type(self).down},
+            up={**inside.up, **type(self).up},
+            heterogeneous=inside.heterogeneous,
+            client_keeps=inside.client_keeps,
+            group_training=type(self).group_training and inside.group_training,
+        )
 
     def __getattr__(self, name: str) -> Any:
         # Only for what is not found otherwise: the steps of the method inside, by which hosts call them.
@@ -85,11 +85,6 @@ class Wrapping(Method[State, Any]):
         return self.inside.architectures()
 
     @property
-    def trains_in_groups(self) -> bool:
-        """Whether the method inside does, and this class says so, too."""
-        return super().trains_in_groups and self.inside.trains_in_groups
-
-    @property
     def generates(self) -> Literal["", "images", "feature maps of images"]:
         """What the method inside generates."""
         return self.inside.generates
@@ -99,13 +94,9 @@ class Wrapping(Method[State, Any]):
         self.inside.check(ctx)
 
     @property
-    def public_needed(self) -> Literal["none", "samples", "labels"]:
+    def public(self) -> Literal["none", "samples", "labels"]:
         """What the method inside needs."""
-        return self.inside.public_needed
-
-    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
-        """None: a step after those of the method inside draws what it likes."""
-        return 0
+        return self.inside.public
 
     def init_client(self, ctx: ClientContext) -> Any:
         """As the method inside."""

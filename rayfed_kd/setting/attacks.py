@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.errors import RecipeError, RunError, nearest
-from rayfed_kd.protocol import Declaration, Method
+from rayfed_kd.protocol import Declaration, Method, Unaligned
+from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.attack import AttackRecipe
 from rayfed_kd.recipe.seeds import numpy_stream
@@ -111,9 +112,13 @@ def attacked_parts(attack: AttackRecipe, up: Declaration, method: str) -> tuple[
 
     Raises: RecipeError if the method sends no such part, or none at all that can be.
     """
-    possible = tuple(name for name, kind in up.items() if kind in ATTACKED)
+    aligned = {name: kind for name, kind in kinds(up).items() if not isinstance(up[name], Unaligned)}
+    possible = tuple(name for name, kind in aligned.items() if kind in ATTACKED)
     if not possible:
-        raise RecipeError(f"attack: {method} sends neither weights nor logits")
+        raise RecipeError(
+            f"attack: {method} sends neither weights nor logits that mean the same at every client, so that "
+            "there is no mean over clients to start from; expected no attack"
+        )
     unknown = next((name for name in attack.parts or () if name not in possible), None)
     if unknown is not None:
         raise RecipeError(
@@ -193,11 +198,6 @@ def check_attack(recipe: Recipe, method: Method[Any, Any]) -> None:
     attack, clients = recipe.attack, recipe.partition.clients
     if attack is None:
         return
-    if not method.aligned:
-        raise RecipeError(
-            f"attack: clients of {recipe.method.name} send what is of their own samples or classes, which "
-            "has no mean over clients to start from; expected no attack"
-        )
     attacked_parts(attack, method.up, recipe.method.name)
     count = attack.count(clients)
     if attack.name == "lie" and count:

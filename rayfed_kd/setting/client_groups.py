@@ -82,7 +82,7 @@ def _schedule_without_groups(recipe: Recipe, schedule: Schedule) -> str:
 
 def _obstacle(recipe: Recipe, method: Method[Any, Any], builders: Builders) -> str:
     """Why method or models do not train as one program; empty if they do."""
-    if not method.trains_in_groups:
+    if not method.group_training:
         return f"the class of {recipe.method.name} does not say by `group_training` that its training batches"
     with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
         for architecture, build in builders.items():

@@ -15,12 +15,15 @@ def check_public(recipe: Recipe, method: Method[Any, Any]) -> None:
     Raises: RecipeError
     """
     needs, public, name = method.public, recipe.partition.public, recipe.method.name
-    if method.public_needed == "none":
+    if needs == "none":
         return
-    if needs != "none" and public is None:
+    if public is None:
         kind = "labelled public" if needs == "labels" else "public"
         raise RecipeError(
             f"partition.public is missing: {name} needs {kind} samples, as partition.public={{fraction: 0.5}}"
         )
-    if needs == "labels" and public is not None and not public.labels:
-        raise RecipeError(f"partition.public.labels = false: {name} needs the labels of public samples")
+    if needs == "labels" and not public.labels:
+        raise RecipeError(
+            f"partition.public.labels = false: {name} needs the labels of public samples with these options; "
+            f"expected true, or options with which it does not: `rayfed-kd methods {name}` lists them"
+        )

@@ -218,8 +218,7 @@ class Setting:
                 "architecture for all; expected no client_models, only `model`"
             )
         method = self.method
-        declared = {"down": method.down, "up": method.up}
-        check_declared(self.recipe.method.name, declared, method.architectures())
+        check_declared(self.recipe.method.name, method, method.architectures())
         check_public(self.recipe, method)
         if method.generates:
             check_generated(self.recipe.method.name, method.generates, self.dataset)

@@ -7,6 +7,7 @@ from typing import Any
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.features.codecs.loading import Codecs
 from rayfed_kd.protocol import Method
+from rayfed_kd.protocol.declaration import sums_suffice
 from rayfed_kd.recipe.schema import Recipe
 
 
@@ -20,28 +21,14 @@ def check_summed_replies(recipe: Recipe, method: Method[Any, Any], codecs: Codec
     size = recipe.local.sum_replies
     if size == "off":
         return
-    reason = _of_method(recipe.method.name, method) or _of_recipe(recipe, codecs)
+    reason = _of_recipe(recipe, codecs)
+    if not sums_suffice(method.up):
+        reason = (
+            f"{recipe.method.name} with these options uses single replies, and hosts would send sums; "
+            "expected off, or a method that declares all parts of its replies as Averaged"
+        )
     if reason:
         raise RecipeError(f"local.sum_replies = {size}: {reason}")
-
-
-def _of_method(name: str, method: Method[Any, Any]) -> str | None:
-    if not method.sums_suffice:
-        return (
-            f"{name} with these options uses single replies, and hosts would send sums; expected off, or a "
-            "method whose server only averages"
-        )
-    if not method.averaged_by:
-        return (
-            f"{name} does not say what its server weighs replies by, so that hosts cannot; expected off, or "
-            "`averaged_by` in the method"
-        )
-    if set(method.averaged_by) != set(method.up):
-        return (
-            f"`averaged_by` of {name} names {sorted(method.averaged_by)}; expected off, or every part that "
-            f"goes up, {sorted(method.up)}"
-        )
-    return None
 
 
 def _of_recipe(recipe: Recipe, codecs: Codecs) -> str | None:

@@ -22,8 +22,8 @@ from rayfed_kd.experiment.preparation import find_own_modules, method_location, 
 from rayfed_kd.experiment.running import run
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
+from rayfed_kd.setting.blueprint import make_method
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.testing.rules import CLIENT_KEEPS, ON_RAY, RULES, ContractError
 from rayfed_kd.testing.runs import (
@@ -77,8 +77,9 @@ def check_method(
     # One by one: a client of a group has other last bits than the same client alone, and no order of its own.
     whole["local"] = {"vectorise": "off", **whole["local"]}
     find_own_modules()
-    kind = load_object(method_location(load_recipe(whole)), "method.name")
-    if getattr(kind, "public", "none") != "none" and "public" not in whole["partition"]:
+    asked = load_recipe(whole)
+    public = make_method(method_location(asked), asked.method).public
+    if public != "none" and "public" not in whole["partition"]:
         whole["partition"] = {**whole["partition"], "public": _PUBLIC}
     with _undisturbed(), tempfile.TemporaryDirectory() as folder:
         setting = prepare(whole).setting

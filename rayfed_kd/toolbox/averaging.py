@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import Declaration, Message, OneExchange, Replies, ServerContext
+from rayfed_kd.protocol import Averaged, Declaration, Kind, Message, OneExchange, Replies, ServerContext
 from rayfed_kd.toolbox.robust import AggregationOptions, aggregate
 
 Weighting = Literal["samples", "uniform"]
@@ -24,6 +24,14 @@ class AveragingOptions(AggregationOptions):
     """Options of a method whose server averages."""
 
     weighting: Weighting = Field("samples", description="a client's weight in the mean")
+
+    def model(self, slots: str | None = None) -> Kind | Averaged:
+        """How a reply's model is declared: Averaged by `weighting`; a robust mean reads each by itself.
+
+        Args:
+            slots: as in `Averaged`.
+        """
+        return Averaged("weights", self.weighting, slots) if self.aggregation == "mean" else "weights"
 
 
 @dataclass(frozen=True)
@@ -48,14 +56,12 @@ class Averaging(OneExchange[GlobalModel, ClientState]):
     options: Any
     server_keeps: ClassVar[str] = "the global model"
     client_keeps: ClassVar[str] = "nothing"
-    averages: ClassVar[bool] = True
     down: ClassVar[Declaration] = {"student": "weights"}
-    up: ClassVar[Declaration] = {"student": "weights"}
 
     @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The model, by `weighting`."""
-        return {"student": weighing_number(self.options.weighting)}
+    def up(self) -> Declaration:
+        """The trained model, averaged by `weighting` unless `aggregation` is robust."""
+        return {"student": self.options.model()}
 
     def init_server(self, ctx: ServerContext) -> GlobalModel:
         """w^0, the initial model, with version 0."""
@@ -103,8 +109,3 @@ def cohort_weights(replies: Replies, weighting: Weighting) -> list[float]:
     """Each reply's weight: its number `samples`, or 1."""
     samples = replies.numbers("samples")
     return samples if weighting == "samples" else [1.0] * len(samples)
-
-
-def weighing_number(weighting: Weighting) -> str | None:
-    """The reply's number that `cohort_weights` takes, for `Method.averaged_by`; None: all count the same."""
-    return "samples" if weighting == "samples" else None

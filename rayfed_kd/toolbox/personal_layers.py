@@ -22,6 +22,7 @@ from torch import Tensor
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import (
     PERSONAL,
+    Averaged,
     ClientContext,
     Cohort,
     Declaration,
@@ -67,13 +68,7 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
     server_keeps: ClassVar[str] = "the shared layers"
     client_keeps: ClassVar[str] = "its whole model"
     down: ClassVar[Declaration] = {"base": "weights"}
-    up: ClassVar[Declaration] = {"base": "weights"}
-    averages: ClassVar[bool] = True
-
-    @property
-    def averaged_by(self) -> Mapping[str, str | None]:
-        """The shared layers, by samples."""
-        return {"base": "samples"}
+    up: ClassVar[Declaration] = {"base": Averaged("weights", by="samples")}
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless `personal` are the model's last layers, in their order."""

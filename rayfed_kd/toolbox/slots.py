@@ -57,7 +57,7 @@ class Slots:
         """The slots after an exchange: the part `name` of every reply, with its weight.
 
         Where hosts have summed replies, it costs two vectors for each of their groups, and no client's own is
-        fetched; `Method.slots` then says which slots these are.
+        fetched; the part is declared as `Averaged(..., slots=...)` for that.
 
         Args:
             replies: all of an exchange.

@@ -339,7 +339,10 @@ def test_bytes_of_a_round_are_two_models_a_client_and_no_prediction(run_small):
         ("method.steps=-1", "method.steps = -1: expected a number of at least 0"),
         ("method.clip=0", "method.clip = 0: expected a number above 0"),
         ("method.schedule=linear", "method.schedule = 'linear': expected 'cosine' or 'constant'"),
-        ("method.validation={}", "labels = false: method.validation needs the labels of public samples"),
+        (
+            "method.validation={}",
+            "labels = false: feddf needs the labels of public samples with these",
+        ),
         ("method.validation={one_in: 1}", "method.validation.one_in = 1: expected a number of at least 2"),
         ("method.optimizer={lr: 0}", "method.optimizer.lr = 0: expected a number above 0"),
         ("client_models={models: [{name: mlp}]}", "feddf combines its clients' weights"),

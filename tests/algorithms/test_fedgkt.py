@@ -421,7 +421,7 @@ CHANGED = "client_models={models: [{name: m1}, {name: %s}]}"
         ),
         (
             "attack={name: paf}",
-            r"attack: clients of fedgkt send what is of their own samples or classes, which has no mean",
+            r"attack: fedgkt sends neither weights nor logits that mean the same at every client",
         ),
         ("method.servr=1", r"method\.servr is no option of fedgkt. Did you mean method.server\?"),
         (

@@ -217,7 +217,7 @@ def test_newcomers_are_trained_first():
         (["partition.public=null"], r"partition\.public is missing: fedmd needs public samples"),
         (
             ["partition.public={count: 9, labels: false}"],
-            r"labels = false: fedmd trains on public labels first",
+            r"labels = false: fedmd needs the labels of public samples with these options",
         ),
         (["method.public_samples=1000"], r"method\.public_samples = 1000: there are 30 in all"),
         (["method.digest=mae"], r"method\.digest = 'mae': expected 'mae_logits', .*'kl' or 'ce_kl'"),
@@ -249,7 +249,7 @@ def test_robust_consensus_ignores_a_liar():
 def test_digest_with_labels_is_cross_entropy_and_t_squared_kl():
     """Logits (0, 0), label 0: CE log 2. Consensus (2, 0) at T 2 is (1, 0): p = e / (e + 1) against 1/2."""
     method = FedMD(Options(digest="ce_kl", temperature=2.0, pretrain_public=0))
-    assert method.public_needed == "labels"
+    assert method.public == "labels"
     batch = {"images": None, "said": torch.tensor([[2.0, 0.0]]), "labels": torch.tensor([0])}
     loss = method.digest_loss({"student": lambda images: torch.zeros(1, 2)}, batch, {})
     p = np.e / (np.e + 1)
@@ -268,5 +268,5 @@ def test_digest_with_labels_needs_them():
         "method.pretrain_public=0",
         "partition.public={count: 9, labels: false}",
     ]
-    with pytest.raises(RecipeError, match="fedmd digests public labels"):
+    with pytest.raises(RecipeError, match="fedmd needs the labels of public samples with these options"):
         prepare(SMALL, changes)

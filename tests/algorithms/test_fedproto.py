@@ -155,7 +155,7 @@ def test_features_of_two_lengths_are_refused_before_the_first_round(small):
 
 def test_attack_is_refused(small):
     attack = "attack={name: paf, theta: random, clients: [0]}"
-    with pytest.raises(RecipeError, match="clients of fedproto send what is of their own samples or classes"):
+    with pytest.raises(RecipeError, match="fedproto sends neither weights nor logits that mean the same"):
         prepare({**small, "method": {"name": "fedproto"}}, [attack])
 
 

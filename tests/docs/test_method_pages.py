@@ -13,7 +13,7 @@ from paths import ROOT
 from runs import run_in_process
 
 from rayfed_kd.algorithms import METHODS
-from rayfed_kd.cli.listing import option_rows
+from rayfed_kd.cli.listing import by_default, option_rows
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.recipe.loading import load_recipe
@@ -126,7 +126,7 @@ def test_page_lists_every_option_with_its_default(name):
 
 @pages
 def test_page_lists_what_travels(name):
-    method = load_object(METHODS[name], "")
+    method = by_default(load_object(METHODS[name], ""))
     listed = {(row[0], row[1].strip("`")) for row in table_rows(part(name, "travels"))[1:]}
     assert listed == {*(("down", key) for key in method.down), *(("up", key) for key in method.up)}
 

@@ -17,7 +17,16 @@ import torch
 from broken_methods import Keeping
 from torch import nn
 
-from rayfed_kd.protocol import PERSONAL, Architecture, Evaluated, Message, Method, MethodOptions, Reply
+from rayfed_kd.protocol import (
+    PERSONAL,
+    Answers,
+    Architecture,
+    Evaluated,
+    Message,
+    Method,
+    MethodOptions,
+    Reply,
+)
 
 
 class Options(MethodOptions):
@@ -502,7 +511,7 @@ class Checks(Odd):
 class Asks(Odd):
     """Questions to clients, by rows of their answers."""
 
-    up: ClassVar = {**Keeping.up, "answers": "logits"}
+    up: ClassVar = {**Keeping.up, "answers": Answers("logits"), "other": Answers("logits")}
 
     def answers(self, client, message, ctx):
         return client, Reply(answers=message["student"].view(-1, 2))

@@ -3,6 +3,7 @@
 import numpy as np
 
 from rayfed_kd.algorithms import METHODS
+from rayfed_kd.cli.listing import by_default
 from rayfed_kd.recipe.registry import load_object
 
 # What is trained on what, by whom; a test's recipe says for how many rounds, and what else it needs.
@@ -87,7 +88,7 @@ def small_recipe(base, name, **options):
         **CHANGES.get(name, {}),
         "method": {"name": name, **OPTIONS.get(name, {}), **options},
     }
-    if load_object(METHODS.get(name, name), "").public != "none":
+    if by_default(load_object(METHODS.get(name, name), "")).public != "none":
         recipe["partition"] = {**recipe["partition"], "public": {"fraction": 0.5}}
     return recipe
 

@@ -38,9 +38,6 @@ class RoundFeature:
         """The replies of an exchange, as the method is to see them."""
         return replies
 
-    def check_questions(self) -> None:
-        """Raises RunError if the server may not ask its clients questions beside this feature."""
-
     def answers(self, part: str, clients: Sequence[int], rows: Tensor) -> Tensor:
         """The answers of K clients to a question, [K, n, ...], as the method is to see them.
 

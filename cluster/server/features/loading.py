@@ -9,6 +9,7 @@ from rayfed_kd.cluster.server.features.privacy import Privacy
 from rayfed_kd.cluster.server.features.sums import SummedReplies
 from rayfed_kd.cluster.server.stored.snapshot import Snapshot
 from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.protocol.declaration import means_suffice
 from rayfed_kd.setting.setting import Setting
 
 
@@ -29,7 +30,7 @@ def features_of(
     if recipe.attack is not None:
         features.append(Poisoning(recipe, setting.method, engine.publish))
     if recipe.privacy is not None:
-        privacy = Privacy(recipe, setting.method.averages_only, module_pool, setting.builders)
+        privacy = Privacy(recipe, means_suffice(setting.method.up), module_pool, setting.builders)
         if start.privacy is not None:
             privacy.restore(start.privacy)
         features.append(privacy)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from rayfed_kd.cluster.engine.calls import StepCall, StepFacts
 from rayfed_kd.cluster.server.features import RoundFeature
-from rayfed_kd.errors import RunError
 from rayfed_kd.features.privacy.account import PrivacyAccount
 
 
@@ -20,13 +19,3 @@ class Privacy(PrivacyAccount, RoundFeature):
     def arrived(self, client: int, facts: StepFacts) -> None:
         """Count a reply's releases."""
         self.note(client, int(facts.told["releases"]), facts.told.get("within_clip"))
-
-    def check_questions(self) -> None:
-        """Refuse questions of a method that does not declare them, else the recipe was refused.
-
-        Raises: RunError
-        """
-        raise RunError(
-            "privacy: answers to questions have no noise; expected privacy=null, and a method that says "
-            "`asks = True`"
-        )

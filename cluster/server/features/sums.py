@@ -10,6 +10,7 @@ from rayfed_kd.cluster.engine.calls import StepCall, StepResult
 from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.protocol import Method, PartRef
+from rayfed_kd.protocol.declaration import kept_slots
 from rayfed_kd.protocol.summed import GroupSum, KeptSlots, SummedReply
 
 
@@ -20,8 +21,8 @@ class SummedReplies(RoundFeature):
         self._slots: Mapping[str, KeptSlots] = {}
 
     def begin_round(self, method: Method[Any, Any], server: Any) -> None:
-        """Look up what the method's server keeps of clients' replies; see `Method.slots`."""
-        self._slots = method.slots(server)
+        """Look up what the method's server keeps of clients' replies; by part."""
+        self._slots = kept_slots(method.up, server)
 
     def outgoing(self, call: StepCall) -> StepCall:
         """The call with the slots that the client's reply will replace, unless the server keeps none."""
@@ -44,7 +45,7 @@ def replaced_slots(slots: Mapping[str, KeptSlots], client: int) -> dict[str, tup
     """Part -> the slot that a client's reply will replace, as it goes to a host, and what that weighs.
 
     Args:
-        slots: as `Method.slots` gives them.
+        slots: by part, as `kept_slots` gives them.
         client: its id; one without a slot has none to replace.
     """
     replaced = dict[str, tuple[PartRef, float]]()

@@ -21,8 +21,9 @@ import numpy as np
 
 from rayfed_kd.features.codecs.chain import Chain, EncodedArray
 from rayfed_kd.models.vectors import Layout, Role
+from rayfed_kd.protocol.declaration import Kind
 from rayfed_kd.protocol.message_codec import VECTORS, CodecError, Direction, TravellingPart
-from rayfed_kd.protocol.messages import Array, Declaration, Simulated
+from rayfed_kd.protocol.messages import Array
 from rayfed_kd.protocol.wire import (
     NOBODY,
     Arrays,
@@ -42,7 +43,7 @@ class CodedWire(Wire):
     """One direction of a method's traffic, of which parts of some kinds are encoded.
 
     Attributes:
-        declared: part -> kind, of the method.
+        kinds: part -> kind, of those that would travel in a real deployment; others are left as they are.
         direction: down or up.
         chains: kind -> its codecs; parts of other kinds travel as they are.
         layouts: length -> tensors of a vector of that length.
@@ -50,7 +51,7 @@ class CodedWire(Wire):
         seed: of the run.
     """
 
-    declared: Declaration
+    kinds: Mapping[str, Kind]
     direction: Direction
     chains: Chains = field(default_factory=dict)
     layouts: Mapping[int, Layout] = field(default_factory=dict)
@@ -65,17 +66,15 @@ class CodedWire(Wire):
     @property
     def remembers(self) -> bool:
         """Whether senders keep something for it."""
-        return any(chain.remembers for _, chain in self._coded())
+        return any(chain.remembers for chain in self._coded())
 
     @property
     def differs(self) -> bool:
         """Whether a part's wire form depends on the message that it answers."""
-        return any(chain.differs for _, chain in self._coded())
+        return any(chain.differs for chain in self._coded())
 
-    def _coded(self) -> Iterator[tuple[str, Chain]]:
-        for kind in self.declared.values():
-            if not isinstance(kind, Simulated) and kind in self.chains:
-                yield kind, self.chains[kind]
+    def _coded(self) -> Iterator[Chain]:
+        return (self.chains[kind] for kind in self.kinds.values() if kind in self.chains)
 
     def encoded(self, parts: Arrays, sending: Sending = NOBODY) -> Sent:
         """What is sent for these parts."""
@@ -114,8 +113,8 @@ class CodedWire(Wire):
 
     def _chain(self, name: str) -> Chain | None:
         """None: the part is left as it is. One that is not declared is refused when it is counted."""
-        kind = self.declared.get(name)
-        return None if kind is None or isinstance(kind, Simulated) else self.chains.get(kind)
+        kind = self.kinds.get(name)
+        return None if kind is None else self.chains.get(kind)
 
     def _encoded(self, name: str, array: Array, chain: Chain, sending: Sending) -> EncodedArray:
         received = self._received(name, chain, sending.received, array.shape)
@@ -159,8 +158,7 @@ class CodedWire(Wire):
         self, name: str, chain: Chain, shape: tuple[int, ...]
     ) -> tuple[TravellingPart, np.ndarray[Any, np.dtype[np.bool_]] | None]:
         """What is known of a part of that shape, and which of its numbers stay exact; None: none."""
-        kind = self.declared[name]
-        assert not isinstance(kind, Simulated)
+        kind = self.kinds[name]
         layout = self.layouts.get(shape[0]) if kind in VECTORS and len(shape) == 1 else None
         part = TravellingPart(name, kind, self.direction, shape, layout)
         if layout is None or chain.lossless:

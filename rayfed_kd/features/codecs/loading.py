@@ -11,7 +11,8 @@ from rayfed_kd.errors import RecipeError, nearest, shown
 from rayfed_kd.features.codecs.chain import Chain, Stage
 from rayfed_kd.features.codecs.coded_wire import Chains, CodedWire
 from rayfed_kd.models.vectors import Layout, Role
-from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method, Simulated
+from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method
+from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
 from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.recipe.registry import Registry, blaming
@@ -109,7 +110,7 @@ def make_wires(
     tensors = layouts() if vectors else {}
     declared: Mapping[Direction, Declaration] = {"down": method.down, "up": method.up}
     return {
-        direction: CodedWire(parts, direction, codecs[direction], tensors, exact, recipe.seed)
+        direction: CodedWire(kinds(parts), direction, codecs[direction], tensors, exact, recipe.seed)
         if codecs.get(direction)
         else Wire()
         for direction, parts in declared.items()
@@ -127,15 +128,14 @@ def check_codecs(method: Method[Any, Any], name: str, wires: Iterable[Wire]) -> 
     for wire in wires:
         if not isinstance(wire, CodedWire):
             continue
-        declared = {part: kind for part, kind in wire.declared.items() if not isinstance(kind, Simulated)}
         for kind, chain in wire.chains.items():
             path = f"codec.{wire.direction}.{kind}"
-            parts = [part for part, of in declared.items() if of == kind]
+            parts = [part for part, of in wire.kinds.items() if of == kind]
             if not parts:
-                there = ", ".join(sorted({*map(str, declared.values())})) or "nothing"
+                there = ", ".join(sorted({*wire.kinds.values()})) or "nothing"
                 raise RecipeError(f"{path}: {name} sends no {kind} {wire.direction}; it sends {there}")
             for part in parts:
-                if chain.differs and method.down.get(part) != kind:
+                if chain.differs and kinds(method.down).get(part) != kind:
                     raise RecipeError(
                         f"{path}: {name} sends no {part} down, so its {part} differs from nothing; "
                         "expected no difference"

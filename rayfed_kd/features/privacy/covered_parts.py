@@ -8,7 +8,8 @@ from typing import Any
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.features.codecs.loading import Codecs
 from rayfed_kd.features.privacy.accountant import require_accountant
-from rayfed_kd.protocol import Method, Simulated
+from rayfed_kd.protocol import Answers, Method, Simulated, Unaligned
+from rayfed_kd.protocol.declaration import kinds, means_suffice
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import sampling_rate
 from rayfed_kd.timing import Devices
@@ -37,16 +38,23 @@ def covered_parts(method: Method[Any, Any], name: str) -> CoveredParts:
         name: the method's, for messages.
     Raises: RecipeError naming a part that would say something of a client without noise.
     """
-    vectors, rows = list[str](), list[str]()
-    for part, kind in method.up.items():
-        if isinstance(kind, Simulated):
+    vectors, rows, up = list[str](), list[str](), method.up
+    for part, declared in up.items():
+        if isinstance(declared, Simulated):
             raise _refused(name, part, "helps the simulation and has no noise")
+        if isinstance(declared, Answers):
+            raise RecipeError(
+                f"privacy: the server of {name} asks its clients for answers, sample by sample, which no "
+                "noise covers; expected privacy=null, or a method whose clients send what they have once a "
+                "round"
+            )
+        kind = kinds(up)[part]
         if kind in VECTORS:
-            if method.down.get(part) != kind:
+            if kinds(method.down).get(part) != kind:
                 raise _refused(name, part, "has no part of its name going down to be a change of")
             vectors.append(part)
         elif kind in ROWS:
-            if method.public_needed == "none":
+            if method.public == "none" or isinstance(declared, Unaligned):
                 raise _refused(name, part, f"is {kind}, and not of public samples")
             rows.append(part)
         else:
@@ -79,11 +87,6 @@ def check_privacy(recipe: Recipe, method: Method[Any, Any], devices: Devices | N
         return
     name = recipe.method.name
     parts = covered_parts(method, name)
-    if method.asks:
-        raise RecipeError(
-            f"privacy: the server of {name} asks its clients for answers, sample by sample, which no noise "
-            "covers; expected privacy=null, or a method whose clients send what they have once a round"
-        )
     _check_accountable(recipe, devices)
     _check_noise(recipe, method, codecs)
     _check_bounds(recipe, method, parts)
@@ -113,7 +116,7 @@ def _check_noise(recipe: Recipe, method: Method[Any, Any], codecs: Codecs) -> No
     privacy, name = recipe.privacy, recipe.method.name
     assert privacy is not None
     if privacy.noise == "server":
-        if not method.averages_only:
+        if not means_suffice(method.up):
             raise RecipeError(
                 f"privacy.noise = 'server': {name} with these options uses single replies, and the noise "
                 "would be on their mean alone; expected privacy.noise=client"

@@ -27,6 +27,7 @@ from rayfed_kd.protocol import (
     OneExchange,
     Reply,
     ServerContext,
+    Unaligned,
 )
 from rayfed_kd.toolbox.by_class.means import PerClass, mean_features, spread
 from rayfed_kd.toolbox.layers import check_equal_features
@@ -67,9 +68,12 @@ class PrototypeClients(OneExchange[State, Tensor]):
     options: Any
     client_keeps: ClassVar[str] = "its model"
     down: ClassVar[Declaration] = {"prototypes": "prototypes", "classes": "labels"}
-    up: ClassVar[Declaration] = {"prototypes": "prototypes", "classes": "labels", "counts": "counts"}
+    up: ClassVar[Declaration] = {
+        "prototypes": Unaligned("prototypes"),
+        "classes": "labels",
+        "counts": "counts",
+    }
     heterogeneous: ClassVar[bool] = True
-    aligned: ClassVar[bool] = False
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The linear layer that predicts the class of the nearest prototype."""

@@ -21,6 +21,7 @@ from rayfed_kd.protocol import (
     OneExchange,
     Reply,
     ServerContext,
+    Unaligned,
 )
 from rayfed_kd.toolbox.by_class.means import mean_rows
 from rayfed_kd.toolbox.layers import check_equal_features, head_place
@@ -99,9 +100,8 @@ class SimplexClients(OneExchange[State, Tensor]):
 
     options: Any
     client_keeps: ClassVar[str] = "its model"
-    up: ClassVar[Declaration] = {"outputs": "prototypes", "classes": "labels"}
+    up: ClassVar[Declaration] = {"outputs": Unaligned("prototypes"), "classes": "labels"}
     heterogeneous: ClassVar[bool] = True
-    aligned: ClassVar[bool] = False
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless all models end in a linear layer, with features of one length."""

@@ -22,6 +22,7 @@ from rayfed_kd.protocol import (
     Samples,
     ServerContext,
     Shown,
+    Unaligned,
 )
 from rayfed_kd.toolbox.data_free.synthesis import ImagePool
 from rayfed_kd.toolbox.data_free.teachers import Teachers
@@ -55,9 +56,8 @@ class OneShot(OneExchange[OneShotState, None]):
     server_keeps: ClassVar[str] = "the student, some synthesised images to look at"
     client_keeps: ClassVar[str] = "nothing"
     down: ClassVar[Declaration] = {"student": "weights"}
-    up: ClassVar[Declaration] = {"trained": "weights"}
+    up: ClassVar[Declaration] = {"trained": Unaligned("weights")}
     heterogeneous: ClassVar[bool] = True
-    aligned: ClassVar[bool] = False
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The generator of images; it never leaves the server."""

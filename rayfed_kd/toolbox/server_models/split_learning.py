@@ -42,6 +42,7 @@ from rayfed_kd.protocol import (
     Replies,
     Reply,
     ServerContext,
+    Unaligned,
 )
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.layers import Layers, from_, up_to
@@ -101,11 +102,14 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
 
     options: TransferOptions
     down: ClassVar[Declaration] = {"knowledge": "logits"}
-    up: ClassVar[Declaration] = {"features": "features", "logits": "logits", "labels": "labels"}
+    up: ClassVar[Declaration] = {
+        "features": Unaligned("features"),
+        "logits": Unaligned("logits"),
+        "labels": "labels",
+    }
     server_keeps: ClassVar[str] = "its model and optimiser, clients' labels"
     client_keeps: ClassVar[str] = "its model, the server's logits on its samples"
     heterogeneous: ClassVar[bool] = True
-    aligned: ClassVar[bool] = False
 
     def client_given(self, ctx: ClientContext) -> Tensors:
         """What `client_terms` need of a client."""

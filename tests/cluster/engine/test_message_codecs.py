@@ -301,14 +301,14 @@ def test_difference_needs_the_part_that_goes_down():
 STREAMS = """
 import torch
 
-from rayfed_kd.protocol import Message, Method, Reply
+from rayfed_kd.protocol import Answers, Message, Method, Reply
 
 
 class Twice(Method):
     '''What is sent twice in a round is rounded at random each time: that their mean is nearer.'''
 
     down = {"student": "weights"}
-    up = {"student": "weights", "answers": "logits"}
+    up = {"student": "weights", "answers": Answers("logits")}
 
     def init_server(self, ctx):
         return ctx.initial_vector()

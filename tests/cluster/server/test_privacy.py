@@ -260,12 +260,12 @@ def test_an_infinite_epsilon_is_said(tmp_path):
 
 TWICE = """
 from rayfed_kd.algorithms.fedavg import FedAvg
-from rayfed_kd.protocol import Message, Method, Reply
+from rayfed_kd.protocol import Averaged, Message, Method, Reply
 
 
 class Twice(Method):
-    averages = True
-    down = up = {"student": "weights"}
+    down = {"student": "weights"}
+    up = {"student": Averaged("weights")}
 
     def init_server(self, ctx):
         return {"sent": ctx.initial_vector(), "first": None, "second": None}

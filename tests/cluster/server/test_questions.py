@@ -21,7 +21,8 @@ from rayfed_kd.features.codecs.cast import Cast
 from rayfed_kd.features.codecs.chain import Chain, Stage
 from rayfed_kd.features.codecs.coded_wire import CodedWire
 from rayfed_kd.features.codecs.quantisers import Uniform
-from rayfed_kd.protocol import Message, Method
+from rayfed_kd.protocol import Answers, Message, Method
+from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.wire import PartSize, Wire
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
 from rayfed_kd.timing import ClockFacts, ScheduleFacts, UpdateRule
@@ -33,7 +34,7 @@ ANSWERS = {k: 100.0 * k + np.arange(12, dtype=np.float32).reshape(6, 2) for k in
 
 class Asking(Method):
     down: ClassVar = {"ids": "ids", "weights": "weights"}
-    up: ClassVar = {"logits": "logits"}
+    up: ClassVar = {"logits": Answers("logits")}
 
     def predict(self, client, message, ctx):
         raise AssertionError("the engine answers")
@@ -93,7 +94,7 @@ def asked(engine, question="ids", message=None, *, drop=False, codec=None):
 def wire(method, codec):
     if codec is None:
         return Wire()
-    return CodedWire(method.up, "up", {"logits": Chain((Stage("codec", codec),))})
+    return CodedWire(kinds(method.up), "up", {"logits": Chain((Stage("codec", codec),))})
 
 
 def rows(cohort):

@@ -16,6 +16,7 @@ from rayfed_kd.cluster.server.cohort import BadReplyError
 from rayfed_kd.cluster.server.grouping import jobs
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol.declaration import sums_suffice
 from rayfed_kd.recipe.registry import load_object
 
 RECIPE = {
@@ -34,7 +35,7 @@ from pathlib import Path
 import torch
 
 from rayfed_kd.algorithms.fedavg import FedAvg
-from rayfed_kd.protocol import Message, OneExchange, Reply
+from rayfed_kd.protocol import Averaged, Message, OneExchange, Reply
 
 
 class Known(FedAvg):
@@ -59,25 +60,24 @@ class Latest(FedAvg):
         return None, Reply(student=vector, samples=ctx.num_samples)
 
 
-class OtherSlots(Latest):
-    def slots(self, server):
-        return {}
+class NoSlots(Latest):
+    up = {"student": Averaged("weights", by="samples")}
+
+
+class NoSuchSlots(Latest):
+    up = {"student": Averaged("weights", by="samples", slots="latest")}
 
 
 class OtherWeights(Uneven):
-    averaged_by = {"student": None}
+    up = {"student": Averaged("weights")}
 
 
 class NoSuchNumber(Uneven):
-    averaged_by = {"student": "images"}
+    up = {"student": Averaged("weights", by="images")}
 
 
-class Unsaid(Uneven):
-    averaged_by = {}
-
-
-class OtherPart(Uneven):
-    averaged_by = {"teacher": "samples"}
+class OnePartAlone(Uneven):
+    up = {"student": Averaged("weights", by="samples"), "counts": "counts"}
 
 
 class Reading(Uneven):
@@ -87,9 +87,7 @@ class Reading(Uneven):
 
 
 class Shapes(OneExchange):
-    up = {"logits": "logits"}
-    averages = True
-    averaged_by = {"logits": None}
+    up = {"logits": Averaged("logits")}
     sizes = (2, 3, 3, 3)
 
     def init_server(self, ctx):
@@ -231,7 +229,7 @@ AVERAGING = [
     name
     for name, entry in METHODS.items()
     for method in [load_object(entry, "")]
-    if method(method.options_model()()).sums_suffice
+    if sums_suffice(method(method.options_model()()).up)
 ]
 
 
@@ -301,7 +299,8 @@ def test_a_lossless_codec_is_counted_and_changes_no_sum():
         ("Exploding", BadReplyError, r"client 1, client_update: reply part student has NaN or infinite"),
         ("OtherWeights", RunError, r"client 1, client_update: the server weighs 'student' by 2, .* by 1"),
         ("NoSuchNumber", StepError, r"client 0, .* no number 'images', .* there are \['samples'\]"),
-        ("OtherSlots", RunError, r"slots of 'student' change, and hosts have summed the replies"),
+        ("NoSlots", RunError, r"slots of 'student' change, and hosts have summed the replies"),
+        ("NoSuchSlots", RunError, r"`latest` of the server's state keeps 'student'.*no such attribute"),
         ("Reading", RunError, r"local\.sum_replies: the method reads a reply's 'student' by itself"),
         ("Shapes", StepError, r"client 1, .* 'logits' has the shape \[3\], .* \[2\]"),
         ("ShapesOfGroups", RunError, r"'logits' have the shapes \[2\] and \[1\], .* clients \[2, 3\]"),
@@ -309,7 +308,7 @@ def test_a_lossless_codec_is_counted_and_changes_no_sum():
 )
 def test_what_cannot_be_summed_ends_the_run_with_the_reason(method, error, message, own):
     with pytest.raises(error, match=message):
-        run_in_process(four(own(method), **({"track_oca": True} if method == "OtherSlots" else {})))
+        run_in_process(four(own(method), **({"track_oca": True} if method.endswith("Slots") else {})))
 
 
 @pytest.mark.parametrize(
@@ -347,16 +346,9 @@ def test_what_needs_single_replies_is_refused_before_the_first_round(changed, re
         prepare({**recipe("fedavg"), **changed})
 
 
-@pytest.mark.parametrize(
-    ("method", "reason"),
-    [
-        ("Unsaid", "does not say what its server weighs replies by"),
-        ("OtherPart", r"names \['teacher'\]; expected off, or every part that goes up, \['student'\]"),
-    ],
-)
-def test_a_method_must_say_what_every_part_is_weighed_by(method, reason, own):
-    with pytest.raises(RecipeError, match=rf"local\.sum_replies = 2: .*{reason}"):
-        prepare(four(own(method)))
+def test_a_method_must_declare_every_part_as_averaged(own):
+    with pytest.raises(RecipeError, match=r"local\.sum_replies = 2: .*declares all parts .* as Averaged"):
+        prepare(four(own("OnePartAlone")))
 
 
 @pytest.mark.parametrize("size", [1, 0, "auto"])

@@ -16,7 +16,15 @@ from rayfed_kd.algorithms.feddf import FedDF
 from rayfed_kd.algorithms.fedgems import FedGEMS
 from rayfed_kd.algorithms.fedkf import FedKF
 from rayfed_kd.algorithms.fedmd import FedMD
-from rayfed_kd.cli.listing import WIDTH, method_facts, methods_overview, page_width, public_data, schedules
+from rayfed_kd.cli.listing import (
+    WIDTH,
+    by_default,
+    method_facts,
+    methods_overview,
+    page_width,
+    public_data,
+    schedules,
+)
 from rayfed_kd.cli.main import commands
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
@@ -217,7 +225,9 @@ def test_command_shows_all_or_one():
     assert "fedkf: " not in one.stdout
 
 
-PUBLIC = [name for name, location in METHODS.items() if load_object(location, "").public != "none"]
+PUBLIC = [
+    name for name, location in METHODS.items() if by_default(load_object(location, "")).public != "none"
+]
 
 
 @pytest.mark.parametrize("labels", [True, False])

@@ -15,11 +15,14 @@ from rayfed_kd.features.codecs.quantisers import Sign, Uniform
 from rayfed_kd.features.codecs.sparse import TopK
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.vectors import Layout, PlacedTensor
-from rayfed_kd.protocol import Simulated
+from rayfed_kd.protocol import Averaged, Simulated
+from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.wire import Sending, Wire
 
 NORMED = FlatModule(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 4)))
-DECLARED = {"student": "weights", "labels": "labels", "help": Simulated("weights"), "logits": "logits"}
+DECLARED = kinds(
+    {"student": "weights", "labels": "labels", "help": Simulated("weights"), "logits": Averaged("logits")}
+)
 SIGNS = Chain((Stage("sign", Sign()),))
 
 
@@ -147,7 +150,7 @@ def test_memory_is_each_parts_own_and_stays_while_a_part_is_not_sent():
     expected = vector(3) + first.memory["a/0/residual"] - wire.decoded(second.wire)["a"]
     np.testing.assert_array_equal(second.memory["a/0/residual"], expected)
     assert wire.remembers
-    assert not CodedWire({"a": Simulated("weights")}, "up", {"weights": chain}).remembers
+    assert not CodedWire(kinds({"a": Simulated("weights")}), "up", {"weights": chain}).remembers
 
 
 def test_an_answer_is_taken_from_a_message_of_its_length_alone():

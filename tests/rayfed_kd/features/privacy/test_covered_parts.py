@@ -10,6 +10,7 @@ from rayfed_kd.algorithms import METHODS
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.features.privacy.covered_parts import CoveredParts, covered_parts
+from rayfed_kd.protocol.declaration import means_suffice
 from rayfed_kd.recipe.registry import load_object
 
 SMALL = {**FOUR_CLIENTS, "rounds": 1, "sampling": {"fraction": 0.5}}
@@ -78,7 +79,7 @@ AVERAGES = {
 @pytest.mark.parametrize(("name", "options"), AVERAGES)
 def test_which_methods_use_replies_through_their_means_only(name, options):
     kind = load_object(METHODS[name], "")
-    assert kind(kind.options_model()(**dict(options))).averages_only is AVERAGES[name, options]
+    assert means_suffice(kind(kind.options_model()(**dict(options))).up) is AVERAGES[name, options]
 
 
 def test_what_is_not_sampled_or_not_seen_as_accounted_is_refused():

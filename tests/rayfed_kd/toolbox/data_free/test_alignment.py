@@ -91,7 +91,7 @@ def test_generator_given_as_a_file_is_the_servers(setting, tmp_path):
     given = {**RECIPE["method"], "generator": {**RECIPE["method"]["generator"], "file": str(path)}}
     private = {key: value for key, value in RECIPE["partition"].items() if key != "public"}
     with_file = prepare({**RECIPE, "method": given, "partition": private}).setting
-    assert with_file.method.public_needed == "none"
+    assert with_file.method.public == "none"
     server = with_file.method.init_server(server_context(with_file, 0))
     assert torch.equal(server.generator, vector)
     other = {**given, "generator": {**given["generator"], "width": 6}}

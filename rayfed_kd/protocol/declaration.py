@@ -1,0 +1,119 @@
+"""What a method declares of its parts: of which kind each is, and how the server reads those of replies.
+
+    down = {"student": "weights"}
+    up = {"student": Averaged("weights", by="samples"), "label_counts": "counts"}
+
+A kind alone says that the server reads each reply's part by itself, and that element i of the part means the
+same at every client. The classes below say what differs from that. Privacy, sums at the hosts and attacks go
+by these declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from rayfed_kd.errors import RunError
+from rayfed_kd.protocol.summed import KeptSlots
+
+Kind = Literal[
+    "weights",
+    "generator",
+    "discriminator",
+    "logits",
+    "features",
+    "prototypes",
+    "images",
+    "labels",
+    "ids",
+    "counts",
+    "scalars",
+]
+KINDS: tuple[str, ...] = get_args(Kind)
+UNIFORM = "uniform"  # no number of a reply, so that the option `weighting` can stand as `by`
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the classes below have in common: the part's kind."""
+
+    kind: Kind
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+@dataclass(frozen=True)
+class Averaged(Part):
+    """A part that the server uses only through `Replies.aggregated` and `Replies.mean`.
+
+    If all parts are, `privacy.noise: server` can have its noise on their means, and `local.sum_replies` lets
+    hosts sum them. The server reading one by itself ends such a run.
+
+    Attributes:
+        by: the number of a reply that weighs its part in the mean; "uniform": all count the same.
+        slots: the attribute of the server's state with the `Slots` that keep every client's latest part, by
+            the same weights; the server changes them through `Slots.after`. None: only means are used.
+    """
+
+    by: str = UNIFORM
+    slots: str | None = None
+
+
+class Unaligned(Part):
+    """A part whose element i means something else at each client: it is of its own samples, classes or model.
+
+    Such parts have no mean over clients, from which an attack could start.
+    """
+
+
+class Answers(Part):
+    """Rows that the server asks for by their ids, with `Cohort.questions`; `privacy` cannot cover them."""
+
+
+class Simulated(Part):
+    """A part that helps the simulation and would not travel in a real deployment; counted apart."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}, simulation only"
+
+
+Declaration = Mapping[str, Kind | Part]
+
+
+def kinds(declared: Declaration) -> dict[str, Kind]:
+    """Part -> kind, without those that only help the simulation."""
+    return {
+        name: part.kind if isinstance(part, Part) else part
+        for name, part in declared.items()
+        if not isinstance(part, Simulated)
+    }
+
+
+def sums_suffice(up: Declaration) -> bool:
+    """Whether hosts may sum the replies: the server uses means, and `Slots.after` where it keeps slots."""
+    return bool(up) and all(isinstance(part, Averaged) for part in up.values())
+
+
+def means_suffice(up: Declaration) -> bool:
+    """Whether the server uses means alone, as noise at the server and secure aggregation need it."""
+    return sums_suffice(up) and not _slots(up)
+
+
+def kept_slots(up: Declaration, server: Any) -> dict[str, KeptSlots]:
+    """Part -> the slots in the server's state that keep every client's latest.
+
+    Raises: RunError if the state has no such attribute.
+    """
+    for name, attribute in _slots(up).items():
+        if not hasattr(server, attribute):
+            raise RunError(
+                f"the method declares that `{attribute}` of the server's state keeps {name!r}, and there is "
+                "no such attribute; expected Slots there"
+            )
+    return {name: getattr(server, attribute) for name, attribute in _slots(up).items()}
+
+
+def _slots(up: Declaration) -> dict[str, str]:
+    return {name: part.slots for name, part in up.items() if isinstance(part, Averaged) and part.slots}

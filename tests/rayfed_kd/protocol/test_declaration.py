@@ -1,0 +1,83 @@
+"""What a method declares of its parts: what is read from it, and what is refused before round 1."""
+
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.protocol import Answers, Averaged, OneExchange, Simulated, Unaligned
+from rayfed_kd.protocol.crossing import REPLACED, check_declared
+from rayfed_kd.protocol.declaration import kept_slots, kinds, means_suffice, sums_suffice
+
+MEAN, SLOTS = Averaged("weights", by="samples"), Averaged("weights", by="samples", slots="latest")
+
+
+class Plain(OneExchange):
+    up: ClassVar = {"student": "weights"}
+
+
+def declaring(**members):
+    return type("Own", (Plain,), members)()
+
+
+def test_kinds_are_those_of_the_parts_that_travel():
+    parts = {
+        "a": "labels",
+        "b": MEAN,
+        "c": Unaligned("logits"),
+        "d": Answers("logits"),
+        "e": Simulated("counts"),
+    }
+    assert kinds(parts) == {"a": "labels", "b": "weights", "c": "logits", "d": "logits"}
+
+
+@pytest.mark.parametrize(
+    ("up", "means", "sums"),
+    [
+        ({"a": MEAN}, True, True),
+        ({"a": MEAN, "b": Averaged("logits")}, True, True),
+        ({"a": SLOTS}, False, True),
+        ({"a": MEAN, "b": SLOTS}, False, True),
+        ({"a": MEAN, "b": "counts"}, False, False),
+        ({"a": Unaligned("weights")}, False, False),
+        ({"a": Answers("logits")}, False, False),
+        ({"a": MEAN, "b": Simulated("counts")}, False, False),
+        ({}, False, False),
+    ],
+)
+def test_what_suffices_follows_from_all_parts(up, means, sums):
+    assert (means_suffice(up), sums_suffice(up)) == (means, sums)
+
+
+def test_slots_lie_in_the_servers_state():
+    server = SimpleNamespace(latest="slots", other="slots")
+    assert kept_slots({"a": SLOTS, "b": MEAN, "c": "counts"}, server) == {"a": "slots"}
+    with pytest.raises(RunError, match=r"`latest` of the server's state keeps 'a'.*expected Slots there"):
+        kept_slots({"a": SLOTS}, SimpleNamespace(other="slots"))
+
+
+@pytest.mark.parametrize("old", REPLACED)
+@pytest.mark.parametrize("value", [True, property(lambda method: {})])
+def test_a_member_that_parts_say_now_is_refused_with_what_to_write(old, value):
+    with pytest.raises(RecipeError) as told:
+        check_declared("mine", declaring(**{old: value}), {})
+    assert str(told.value).startswith(f"method.name: mine has `{old}`")
+    assert REPLACED[old] in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"up": {"a": Averaged("weight")}}, r"up = .*: 'weight' is no kind; .* Did you mean weights"),
+        ({"down": {"a": MEAN}}, r"down = .*Averaged.* is no kind"),
+        ({"up": {"a b": "weights"}}, "a part's name is an identifier"),
+    ],
+)
+def test_a_declaration_that_says_nothing_is_refused(members, message):
+    with pytest.raises(RecipeError, match=message):
+        check_declared("mine", declaring(**members), {})
+
+
+def test_a_declaration_may_be_a_property():
+    check_declared("mine", declaring(up=property(lambda method: {"student": MEAN})), {})
