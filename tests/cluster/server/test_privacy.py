@@ -183,7 +183,7 @@ class Alone(FedMD):
 
 @pytest.mark.parametrize(
     ("code", "name", "message"),
-    [(ASKING, "Asking", "answers to questions"), (ALONE, "Alone", "a reply's 'logits' by itself")],
+    [(ASKING, "Asking", "expected that part as Answers"), (ALONE, "Alone", "a reply's 'logits' by itself")],
 )
 def test_what_a_method_does_not_declare_is_stopped(code, name, message, tmp_path, monkeypatch):
     (tmp_path / f"own_{name}.py").write_text(code)
