@@ -171,7 +171,7 @@ class MoreToSay(OneExchange):
 
 class Raising(OneExchange):
     @property
-    def public_needed(self):
+    def public(self):
         raise ValueError("mine")
 
 class Loose(MethodOptions):
