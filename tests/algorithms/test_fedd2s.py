@@ -343,8 +343,8 @@ def test_passes_are_half_of_the_epochs_unless_given():
         logged = []
         submit = simulated.engine.submit
 
-        def counted(calls, submit=submit, logged=logged):
-            futures = submit(calls)
+        def counted(calls, summed=(), submit=submit, logged=logged):
+            futures = submit(calls, summed)
             logged.extend(future.result().facts.logged.get("ce", (0, 0))[1] for future in futures)
             return futures
 

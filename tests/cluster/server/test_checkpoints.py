@@ -10,6 +10,8 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -163,6 +165,13 @@ def test_resumed_asynchronous_run_draws_the_same_generated_samples(schedule, tmp
         assert torch.equal(drawn["cut"][round_index].images, samples.images), round_index
 
 
+def test_file_without_its_note_does_not_count(tmp_path):
+    """A kill between the two renames leaves the checkpoint before."""
+    keeper = saved(tmp_path)
+    (tmp_path / "checkpoints" / "round-000003.json").unlink()
+    assert keeper.latest(Held, "cpu", pytest.fail).round == 2
+
+
 def test_the_last_ones_are_kept(tmp_path):
     saved(tmp_path, range(1, 8), keep=2)
     names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
@@ -284,6 +293,18 @@ def test_run_stopped_in_mid_round_and_resumed_is_the_undisturbed_run(
     assert summaries[0]["bytes"] == summaries[1]["bytes"]
 
 
+def test_twice_cut_off_and_resumed_with_a_damaged_checkpoint(tmp_path, monkeypatch):
+    expected = run(tmp_path / "whole", "rounds=5")
+    folder = tmp_path / "cut"
+    interrupted(folder, monkeypatch, 6, "fedkf")
+    newest = max((folder / "checkpoints").glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:100])
+    told = []
+    rayfed_kd.resume(folder, ["rounds=4"], local=True, tell=told.append)
+    assert len(told) == 1
+    assert_same_run(rayfed_kd.resume(folder, ["rounds=5"], local=True), expected)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """An undisturbed run of four rounds."""
@@ -336,9 +357,32 @@ def test_restart_is_not_needed_where_there_is_nothing_to_lose(cut, whole):
     assert_same_run(rayfed_kd.resume(cut, ["rounds=4"], local=True), whole)
 
 
+@pytest.mark.parametrize("table", ["rounds", "messages"])
+def test_lost_rows_of_a_table_are_noticed_and_their_round_runs_again(table, cut, whole):
+    path = cut / "tables" / table / "rows.parquet"
+    rows = pq.read_table(path)
+    pq.write_table(rows.filter(pyarrow.compute.equal(rows["round"], 1)), path)
+    told = []
+    resumed = rayfed_kd.resume(cut, ["rounds=4"], local=True, tell=told.append)
+    assert len(told) == 1
+    assert f"round-000002.safetensors cannot be used (table {table} has " in told[0]
+    assert_same_run(resumed, whole)
+
+
 def test_checkpoint_serves_an_export_whose_tables_are_gone(cut, tmp_path):
     shutil.rmtree(cut / "tables")
     assert len(rayfed_kd.export(cut, "oca", tmp_path / "out")) == 3
+
+
+def test_orphans_and_unusable_checkpoints_go_at_the_next_start(cut):
+    checkpoints = cut / "checkpoints"
+    note = json.loads((checkpoints / "round-000002.json").read_text())
+    (checkpoints / "round-000007.safetensors").write_bytes(b"its note was never written")
+    (checkpoints / ".part-0123456789abcdef-round-000009.json").touch()
+    (checkpoints / "round-000008.json").write_text(json.dumps({**note, "round": 8}))
+    rayfed_kd.resume(cut, ["rounds=3", "checkpoint.keep=1"], local=True)
+    names = sorted(path.name for path in checkpoints.iterdir())
+    assert names == ["round-000003.json", "round-000003.safetensors", "states-000003.log"]
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
     stopped = run(lambda host: Late(host, never_from=per_round + 1), checkpointer=Saved())
     stopped_in = []
 
-    def submit(calls, summed, before=stopped.engine.submit):
+    def submit(calls, summed=(), before=stopped.engine.submit):
         if calls[0].facts.round == 3:
             stopped_in.append(calls[0].facts.client)
             raise StoppedError("now")
@@ -147,7 +147,7 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
 def test_stop_saves_the_round_before_and_nothing_before_the_first(stopped_in):
     one = run(LocalEngine, checkpointer=Saved())
 
-    def submit(calls, summed, before=one.engine.submit):
+    def submit(calls, summed=(), before=one.engine.submit):
         if calls[0].facts.round == stopped_in:
             raise StoppedError("now")
         return before(calls, summed)
