@@ -214,7 +214,7 @@ def test_newcomers_are_trained_first():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["partition.public=null"], r"partition\.public is missing: fedmd needs public samples"),
+        (["partition.public=null"], r"partition\.public is missing: fedmd needs labelled public samples"),
         (
             ["partition.public={count: 9, labels: false}"],
             r"labels = false: fedmd needs the labels of public samples with these options",

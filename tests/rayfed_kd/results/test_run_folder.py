@@ -102,6 +102,6 @@ def test_interrupted_start_names_resume_though_there_is_no_checkpoint(tmp_path, 
     def interrupted(self, *arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Host, "step", interrupted)
+    monkeypatch.setattr(Host, "answer", interrupted)
     with pytest.raises(KeyboardInterrupt, match=r"`rayfed-kd resume .*/run --local --restart` begins again"):
         rayfed_kd.run(THREE_CLIENTS, [f"results.folder={tmp_path / 'run'}"], local=True)
