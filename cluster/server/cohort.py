@@ -217,7 +217,8 @@ class EngineCohort:
         used: Sequence[ReceivedReply] = replies
         for feature in self._run.features:
             used = feature.replies(used)
-        self._received += [reply.parts for reply in used]
+            # Those of attackers have parts of their own now.
+            self._received += [reply.parts for reply in used]
         collected = self._replies(used)
         # A client without a usable reply takes no part in the round's later exchanges.
         silent = set(dispatched) - set(collected.clients)
@@ -271,9 +272,10 @@ class EngineCohort:
         if facts.refused:
             raise BadReplyError(f"{dispatch.call}: reply part {'; '.join(facts.refused)}")
         # A model's vector must be as long as the message's of the same name.
+        kind_by_part = kinds(self._method.up)
         for name, size in facts.sizes.items():
             expected = dispatch.elements.get(name, size.elements)
-            if kinds(self._method.up).get(name) in VECTORS and size.elements != expected:
+            if kind_by_part.get(name) in VECTORS and size.elements != expected:
                 raise BadReplyError(
                     f"{dispatch.call}: reply part {name} has {size.elements} elements; expected {expected}"
                 )

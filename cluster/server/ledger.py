@@ -61,13 +61,14 @@ class Ledger:
             metadata: number of plain numbers that came with it.
         Raises: RunError if a part is not declared.
         """
+        kind_by_part = kinds(declared)
         for name, size in sizes.items():
             if name not in declared:
                 known = ", ".join(sorted(declared)) or "none"
                 near = nearest(name, declared)
                 hint = f" Did you mean {near!r}?" if near else ""
                 raise RunError(f"part {name!r} goes {direction} undeclared; declared are {known}.{hint}")
-            kind = kinds(declared).get(name, SIMULATION)
+            kind = kind_by_part.get(name, SIMULATION)
             self._add(client, direction, kind, size.bytes, size.raw_bytes, 1)
         if metadata:
             numbers = metadata * METADATA_BYTES

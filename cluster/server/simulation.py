@@ -196,7 +196,7 @@ class Simulation:
             draws=run.counters.draws,
             dispatches=run.counters.dispatches,
             under_way=run.queue.under_way,
-            privacy=next((feature.stored for feature in run.features if feature.stored), None),
+            privacy=next(filter(None, (feature.stored for feature in run.features)), None),
             asked_rounds=self._asked_rounds,
         )
 

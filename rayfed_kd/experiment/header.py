@@ -147,10 +147,11 @@ def _models(setting: Setting) -> str:
 def _architecture(setting: Setting, name: str) -> str:
     """What a model is called; one that is projected by its base."""
     named = setting.architectures.described(name)
+    if named.name != PROJECTED:
+        return named.name
     from rayfed_kd.models.projected import RECIPES_DEFAULT
 
-    base = named.options.get("base", RECIPES_DEFAULT.model_dump())
-    return str(base["name"] if named.name == PROJECTED else named.name)
+    return str(named.options.get("base", RECIPES_DEFAULT.model_dump())["name"])
 
 
 def _data(setting: Setting) -> str:

@@ -80,8 +80,9 @@ def check_package(package: Package, declared: Declaration, sent: Mapping[str, Te
             )
         if isinstance(number, int) and is_finite(number) and not -INT64 <= number < INT64:
             raise MisuseError(f"the number {name!r} has more than 64 bits; expected no more, as 64 are sent")
+    kind_by_part = kinds(declared)
     for name, part in package.parts.items():
-        _check_part(name, part, kinds(declared).get(name), (sent or {}).get(name))
+        _check_part(name, part, kind_by_part.get(name), (sent or {}).get(name))
 
 
 def _check_part(name: str, part: Tensor, kind: str | None, answered: Tensor | None) -> None:

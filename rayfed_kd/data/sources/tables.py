@@ -137,8 +137,9 @@ def read_table(
     if codes and not is_parquet(file):
         # Arrow reads 01 as the number 1; where there are such codes, the column's cells are texts.
         written = parsed(file, form, [*texts, *codes])
-        padded = [name for name in codes if pc.any(pc.match_substring_regex(written[name], PADDED)).as_py()]
-        table = parsed(file, form, [*texts, *padded]) if padded else table
+        for name in codes:
+            if pc.any(pc.match_substring_regex(written[name], PADDED)).as_py():
+                table = table.set_column(table.column_names.index(name), name, written[name])
     return table
 
 
