@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rayfed_kd.cluster.engine.calls import PersonalCall, StepCall, StepError
 from rayfed_kd.errors import RayfedError, kind_of, told_in_full
 from rayfed_kd.protocol import Array, Reply
+from rayfed_kd.protocol.wire import all_finite
 
 # What a method's code may raise: also what would end the process in which it runs. Ctrl-C is the user's.
 CAUGHT = (Exception, SystemExit, GeneratorExit)
@@ -42,14 +41,10 @@ def checked_outcome(call: StepCall, returned: Any) -> tuple[Any, Reply]:
 
 def non_finite_parts(arrays: Mapping[str, Array], wire: Mapping[str, Array]) -> tuple[str, ...]:
     """Parts with a NaN or infinite value, also if only the encoded form has one: a float16 may overflow."""
-    names = [name for name, array in arrays.items() if not _finite(array)]
+    names = [name for name, array in arrays.items() if not all_finite(array)]
     # Without a codec `encoded` returns the very same mapping, which needs no second look.
     if wire is not arrays:
         names += [
-            name for key in wire if (name := key.partition("/")[0]) not in names and not _finite(wire[key])
+            name for key in wire if (name := key.partition("/")[0]) not in names and not all_finite(wire[key])
         ]
     return tuple(names)
-
-
-def _finite(array: Array) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())

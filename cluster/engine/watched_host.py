@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -27,11 +28,9 @@ def make_host(
 class WatchedHost(Host):
     """A host whose steps' facts say what they took of its device; arguments as those of `Host`."""
 
-    def __init__(
-        self, setting: Setting, host: int, device: torch.device | str, *rest: Any, **named: Any
-    ) -> None:
-        super().__init__(setting, host, device, *rest, **named)
-        self._watch = GpuWatch(torch.device(device))
+    @cached_property
+    def _watch(self) -> GpuWatch:
+        return GpuWatch(self._device)
 
     @contextmanager
     def surroundings(self, call: StepCall) -> Iterator[None]:

@@ -11,6 +11,7 @@ from rayfed_kd.errors import RecipeError, nearest, shown
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.files import (
     atomic_write,
+    make_folder,
     no_folder,
     remove_unfinished,
     tensors_written_aside,
@@ -62,7 +63,7 @@ def export(
     endings = (".safetensors", ".pt", ".yaml", *((".onnx",) if onnx else ()))
     paths = [Path(to).with_suffix(ending) for ending in endings]
     with writing(Path(to), "--to"):
-        paths[0].parent.mkdir(parents=True, exist_ok=True)
+        make_folder(paths[0].parent)
         for path in paths:
             remove_unfinished(path.parent, path.name)
         with tensors_written_aside(paths[0]) as aside:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-MIB = 2.0**20
+from rayfed_kd.cluster.engine.gpu_use import MIB
+
 # A process's own part of a GPU beside its tensors: CUDA's context and loaded kernels. What is missing on the
 # GPU may be others', too, so no more than this is taken for it.
 MOST_OF_A_CONTEXT = 1024.0

@@ -9,10 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from rayfed_kd.protocol.messages import Array
 
 Arrays = Mapping[str, Array]
 Memory = Mapping[str, Array]
+
+
+def all_finite(array: Array) -> bool:
+    """Whether no number of an array is NaN or infinite."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 class PartSize(NamedTuple):

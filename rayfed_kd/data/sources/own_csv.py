@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -58,8 +59,9 @@ def csv(
     """A CSV file with a column of classes and columns of numbers, or a column of image files."""
     if image_column is not None and columns is not None:
         raise RecipeError("give at most one of columns and image_column", path="data.columns")
-    if twice := [name for name in columns or () if columns and columns.count(name) > 1]:
-        raise RecipeError(f"{shown(twice[0])} is listed twice", path="data.columns")
+    twice = next((name for name, count in Counter(columns).items() if count > 1), None)
+    if twice is not None:
+        raise RecipeError(f"{shown(twice)} is listed twice", path="data.columns")
     files = table_files(folder, train, test, test_fraction)
     form = CsvForm(separator, encoding, decimal, thousands, null_values)
     others = [] if client_column is None else [client_column]

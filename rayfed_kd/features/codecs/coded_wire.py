@@ -32,6 +32,7 @@ from rayfed_kd.protocol.wire import (
     Sending,
     Sent,
     Wire,
+    all_finite,
     nothing_received,
 )
 
@@ -83,7 +84,7 @@ class CodedWire(Wire):
         for name, array in parts.items():
             chain = self._chain(name)
             coded: Arrays = {"": array}
-            if chain is not None and array.size and _finite(array):
+            if chain is not None and array.size and all_finite(array):
                 try:
                     coded, remembered, counted = self._encoded(name, array, chain, sending)
                 except CodecError as error:
@@ -177,7 +178,3 @@ class CodedWire(Wire):
             if tensor.name.endswith("running_var"):
                 array[start:stop] = np.maximum(array[start:stop], 0)
         return array
-
-
-def _finite(array: Array) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())

@@ -10,11 +10,11 @@ from rayfed_kd.features.codecs.loading import Codecs
 from rayfed_kd.features.privacy.accountant import require_accountant
 from rayfed_kd.protocol import Answers, Method, Simulated, Unaligned
 from rayfed_kd.protocol.declaration import kinds, means_suffice
+from rayfed_kd.protocol.message_codec import VECTORS
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import sampling_rate
 from rayfed_kd.timing import Devices
 
-VECTORS = ("weights", "generator", "discriminator")
 ROWS = ("logits", "features", "prototypes")
 
 

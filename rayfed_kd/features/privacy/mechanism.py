@@ -106,11 +106,8 @@ class ClientPrivacy:
         together, and one for each part with rows. With `adaptive` it tells `within_clip` as well: 1 if its
         vectors' change lies within the clip, else 0, with a client's noise.
 
-        Args:
-            reply: as the step made it.
-            message: the decoded parts that it answers.
-            facts: of the step; they name its noise's streams.
-            told: `clip`, S of this round; without it no vector is clipped.
+        The server tells it `clip`, S of this round; without it no vector is clipped.
+
         Raises: RunError if it holds what cannot be protected.
         """
         parts, clip, scope = reply.parts, told.get("clip"), facts.scope

@@ -54,12 +54,9 @@ class PrivateUpdate:
     ) -> Tensor:
         """The new vector, [P] float32, added in the given order in float64; without replies `into` and noise.
 
-        Args:
-            into: [P], w.
-            vectors: the w_k, each [P].
-            counts, parameters: not used: clients weigh the same.
-            late: what went down with each; none is late.
-            part: the part's name.
+        Arguments as `MeanRule.applied` has them. `counts` and `parameters` are not used: clients weigh the
+        same. None is late.
+
         Raises: RunError if `into` is not what went down: then not only clipped changes would be added.
         """
         sent = late[0].sent if late and self.deviation else None
