@@ -195,19 +195,23 @@ class _State:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A tensor as it was."""
+    """A tensor as it was.
+
+    Attributes:
+        memory: a second view of its memory, which so is not freed: memory that replaces it lies elsewhere.
+    """
 
     tensor: Tensor
+    memory: Tensor
     trained: bool
     version: int
-    address: int
     content: bytes
 
     @classmethod
     def of(cls, one: HeldTensor) -> _Seen:
         tensor = one.now
         trained = one.is_parameter and tensor.requires_grad
-        return cls(tensor, trained, tensor._version, tensor.data_ptr(), bits(tensor))
+        return cls(tensor, tensor.detach(), trained, tensor._version, bits(tensor))
 
     def moved(self, one: HeldTensor) -> bool:
         """Whether it is a buffer that has changed.
@@ -215,7 +219,10 @@ class _Seen:
         Raises: RecipeError if it is something that must not.
         """
         found = [table[name] for table, name in one.places]
-        elsewhere = any(tensor is not self.tensor for tensor in found) or found[0].data_ptr() != self.address
+        elsewhere = (
+            any(tensor is not self.tensor for tensor in found)
+            or found[0].data_ptr() != self.memory.data_ptr()
+        )
         changed = elsewhere or found[0]._version != self.version or bits(found[0]) != self.content
         if one.is_parameter:
             self._check_parameter(one, found[0], elsewhere, changed)
