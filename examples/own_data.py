@@ -28,7 +28,7 @@ def image_folder(folder: Path, *, side: int = 32) -> Source:
         labels = np.array([classes.index(path.parent.name) for path in files])
         return RawDataset(Split(pixels, labels), None, tuple(classes))
 
-    return Source(files, {"side": side}, decode)  # decoded once, and again when a file changes
+    return Source(files, {}, decode)  # decoded once, and again when a file changes
 
 
 @rayfed_kd.data_source
@@ -42,7 +42,7 @@ def csv_table(folder: Path, *, file: str, label: str = "label") -> Source:
         features = np.array([[float(value) for value in row.values()] for row in rows], np.float32)
         return RawDataset(Split(features, labels), None, tuple(classes))
 
-    return Source([folder / file], {"label": label}, decode)
+    return Source([folder / file], {}, decode)
 
 
 if __name__ == "__main__":

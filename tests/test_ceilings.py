@@ -15,7 +15,7 @@ from size import PACKAGE, rooms, total
 
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (32_556, 26_000),
+    PACKAGE: (32_371, 26_000),
     ("cluster",): (5_070, 4_100),
     ("tests",): (36_900, 30_000),
 }

@@ -27,7 +27,7 @@ SOURCES = Registry(
         "cinic10": "rayfed_kd.data.sources.image_sets:cinic10",
         "parquet": "rayfed_kd.data.sources.parquet:parquet",
         "image_folder": "rayfed_kd.data.sources.own_images:image_folder",
-        "csv": "rayfed_kd.data.sources.own_csv:csv",
+        "csv": "rayfed_kd.data.sources.own_table:tabular",
         "npz": "rayfed_kd.data.sources.own_npz:npz",
         "pfllib": "rayfed_kd.data.sources.pfllib:pfllib",
         "text": "rayfed_kd.data.sources.own_text:text",

@@ -82,7 +82,7 @@ class Source:
 
     Attributes:
         files: what `decode` reads; their content decides whether a cache entry still holds.
-        settings: what else changes the result.
+        settings: what else changes the result, beside the options of the function, which count anyway.
         decode: makes the data set; slow, called only if it is not in the cache.
     """
 

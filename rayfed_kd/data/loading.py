@@ -38,10 +38,10 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
         raise RecipeError(
             f"data.name: {name} returned a {type(source).__name__}, expected a rayfed_kd.data.dataset.Source"
         )
-    if name in SOURCES:
-        return source
-    own = Path(inspect.getfile(bound.found))  # a user's code may change what it makes of the same files
-    return replace(source, files=(*source.files, own))
+    # A user's code may change what it makes of the same files.
+    own = () if name in SOURCES else (Path(inspect.getfile(bound.found)),)
+    settings = {**bound.arguments, **source.settings}
+    return replace(source, files=(*source.files, *own), settings=settings)
 
 
 def load_dataset(

@@ -166,17 +166,6 @@ def standardised(train: Numbers, test: Numbers | None) -> tuple[Parts, Array]:
         return (scaled(train), None if test is None else scaled(test)), constant
 
 
-def as_float32(train: Numbers, test: Numbers | None) -> Parts:
-    """The numbers as they are, [n, width] float32; NaN where one is missing."""
-
-    def plain(part: Numbers) -> Array:
-        with np.errstate(over="ignore"):
-            values: Array = np.where(part.missing, np.nan, part.values).astype(np.float32)
-        return values
-
-    return plain(train), None if test is None else plain(test)
-
-
 def _start(train: Numbers) -> Any:
     """A whole number to count from, so that large ones keep their differences; 0 for other numbers."""
     there = train.values[~train.missing]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,11 +67,6 @@ class CsvForm:
             ) from None
         if self.decimal == self.thousands:
             raise RecipeError(f"{shown(self.decimal)} is data.thousands as well", path="data.decimal")
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What decides about a cache entry."""
-        return asdict(self)
 
 
 def read_csv(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:

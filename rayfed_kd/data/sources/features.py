@@ -16,7 +16,6 @@ from rayfed_kd.data.sources.columns import (
     NUMBERS,
     Numbers,
     Parts,
-    as_float32,
     codes_in,
     meaning,
     numbers_by_category,
@@ -33,7 +32,6 @@ ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
 FILLED = "data.missing=mean takes the training rows' mean there"
 UNSEEN = 0  # the code of a category that no training row has
 MANY_CATEGORIES = 20  # beyond it a category for every second row tells rows apart rather than groups them
-EXACT = 2**24  # float32 has whole numbers up to it
 
 
 def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence[str]) -> dict[str, str]:
@@ -72,33 +70,31 @@ def _counts_rows(column: pa.ChunkedArray) -> bool:
 
 
 def number_column(
-    read: LabelledTables, name: str, option: str, form: CsvForm, cure: str, *, gaps: bool
+    read: LabelledTables, name: str, form: CsvForm, *, gaps: bool
 ) -> tuple[Numbers, Numbers | None]:
     """A column of finite numbers, of training and test rows.
 
     Args:
-        option: the recipe's key that names such columns.
         form: how CSV files are written, for what is said of texts.
-        cure: what to do about a missing number, for the message.
         gaps: numbers may be missing.
     Raises: DataError naming the first row that is no number.
     """
     every = list[Numbers]()
     for file, table in zip(read.files, read.tables, strict=True):
-        present(file, table, name, option)
+        present(file, table, name, "data.numeric")
         where = f"the column {shown(name)}"
         what = meaning(table.schema.field(name))
         if what not in (*NUMBERS, "true and false", NOTHING):
             if what == "texts":
                 refuse_stray_text(file, table, name, form, numbers=bool(every))
             raise DataError(
-                f"{file}: {where} holds {what}, expected numbers; {option} names those that are used"
+                f"{file}: {where} holds {what}, expected numbers; data.numeric names those that are used"
             )
         try:
             numbers = numbers_of(table.column(name))
         except (pa.ArrowException, ValueError) as error:
             raise DataError(f"{file}: {where} has {shortened(str(error), 300)}") from None
-        _check_finite(file, where, numbers, cure, gaps=gaps)
+        _check_finite(file, where, numbers, gaps=gaps)
         if numbers.scale != (every or [numbers])[0].scale and what != NOTHING:
             raise DataError(f"{file}: {where} has {numbers.scale}, in {read.files[0]} {every[0].scale}")
         every.append(numbers)
@@ -111,10 +107,10 @@ def number_column(
     return every[0].of(~read.test_rows), every[0].of(read.test_rows)
 
 
-def _check_finite(file: Path, where: str, numbers: Numbers, cure: str, *, gaps: bool) -> None:
+def _check_finite(file: Path, where: str, numbers: Numbers, *, gaps: bool) -> None:
     if numbers.missing.any() and not gaps:
         row, count = int(np.argmax(numbers.missing.any(axis=1))), int(numbers.missing.any(axis=1).sum())
-        raise DataError(f"{file}, row {row + 1}: no value in {where}; {count} have none. {cure}")
+        raise DataError(f"{file}, row {row + 1}: no value in {where}; {count} have none. {FILLED}")
     wrong = ~np.isfinite(numbers.values)
     if wrong.any():
         row, place = (int(index) for index in np.argwhere(wrong)[0])
@@ -147,44 +143,19 @@ class Rows:
         read: the rows.
         form: how CSV files are written.
         gaps: numbers may be missing.
-        option, cure: the recipe's key that names columns of numbers, and what to do where one is missing.
     """
 
-    def __init__(
-        self,
-        read: LabelledTables,
-        form: CsvForm,
-        gaps: bool = False,
-        option: str = "data.numeric",
-        cure: str = FILLED,
-    ) -> None:
+    def __init__(self, read: LabelledTables, form: CsvForm, gaps: bool = False) -> None:
         self._read, self._form, self._gaps = read, form, gaps
-        self._option, self._cure = option, cure
 
-    def numbers(self, names: Sequence[str], *, scaled: bool = True) -> Parts:
-        """Columns of numbers side by side, of training and test rows, [n, width] float32.
-
-        Args:
-            scaled: standardised by the training rows; else as they are.
-        """
-        columns = list[Parts]()
-        constant, huge, rounded = list[str](), list[str](), list[str]()
+    def numbers(self, names: Sequence[str]) -> Parts:
+        """Columns of numbers side by side, of training and test rows, [n, width] float32, standardised."""
+        columns, constant, huge = list[Parts](), list[str](), list[str]()
         for name in names:
-            train, test = number_column(
-                self._read, name, self._option, self._form, self._cure, gaps=self._gaps
-            )
-            if scaled:
-                parts, same = standardised(train, test)
-                constant += [name] * bool(same.all())
-                huge += [name] * bool(train.values.dtype.kind == "f" and np.abs(train.values).max() > 2**53)
-            else:
-                if train.scale != "numbers":
-                    raise DataError(
-                        f"{self._read.files[0]}: the column {shown(name)} has {train.scale}, which are no "
-                        "numbers as they are; expected data.scale=standard, or other columns"
-                    )
-                parts = as_float32(train, test)
-                rounded += [name] * bool(train.values.dtype.kind != "f" and np.abs(parts[0]).max() > EXACT)
+            train, test = number_column(self._read, name, self._form, gaps=self._gaps)
+            parts, same = standardised(train, test)
+            constant += [name] * bool(same.all())
+            huge += [name] * bool(train.values.dtype.kind == "f" and np.abs(train.values).max() > 2**53)
             for part in parts:
                 if part is not None and not np.isfinite(part).all():
                     raise DataError(
@@ -193,16 +164,9 @@ class Rows:
             columns.append(parts)
         self._note("numbers above 2^53, of which 64 bits keep 16 digits", huge)
         self._note("one value in all training rows, and became 0", constant)
-        self._note(f"whole numbers above {EXACT:,}, which 32 bits round", rounded)
-        count, tested = (
-            None if labels is None else len(labels) for labels in self._read.parts(self._read.labels)
-        )
-        none = [np.zeros((rows, 0), np.float32) for rows in (count, tested) if rows is not None]
-        train_columns = [none[0], *(column[0] for column in columns)]
-        test_columns = [*none[1:], *(column[1] for column in columns if column[1] is not None)]
-        return np.concatenate(train_columns, axis=1), (
-            np.concatenate(test_columns, axis=1) if test_columns else None
-        )
+        # Without any column the rows are still as many.
+        none = self._read.parts([np.zeros((len(labels), 0), np.float32) for labels in self._read.labels])
+        return _side_by_side([none, *columns])
 
     def _note(self, what: str, names: Sequence[str]) -> None:
         if names:
@@ -253,11 +217,15 @@ class Rows:
             width = values[0].shape[1] + sum(count - 1 for _, count in coded)
             check_size("rows with a column for each category", (sum(map(len, read.labels)), width), 4)
             columns = [values, *(_one_hot(codes, count) for codes, count in coded)]
-        train = np.concatenate([column[0] for column in columns], axis=1)
-        tests = [column[1] for column in columns if column[1] is not None]
-        test = np.concatenate(tests, axis=1) if tests else None
         # A partition may go by categories, not by numbers.
-        return read.dataset((train, test), [label_column, *numeric], client_column, sample)
+        return read.dataset(_side_by_side(columns), [label_column, *numeric], client_column, sample)
+
+
+def _side_by_side(columns: Sequence[Parts]) -> Parts:
+    """Columns of training rows, and of test rows if there are any, [n, width] each."""
+    tests = [column[1] for column in columns if column[1] is not None]
+    train = np.concatenate([column[0] for column in columns], axis=1)
+    return train, np.concatenate(tests, axis=1) if tests else None
 
 
 def _one_hot(parts: Parts, count: int) -> Parts:

@@ -85,8 +85,7 @@ def synthetic_text(
             sample=text_shape_of(length, tokenizer),
         )
 
-    settings = {"sizes": [samples, test_samples, authors, length, vocabulary], "seed": data_seed}
-    return Source((), settings, decode)
+    return Source((), {}, decode)
 
 
 @data_source
@@ -130,5 +129,4 @@ def synthetic_table(
         rows = Rows(read, CsvForm())
         return rows.dataset(["age", "income", "years"], ["job", "region"], "risk", None, categories)
 
-    settings = {"sizes": [samples, test_samples], "categories": categories, "seed": data_seed}
-    return Source((), settings, decode)
+    return Source((), {}, decode)

@@ -77,15 +77,8 @@ def image_folder(
     every = tuple(file for part in (tree.train, tree.test) for own in part.values() for file in own)
     # The names, because files keep their content when their folders are renamed; the notes, because what is
     # left out is not among the files.
-    settings = {
-        "size": size,
-        "fit": fit,
-        "colour": colour,
-        "names": names,
-        "train": sum(map(len, tree.train.values())),
-        "notes": tree.notes,
-    }
-    return Source(every, {**settings, "test": [test_fraction, split_seed]}, decode)
+    settings = {"names": names, "count": sum(map(len, tree.train.values())), "notes": tree.notes}
+    return Source(every, settings, decode)
 
 
 def _split(

@@ -62,8 +62,7 @@ def npz(
         train, test = (*splits,) if there else held_out(splits[0], test_fraction, split_seed)
         return RawDataset(train, test, names, notes=tuple(notes))
 
-    keys = [images, labels, test_images, test_labels, channels]
-    return Source((path,), {"keys": keys, "test": [test_fraction, split_seed]}, decode)
+    return Source((path,), {}, decode)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Tables of a user's own: columns of numbers and columns of categories of a CSV or Parquet file."""
+"""Tables of a user's own, CSV or Parquet: columns of numbers and categories, or a column of image files."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,9 +20,9 @@ from rayfed_kd.data.sources.csv_files import (
     Thousands,
 )
 from rayfed_kd.data.sources.features import Rows, feature_columns, refuse_stray_text
-from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction
+from rayfed_kd.data.sources.own_images import Colour, Fit, Size, SplitSeed, TestFraction, load_images
 from rayfed_kd.data.sources.own_text import ClientColumn, LabelColumn, TestFile, TrainFile, table_files
-from rayfed_kd.data.sources.tables import LabelledTables, present, read_labelled
+from rayfed_kd.data.sources.tables import LabelledTables, column_of, parsed, present, read_labelled
 from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.recipe.roles import data_source
 
@@ -54,6 +55,12 @@ def tabular(
         Literal["refuse", "mean"],
         Field(description="of numbers that are missing: an error, or the training rows' mean"),
     ] = "refuse",
+    image_column: Annotated[
+        str | None, Field(description="a column of image files, relative to the table, instead of features")
+    ] = None,
+    size: Size = None,
+    fit: Fit = "crop",
+    colour: Colour = "rgb",
     separator: Separator = ",",
     encoding: Encoding = "utf-8",
     decimal: Decimal = ".",
@@ -62,34 +69,48 @@ def tabular(
     test_fraction: TestFraction = 0.0,
     split_seed: SplitSeed = 0,
 ) -> Source:
-    """A CSV or Parquet file with columns of numbers and of categories, and a column of classes.
+    """A CSV or Parquet file with a column of classes, and columns of numbers and of categories, or of images.
 
     Numbers are standardised by the training rows: less their mean, over their deviation. Each value of a
     column of categories is one; a missing text is a category, too. What only test rows have is unseen: zeros,
     or code 0. Times are numbers.
     """
+    if image_column is not None and (numeric or categorical):
+        raise RecipeError("images have no further features", path="data.image_column")
     files = table_files(folder, train, test, test_fraction)
     form = CsvForm(separator, encoding, decimal, thousands, null_values)
+    others = [] if client_column is None else [client_column]
+    # Texts first: 01 and 1 are two categories, 1 and 1.0 are one.
+    texts = (categorical or ()) if image_column is None else [image_column]
+    # Images are files that decide about the cache as the table does, so their names are read at once.
+    images = {} if image_column is None else {file: _images_of(file, form, image_column) for file in files}
 
     def decode() -> RawDataset:
-        others = [] if client_column is None else [client_column]
-        # Texts first: 01 and 1 are two categories, 1 and 1.0 are one.
-        read = read_labelled(
-            files, form, label_column, others, (test_fraction, split_seed), categorical or ()
-        )
+        read = read_labelled(files, form, label_column, others, (test_fraction, split_seed), texts)
         for name in leave_out:
             present(read.files[0], read.tables[0], name, "data.leave_out")
+        if image_column is not None:
+            samples = read.parts([load_images(images[file], size, fit, colour) for file in read.files])
+            return read.dataset(samples, [label_column, image_column], client_column)
         apart = [label_column, *others, *leave_out]
         chosen = chosen_columns(read, numeric, categorical, apart, form)
         rows = Rows(read, form, missing == "mean")
         return rows.dataset(*chosen, label_column, client_column, categories)
 
-    settings = {
-        "columns": [label_column, numeric, categorical, client_column, leave_out, form.settings],
-        "form": [categories, missing],
-        "test": [test_fraction, split_seed],
-    }
-    return Source(files, settings, decode)
+    return Source((*files, *(image for own in images.values() for image in own)), {}, decode)
+
+
+def _images_of(file: Path, form: CsvForm, name: str) -> list[Path]:
+    """The image files that a column names, by row."""
+    table = parsed(file, form, [name])
+    present(file, table, name, "data.image_column")
+    paths = [file.parent / str(entry) for entry in column_of(file, table, name).to_pylist()]
+    missing = next((row for row, path in enumerate(paths) if not path.is_file()), None)
+    if missing is not None:
+        raise DataError(f"{file}, row {missing + 1}: no file {paths[missing].resolve()}")
+    if not paths:
+        raise DataError(f"{file}: no rows below the names of columns")
+    return paths
 
 
 def chosen_columns(
@@ -124,8 +145,8 @@ def chosen_columns(
             f"{read.files[0]}: the column {shown(odd[0])} holds {free[odd[0]]}; expected numbers, times, "
             f"texts, categories or true and false. data.leave_out=[{odd[0]}] leaves it out"
         )
-    if twice := sorted(set(numbers) & set(groups)):
-        raise RecipeError(f"{twice[0]} is listed under data.numeric as well", path="data.categorical")
+    if twice := [name for name, count in Counter([*numbers, *groups]).items() if count > 1]:
+        raise RecipeError(f"{shown(twice[0])} is listed twice, here or in data.numeric", "data.categorical")
     if not numbers and not groups:
         raise DataError(
             f"{read.files[0]}: no column of numbers or categories beside {', '.join(apart)}"

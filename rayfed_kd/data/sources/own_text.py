@@ -77,12 +77,7 @@ def text(
         used = [text_column, label_column]
         return read.dataset(read.parts(tokens), used, client_column, text_shape_of(length, numbering))
 
-    settings = {
-        "columns": [text_column, label_column, client_column, form.settings],
-        "tokens": [length, numbering.vocabulary, names is None],
-        "test": [test_fraction, split_seed],
-    }
-    return Source((*files, *([] if names is None else [names])), settings, decode)
+    return Source((*files, *([] if names is None else [names])), {}, decode)
 
 
 def table_files(folder: Path, train: str, test: str | None, test_fraction: float) -> list[Path]:

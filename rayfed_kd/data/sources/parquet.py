@@ -74,7 +74,7 @@ def parquet(
 
     # The number of training files is part of the cache key, as the same files may be divided otherwise
     # into train and test.
-    settings = {"columns": [image_column, label_column], "train": len(train_files), "unused": len(unused)}
+    settings = {"training files": len(train_files), "unused": len(unused)}
     return Source((*train_files, *test_files), settings, decode)
 
 

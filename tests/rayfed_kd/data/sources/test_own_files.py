@@ -137,12 +137,12 @@ TABLE = "x,kind,y,site\n1,b,10,n\n3,a,10,s\n5,b,40,n\n"
 
 def read_csv(tmp_path, text=TABLE, **options):
     (tmp_path / "train.csv").write_text(text)
-    return load_dataset("csv", tmp_path, options={"label_column": "kind", **options})
+    return load_dataset("csv", tmp_path, options={"label_column": "kind", "categorical": [], **options})
 
 
 def test_a_csv_files_columns_are_standardised_by_the_training_rows(tmp_path):
     (tmp_path / "held.csv").write_text("x,kind,y,site\n3,a,20,n\n")
-    data = read_csv(tmp_path, columns=["x", "y"], test="held.csv")
+    data = read_csv(tmp_path, numeric=["x", "y"], test="held.csv")
     assert data.class_names == ("a", "b")
     assert data.train.labels.tolist() == [1, 0, 1]
     # Means 3 and 20; deviations sqrt(8 / 3) and sqrt(200), by hand.
@@ -151,10 +151,8 @@ def test_a_csv_files_columns_are_standardised_by_the_training_rows(tmp_path):
     assert data.test.images.tolist() == [[0.0, 0.0]]
 
 
-def test_a_csv_files_numbers_may_stay_and_its_rows_have_clients(tmp_path):
-    data = read_csv(tmp_path, client_column="site", scale="none")
-    assert data.train.images.tolist() == [[1, 10], [3, 10], [5, 40]]
-    assert data.writers.tolist() == [0, 1, 0]
+def test_a_csv_files_rows_have_clients(tmp_path):
+    assert read_csv(tmp_path, client_column="site").writers.tolist() == [0, 1, 0]
 
 
 def test_whole_numbers_as_labels_are_sorted_as_numbers(tmp_path):
@@ -178,32 +176,23 @@ def test_a_csv_file_may_name_images_and_is_read_again_when_one_changes(tmp_path)
     [
         (TABLE, {"train": "trian.csv"}, r"data.train = 'trian.csv': no file .* Did you mean train.csv\?"),
         (TABLE, {"label_column": "kinds"}, r"there are x, kind, y, site. Did you mean kind\?"),
-        (TABLE, {"columns": ["z"]}, "data.columns = 'z': .* has no column of this name"),
-        (
-            TABLE,
-            {},
-            "the column 'site' holds texts, expected numbers; data.columns names those that are used",
-        ),
-        (
-            "x,kind\n1,a\n,b\n",
-            {},
-            "row 2: no value in the column 'x'; 1 have none. .*data.name=tabular data.missing=mean",
-        ),
+        (TABLE, {"numeric": ["z"]}, "data.numeric = 'z': .* has no column of this name"),
+        ("x,kind\n1,a\n,b\n", {}, "row 2: no value in the column 'x'; 1 have none. data.missing=mean"),
         ("x,kind\n1,a\nnan,b\n", {}, "train.csv, row 2: "),
         ("x,kind\n1,0.5\n", {}, "column 'kind': 0.5 is no class; expected a text or a whole number"),
         ("x,kind\n1,a\n1,a,2\n", {}, "row 2: 3 values for 2 columns: 1,a,2"),
         ("x,kind\n", {}, "no rows below the names of columns"),
         ("", {}, "not readable as CSV"),
-        ("kind\na\n", {}, "no column beside kind; expected one of numbers"),
+        ("kind\na\n", {}, "no column of numbers or categories beside kind"),
         ("kind,file\na,0.png\n", {"image_column": "file"}, "row 1: no file .*/0.png"),
         (
             TABLE,
-            {"columns": ["x"], "image_column": "y"},
-            "data.columns: give at most one of columns and image",
+            {"numeric": ["x"], "image_column": "y"},
+            "data.image_column: images have no further features",
         ),
         (
             TABLE,
-            {"columns": ["x"], "test_fraction": 0.1},
+            {"numeric": ["x"], "test_fraction": 0.1},
             "data.test_fraction: 0.1 of each class is no sample",
         ),
     ],
@@ -216,7 +205,7 @@ def test_a_bad_table_is_one_message(tmp_path, text, options, message):
 def test_a_class_of_the_test_file_alone_is_told(tmp_path):
     (tmp_path / "held.csv").write_text("x,kind,y,site\n3,c,20,n\n")
     with pytest.raises(DataError, match=r"held.csv, column 'kind': the class 'c' is not in .*train.csv"):
-        read_csv(tmp_path, columns=["x"], test="held.csv")
+        read_csv(tmp_path, numeric=["x"], test="held.csv")
 
 
 def read_npz(tmp_path, arrays, **options):

@@ -74,7 +74,7 @@ def test_missing_numbers_are_refused_or_the_mean(tmp_path):
         (
             {"numeric": ["age"], "categorical": ["age"]},
             RecipeError,
-            "age is listed under data.numeric as well",
+            "data.categorical: 'age' is listed twice, here or in data.numeric",
         ),
         (
             {"numeric": [], "categorical": []},

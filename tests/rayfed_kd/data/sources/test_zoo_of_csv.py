@@ -196,8 +196,8 @@ def test_keys_that_contradict_one_another_are_refused(tmp_path, read_or_refused)
     read_or_refused("tabular", "data.decimal: '.' is data.thousands as well", thousands=".")
     read_or_refused("tabular", "there are 1, 2. The first line of a CSV file has the names of its columns")
     (tmp_path / "train.csv").write_text("x,label\n1,2\n")
-    read_or_refused("csv", "data.label_column: label is listed as a feature as well", columns=["x", "label"])
-    read_or_refused("csv", "data.columns: 'x' is listed twice", columns=["x", "x"])
+    read_or_refused("csv", "data.label_column: label is listed as a feature as well", numeric=["x", "label"])
+    read_or_refused("csv", "data.categorical: 'x' is listed twice, here or in", numeric=["x", "x"])
 
 
 @pytest.mark.parametrize("labels", [("01", "1", "01"), ("1", "01", "01")])
@@ -239,7 +239,6 @@ def test_notes_tell_columns_that_say_nothing(tmp_path, read_or_refused):
     read_or_refused("tabular", {"notes": notes})
 
 
-def test_whole_numbers_that_32_bits_round_are_told_unless_they_are_standardised(tmp_path, read_or_refused):
+def test_whole_numbers_that_32_bits_would_round_are_standardised_exactly(tmp_path, read_or_refused):
     (tmp_path / "train.csv").write_text("x,label\n16777217,a\n16777218,b\n16777219,a\n")
-    read_or_refused("csv", {"notes": ["column 'x' has whole numbers above 16,777,216"]}, scale="none")
     read_or_refused("csv", {"images": THREE})

@@ -247,4 +247,3 @@ def test_a_time_with_a_zone_is_not_compared_with_one_without(tmp_path, read_or_r
     pq.write_table(pa.table({"x": zoned, "label": LABELS}), tmp_path / "test.parquet")
     refusal = "test.parquet: the column 'x' has times with a time zone, in .* times without a time zone"
     read_or_refused("tabular", refusal, train="train.parquet", test="test.parquet")
-    read_or_refused("csv", "has times without .* data.scale=standard", train="train.parquet", scale="none")
