@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
 
 from rayfed_kd.comparison.costs import Cost, costs_by_round
 from rayfed_kd.results.schemas import is_score, smaller_is_better, with_scores
@@ -13,6 +15,8 @@ from rayfed_kd.results.tables import read_table
 
 if TYPE_CHECKING:
     from rayfed_kd.comparison.planning import PlannedRun
+
+CURVE_TABLES = ("rounds", "privacy", "metrics", "scores")
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,11 @@ class Curve:
     values: list[float]
     costs: list[Cost]
     better: Callable[[Iterable[float]], float] = max
+
+    def at(self, index: int) -> tuple[float, Cost]:
+        """The value after an evaluated round, and what the run had cost then."""
+        place = self.rounds.index(index)
+        return self.values[place], self.costs[place]
 
     def reaches(self, value: float, target: float) -> bool:
         """Whether a value is at least as good as a target."""
@@ -56,20 +65,32 @@ def read_curves(planned: Sequence[PlannedRun]) -> dict[CurveKey, Curve]:
     """
     curves: dict[CurveKey, Curve] = {}
     for run in planned:
-        rows = {
-            name: read_table(run.folder / "tables", name).to_pylist()
-            for name in ("rounds", "privacy", "metrics", "scores")
-        }
-        costs = costs_by_round(rows["rounds"], rows["privacy"])
-        falling = {*SMALLER_IS_BETTER, *smaller_is_better(rows["scores"])}
-        for row in with_scores(rows):
-            for metric in (*METRICS, *filter(is_score, row)):
-                if row[metric] is None:
-                    continue
-                key = CurveKey(run.label, row["model"], run.seed, metric)
-                better = min if metric in falling else max
-                curve = curves.setdefault(key, Curve([], [], [], better))
-                curve.rounds.append(row["round"])
-                curve.values.append(row[metric])
-                curve.costs.append(costs[row["round"]])
+        tables = {name: read_table(run.folder / "tables", name) for name in CURVE_TABLES}
+        for (model, metric), curve in curves_of(tables).items():
+            curves[CurveKey(run.label, model, run.seed, metric)] = curve
+    return curves
+
+
+def curves_of(tables: Mapping[str, pa.Table]) -> dict[tuple[str, str], Curve]:
+    """The curves of one run.
+
+    Args:
+        tables: those of `CURVE_TABLES`.
+
+    Returns: (evaluated model, metric) -> curve.
+    """
+    rows = {name: tables[name].to_pylist() for name in CURVE_TABLES}
+    costs = costs_by_round(rows["rounds"], rows["privacy"])
+    falling = {*SMALLER_IS_BETTER, *smaller_is_better(rows["scores"])}
+    curves: dict[tuple[str, str], Curve] = {}
+    for row in with_scores(rows):
+        for metric in (*METRICS, *filter(is_score, row)):
+            if row[metric] is None:
+                continue
+            better = min if metric in falling else max
+            curve = curves.setdefault((row["model"], metric), Curve([], [], [], better))
+            curve.rounds.append(row["round"])
+            curve.values.append(row[metric])
+            # A kill may leave a round in one of the tables alone.
+            curve.costs.append(costs.get(row["round"], Cost(0, 0)))
     return curves

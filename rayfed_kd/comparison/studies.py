@@ -23,7 +23,7 @@ last: 10                              # evaluated rounds in "mean of the last"; 
 headline: ua                          # the metric of best, "mean of the last" and target;
                                       # default: official test, AMP or UA, the first that there is
 target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
-totals: true                          # also the real seconds of a run, and curves over seconds and MiB
+totals: true                          # also the real seconds of a run, and curves over them and MiB
 against: [bytes, epsilon]             # curves of the headline over these: bytes, bytes_up, bytes_down,
                                       # epsilon, local_epsilon, sim_s, wall_s
 baseline: FedAvg                      # what the others' paired differences are to; default: the first row

@@ -1,7 +1,7 @@
 """Files and folders on disk: whole files, locked folders, safe names, damage told in one message."""
 
 from rayfed_kd.files.folders import locked_folder, new_folder, no_folder, unwritable_folder, writing
-from rayfed_kd.files.names import file_name, folder_name, path_fault, plain_folder
+from rayfed_kd.files.names import file_name, path_fault, plain_folder
 from rayfed_kd.files.reading import read_json, read_parquet
 from rayfed_kd.files.whole import (
     LOCK,
@@ -24,7 +24,6 @@ __all__ = [
     "empty_folder",
     "file_name",
     "flush_folder",
-    "folder_name",
     "folder_written_aside",
     "locked_folder",
     "make_folder",

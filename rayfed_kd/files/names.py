@@ -61,15 +61,3 @@ def file_name(label: str) -> str:
     """
     name = re.sub(r"[^0-9A-Za-z._-]+", "-", label)
     return name if name.strip(".") else f"-{name}"  # "", "." and ".." are the folder itself or its parent
-
-
-def folder_name(label: str) -> str:
-    """A label as the name of one folder that people read: as it is, but for what would lead elsewhere.
-
-    Args:
-        label: any text, as `FedKF (oca)`; blanks and brackets stay, unlike in `file_name`.
-
-    Returns: the label with `-` for separators of paths and control characters.
-    """
-    name = re.sub(r"[/\\\x00-\x1f\x7f]", "-", label)
-    return name if name.strip(".") else f"-{name}"

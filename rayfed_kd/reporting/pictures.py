@@ -75,21 +75,6 @@ class Picture:
         return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", self.body))
 
 
-def mean_line(look: int, seeds: Sequence[Mapping[float, float]]) -> Line:
-    """The mean over seeds, with a band of one sample deviation.
-
-    Args:
-        look: of the line.
-        seeds: x -> y of each; only where all seeds have a value there is a point.
-
-    Returns: the seed's own line if there is one seed.
-    """
-    shared = sorted(set.intersection(*(set(points) for points in seeds)))
-    values = np.array([[points[x] for x in shared] for points in seeds])
-    spread = values.std(axis=0, ddof=1).tolist() if len(seeds) > 1 else ()
-    return Line(look, shared, values.mean(axis=0).tolist(), spread)
-
-
 def lines_picture(
     title: str, lines: Sequence[Line], across: str, description: str, *, costs: bool = False
 ) -> Picture:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from rayfed_kd.comparison.curves import CURVE_TABLES, Curve, curves_of
 from rayfed_kd.comparison.writers.markdown import read_table_line
 from rayfed_kd.errors import DataError, RecipeError, naming, shown
 from rayfed_kd.experiment.result import read_summary
@@ -63,6 +65,11 @@ class Run:
     tables: Mapping[str, pa.Table]
     summary: Mapping[str, Any]
     resumed: Sequence[int]
+
+    @cached_property  # several sections draw them
+    def curves(self) -> dict[tuple[str, str], Curve]:
+        """(evaluated model, metric) -> curve."""
+        return curves_of({name: self.tables[name] for name in CURVE_TABLES})
 
 
 @dataclass(frozen=True)

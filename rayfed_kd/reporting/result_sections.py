@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rayfed_kd.comparison.costs import AXES, AxisName
 from rayfed_kd.comparison.differences import metric_scale
+from rayfed_kd.comparison.mean_lines import mean_line
 from rayfed_kd.comparison.table_text import metric_digits, metric_title
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
@@ -18,16 +20,15 @@ from rayfed_kd.reporting.pictures import (
     Picture,
     histogram_picture,
     lines_picture,
-    mean_line,
     partition_picture,
 )
 from rayfed_kd.reporting.reading import Run
-from rayfed_kd.reporting.sections import Section, Table, series_looks, series_name
+from rayfed_kd.reporting.sections import Section, Table, series_curves, series_looks, series_name
 from rayfed_kd.results.charts.bars import PERCENTS
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.charts.partition import MOST_CLIENTS
 from rayfed_kd.results.model_names import model_notes
-from rayfed_kd.results.schemas import is_score, with_scores
+from rayfed_kd.results.schemas import is_score
 from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
 from rayfed_kd.results.summary_table import untested_text
 
@@ -59,9 +60,9 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
     header = ("run", "model", "metric", "last", "best", mean, "best in round")
     looks = series_looks(runs)
     metrics = dict.fromkeys(metric for run in runs for metric in shown_metrics(run.summary))
-    pictures = [_curves(runs, looks, metric, "round") for metric in metrics]
+    pictures = [_curves(runs, looks, metric) for metric in metrics]
     headline = next(metric for metric in HEADLINES if any(metric_title(metric) == row[2] for row in rows))
-    pictures.append(_curves(runs, looks, headline, "simulated seconds"))
+    pictures.append(_curves(runs, looks, headline, "sim_s"))
     return Section(
         "Metrics by round",
         [
@@ -99,23 +100,19 @@ def _untested_notes(runs: Sequence[Run]) -> Iterator[str]:
         yield f"{', '.join(labels)}: {text}; the metrics over clients are of these."
 
 
-def _curves(runs: Sequence[Run], looks: Mapping[str, int], metric: str, across: str) -> Picture | None:
-    scale, column = metric_scale(metric), "round" if across == "round" else "sim_s"
-    seeds = defaultdict[str, list[dict[float, float]]](list)  # series -> x -> y of each seed
-    for run in runs:
-        points = defaultdict[str, dict[float, float]](dict)
-        for row in with_scores({name: run.tables[name].to_pylist() for name in ("metrics", "scores")}):
-            if row.get(metric) is not None and row[column] is not None:
-                points[row["model"]][row[column]] = scale * row[metric]
-        for model, values in points.items():
-            seeds[series_name(runs, run, model)].append(values)
+def _curves(
+    runs: Sequence[Run], looks: Mapping[str, int], metric: str, axis: AxisName | None = None
+) -> Picture | None:
     lines = list[Line]()
-    for name, curves in seeds.items():
+    for name, curves in series_curves(runs, metric).items():
         # Simulated seconds differ by seed, so no second has a mean: each seed has its line there.
-        groups = [curves] if across == "round" else [[curve] for curve in curves]
-        lines += [mean_line(looks[name], group) for group in groups]
-    title = metric_title(metric) + ("" if across == "round" else ", by simulated second")
-    return lines_picture(title, lines, across, f"{title}: a line per row and model") if lines else None
+        groups = [curves] if axis is None else [[curve] for curve in curves]
+        lines += [mean_line(looks[name], group, metric_scale(metric), axis) for group in groups]
+    if not any(line.x for line in lines):
+        return None
+    title = metric_title(metric) + ("" if axis is None else ", by simulated second")
+    across = "round" if axis is None else AXES[axis].title
+    return lines_picture(title, lines, across, f"{title}: a line per row and model")
 
 
 def _seeded(runs: Sequence[Run]) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from rayfed_kd.reporting.pictures import PANEL, SERIES, Picture, lines_picture, panel
+from rayfed_kd.reporting.pictures import Picture, lines_picture, panel
 from rayfed_kd.reporting.sections import Section, Table
-from rayfed_kd.results.charts.coefficients import CoefficientAxis, draw_parallel, draw_scatter
+from rayfed_kd.results.charts.coefficients import CoefficientAxis, draw_scatter
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.tuning.search_result import SearchResult
 from rayfed_kd.tuning.space import coefficient_text
@@ -28,7 +28,7 @@ def search_section(search: SearchResult) -> Section:
     notes = [
         f"{search.metric}, {search.summary}: {len(search.rows)} trials, {finished} finished, "
         f"{stopped} stopped early; {seconds:.0f} s in rounds, all trials together. "
-        "Hollow points and dashed lines: trials that did not finish."
+        "Hollow points: trials that did not finish."
     ]
     if best is None:
         notes.append("No trial has a value.")
@@ -88,7 +88,7 @@ def _pictures(search: SearchResult) -> list[Picture]:
     rows = [row for row in search.rows if row.best is not None]
     if not rows:
         return []
-    best, coefficient_axes = search.best, search.axes()
+    best = search.best
     lines = [
         Line(
             BEST if row is best else TRIALS, *zip(*((r, 100 * value) for r, value in row.values), strict=True)
@@ -96,7 +96,7 @@ def _pictures(search: SearchResult) -> list[Picture]:
         for row in sorted(rows, key=lambda row: row is best)
     ]
     pictures = [lines_picture(f"{search.metric} (%) of every trial", lines, "round", "A line per trial")]
-    for axis in coefficient_axes:
+    for axis in search.axes():
 
         def scatter(axes: Axes, axis: CoefficientAxis = axis) -> None:
             draw_scatter(axes, axis, rows, best)
@@ -105,14 +105,7 @@ def _pictures(search: SearchResult) -> list[Picture]:
 
         pictures.append(panel(f"Best {search.metric} (%) against {axis.key}", "A point per trial", scatter))
 
-    def parallel(axes: Axes) -> None:
-        draw_parallel(axes, coefficient_axes, rows, best, lambda row: SERIES[BEST if row is best else TRIALS])
-
-    size = (max(PANEL[0], 1.5 * len(coefficient_axes) + 2.0), PANEL[1])
-    described = (
-        "A line per trial across an axis per coefficient, the best one thick; the last axis is the metric's"
-    )
-    return [*pictures, panel("All coefficients of every trial", described, parallel, size)]
+    return pictures
 
 
 def _percent(value: float | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.reporting.pictures import Picture
 from rayfed_kd.reporting.reading import Run
 
@@ -77,6 +78,21 @@ def series_looks(runs: Sequence[Run]) -> dict[str, int]:
         for model in run.tables[table]["model"].unique().to_pylist()
     ]
     return {name: look for look, name in enumerate(dict.fromkeys(names))}
+
+
+def series_curves(runs: Sequence[Run], metric: str) -> dict[str, list[Curve]]:
+    """Series -> the metric's curves of all its runs.
+
+    Args:
+        runs: what the report is about.
+        metric: the metric's column, or a name of `score_name`.
+    """
+    series: dict[str, list[Curve]] = {}
+    for run in runs:
+        for (model, name), curve in run.curves.items():
+            if name == metric:
+                series.setdefault(series_name(runs, run, model), []).append(curve)
+    return series
 
 
 def series_name(runs: Sequence[Run], run: Run, model: str) -> str:

@@ -18,7 +18,8 @@ from rayfed_kd.files import atomic_write, make_folder, written_aside
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
-from rayfed_kd.results.charts.coefficients import CoefficientAxis, coefficients_figure, parallel_figure
+from rayfed_kd.results.charts.coefficients import CoefficientAxis, coefficients_figure
+from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
 from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text, parse_space
@@ -67,13 +68,12 @@ class SearchResult:
         axes = []
         for key, values in self.space.distributions.items():
             if values.kind == "choice":
-                ticks = [(float(place), coefficient_text(value)) for place, value in enumerate(values.values)]
-                axes.append(CoefficientAxis(key, ticks, -0.3, len(ticks) - 0.7, values.values, False, False))
+                names = [coefficient_text(value) for value in values.values]
+                axes.append(CoefficientAxis(key, -0.3, len(names) - 0.7, values.values, names))
                 continue
             low, high = (float(value) for value in values.values)
-            ticks = [(float(end), coefficient_text(end)) for end in values.values]
             logarithmic, whole = values.kind == "loguniform", values.kind == "randint"
-            axes.append(CoefficientAxis(key, ticks, low, high, None, logarithmic, whole))
+            axes.append(CoefficientAxis(key, low, high, logarithmic=logarithmic, whole=whole))
         return axes
 
     def table(self) -> pa.Table:
@@ -187,7 +187,7 @@ def _trial_results(folder: SearchFolder, metric: SearchMetric) -> list[TrialResu
 
 
 def write_search_result(result: SearchResult) -> list[Path]:
-    """Write trials.parquet, best.yaml, pictures and TensorBoard's files into the search's folder.
+    """Write trials.parquet, best.yaml, a picture and TensorBoard's files into the search's folder.
 
     What an earlier call wrote is replaced. Without a trial that has a value there is only trials.parquet.
 
@@ -206,22 +206,12 @@ def write_search_result(result: SearchResult) -> list[Path]:
         best.unlink(missing_ok=True)
     else:
         atomic_write(best, recipe)
-        paths += [best, *_write_pictures(result, folder / "figures")]
+        rows = [row for row in result.rows if row.best is not None]
+        figure = coefficients_figure(rows, result.axes(), str(result.metric), result.best)
+        save_figure(figure, folder / "figures/coefficients.png")
+        paths += [best, folder / "figures/coefficients.png"]
     _write_tensorboard(result, folder / "tensorboard")
     return paths
-
-
-def _write_pictures(result: SearchResult, folder: Path) -> list[Path]:
-    from rayfed_kd.results.charts.figure import save_figure
-
-    rows = [row for row in result.rows if row.best is not None]
-    figures = {
-        "coefficients": coefficients_figure(rows, result.axes(), str(result.metric), result.best),
-        "parallel": parallel_figure(rows, result.axes(), str(result.metric), result.best),
-    }
-    for name, figure in figures.items():
-        save_figure(figure, folder / f"{name}.png")
-    return [folder / f"{name}.png" for name in figures]
 
 
 def _write_tensorboard(result: SearchResult, folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""One module per way to show a comparison: screen, Markdown, LaTeX, Parquet, pictures, TensorBoard."""
+"""One module per way to show a comparison: screen, Markdown, LaTeX, Parquet, pictures."""

@@ -16,7 +16,7 @@ WAIT_S = 60.0  # for another comparison that writes to the same folder
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write comparison.md, .tex and .parquet, a picture of curves per metric, and TensorBoard's files.
+    """Write comparison.md, .tex and .parquet, and pictures of curves.
 
     What an earlier comparison wrote under the same names is replaced.
 
@@ -24,14 +24,13 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         comparison: what is written.
         folder: made if it is not there.
 
-    Returns: the paths of all files but TensorBoard's.
+    Returns: the paths of all files.
 
     Raises:
         RecipeError: the folder cannot be written, or another process has been writing to it for a minute.
     """
-    # Torch and matplotlib take seconds to load: not before there is something to write.
+    # Matplotlib takes a second to load: not before there is something to write.
     from rayfed_kd.comparison.writers.pictures import write_pictures
-    from rayfed_kd.comparison.writers.tensorboard import write_tensorboard
 
     markdown, latex, parquet = (folder / f"comparison.{suffix}" for suffix in ("md", "tex", "parquet"))
     with locked_folder(folder, "--folder", "writing a comparison", WAIT_S):
@@ -41,5 +40,4 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         with written_aside(parquet) as aside:
             pq.write_table(comparison_table(comparison), aside)
         pictures = write_pictures(comparison, folder)
-        write_tensorboard(comparison, folder / "tensorboard")
     return [markdown, latex, parquet, *pictures]

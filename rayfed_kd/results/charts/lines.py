@@ -14,7 +14,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from rayfed_kd.results.charts.figure import COLOURS, DASHES, FEW, Panels, ShownFigure, drawable
 
 LOGGED_PER_ROW = 4  # panels side by side in the picture of what a method logged
-MIB_SENT = "MiB sent"  # an axis on which methods differ by powers of ten
 FEW_DECADES = 200.0  # the largest over the least cost, below which ticks stand at 1, 2 and 5
 MANY = 10  # lines with bands
 
@@ -183,31 +182,3 @@ def logged_figure(logged: Mapping[int, Mapping[str, float]]) -> Figure:
     for axes in panels.axes[-LOGGED_PER_ROW:]:
         axes.set_xlabel("round", fontsize=8)
     return panels.figure
-
-
-def times_figure(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], title: str) -> Figure:
-    """One metric by round, by seconds and by bytes; a line per seed.
-
-    Args:
-        curves: name -> per seed: "value", and what it is drawn over by axis label.
-        title: of the metric; "%" in it scales by 100.
-    """
-    scale = 100 if "%" in title else 1
-    labels = [label for label in next(iter(curves.values()))[0] if label != "value"]
-    figure = Figure(figsize=(4.0 * len(labels), 4.0), layout="constrained")
-    panels = figure.subplots(1, len(labels), sharey=True, squeeze=False)[0]
-    for axes, across in zip(panels, labels, strict=True):
-        lines = [
-            Line(look, one[across], [scale * value for value in one["value"]], label="" if place else name)
-            for look, (name, seeds) in enumerate(curves.items())
-            for place, one in enumerate(seeds)
-        ]
-        draw_lines(axes, lines, across)
-        axes.set_xscale("log" if across == MIB_SENT else "linear")
-        axes.grid(alpha=0.3)
-    panels[0].set_ylabel(title)
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, names, loc="outside upper center", ncols=min(4, len(curves)), frameon=False, fontsize=8
-    )
-    return figure

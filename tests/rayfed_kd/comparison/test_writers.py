@@ -107,8 +107,6 @@ def test_written_files(study, tmp_path):
     rows = pq.read_table(tmp_path / "out" / "comparison.parquet").to_pylist()
     amp = next(r for r in rows if (r["run"], r["metric"], r["statistic"]) == ("A", "amp", "last"))
     assert amp["mean"] == pytest.approx(sum(amp["seeds"]) / 2)
-    (events,) = (tmp_path / "out" / "tensorboard" / "A (aca)").iterdir()  # one file for all metrics
-    assert "tfevents" in events.name
 
 
 def files_below(folder):
@@ -120,20 +118,6 @@ def test_label_that_looks_like_a_path_leads_to_no_folder_outside_of_the_studys(l
     label = label.format(tmp=tmp_path)
     write_comparison(relabelled(label), tmp_path / "deep" / "er" / "study")
     assert all(name.startswith("deep/er/study/") for name in files_below(tmp_path))
-    runs = (tmp_path / "deep" / "er" / "study" / "tensorboard").iterdir()
-    assert len([path for path in runs if path.is_dir()]) == 2
-
-
-def test_comparison_written_again_adds_no_event_file(tmp_path):
-    """TensorBoard would show both, one over the other; a row that is gone leaves nothing behind."""
-    write_comparison(relabelled("gone"), tmp_path)
-    write_comparison(compared(), tmp_path)
-    first = files_below(tmp_path)
-    write_comparison(compared(), tmp_path)
-    assert len(files_below(tmp_path)) == len(first)
-    folders = sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
-    assert folders == ["A (aca)", "B (aca)"]
-    assert all(len(list((tmp_path / "tensorboard" / name).iterdir())) == 1 for name in folders)
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,12 @@ from rayfed_kd.comparison.writers.markdown import escaped, unescaped
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.reporting.against_section import _headline, _mean_line, _series, against_section
+from rayfed_kd.reporting.against_section import _headline, against_section
 from rayfed_kd.reporting.page import write_report
-from rayfed_kd.reporting.pictures import lines_picture, mean_line
+from rayfed_kd.reporting.pictures import lines_picture
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
-from rayfed_kd.reporting.sections import Table
+from rayfed_kd.reporting.sections import Table, series_curves
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import GPU_COLUMNS, SCHEMAS
 from rayfed_kd.results.tables import TableWriter, read_table
@@ -369,13 +369,6 @@ def test_what_runs_share_is_told_once_and_seeds_of_a_row_share_a_look(tmp_path):
     legend = [a["stroke"] for tag, a in found.tags if tag == "line"][:2]
     assert legend == ["var(--s0)", "var(--s1)"]
     assert set(legend) <= used
-
-
-def test_seeds_of_a_row_have_one_line_their_mean_with_a_band():
-    line = mean_line(3, [{1: 10.0, 2: 20.0, 3: 7.0}, {1: 14.0, 2: 26.0}])
-    assert (line.look, line.x, line.y) == (3, [1, 2], [12.0, 23.0])
-    assert line.deviation == pytest.approx([8**0.5, 18**0.5])  # sample deviations of (10, 14), (20, 26)
-    assert mean_line(0, [{1: 5.0}]) == Line(0, [1], [5.0])
 
 
 def test_study_gives_the_page_its_title(tmp_path):
@@ -749,10 +742,12 @@ def test_several_rows_are_drawn_over_bytes_and_private_ones_over_epsilon(tmp_pat
     ]
     assert section.notes[1:] == ["epsilon: plain (no finite epsilon): dotted, at the last value."]
     runs = read_sources([plain, private]).runs
-    (seed,) = _series(runs, "amp", "bytes")["plain"]
-    assert seed == {1: (3.0, 50.0), 2: (6.0, 80.0), 3: (9.0, 60.0)}
-    (seed,) = _series(runs, "amp", "epsilon")["private"]
-    assert [cost for cost, _ in seed.values()] == [2.0, 4.0, 6.0]
+    curves = series_curves(runs, "amp")
+    (seed,) = curves["plain"]
+    assert (seed.rounds, seed.values) == ([1, 2, 3], [0.5, 0.8, 0.6])
+    assert [cost.along("bytes") for cost in seed.costs] == [3.0, 6.0, 9.0]
+    (seed,) = curves["private"]
+    assert [cost.along("epsilon") for cost in seed.costs] == [2.0, 4.0, 6.0]
     assert "Against costs" in report(plain, private).text
 
 
@@ -765,13 +760,6 @@ def test_metric_over_costs_is_one_that_most_models_have(tmp_path):
         pq.write_table(table.set_column(place, "server_accuracy", table["amp"]), part)
     assert _headline(read_sources([both]).runs) == "server_accuracy"
     assert _headline(read_sources([both, made(tmp_path / "clients")]).runs) == "amp"
-
-
-def test_mean_of_seeds_over_costs_by_hand():
-    """Costs 1 and 3, 2 and 6; values 10 and 14, 20 and 26; the third round is in one seed alone."""
-    line = _mean_line(2, [{1: (1.0, 10.0), 2: (2.0, 20.0), 3: (9.0, 1.0)}, {1: (3.0, 14.0), 2: (6.0, 26.0)}])
-    assert (line.look, line.x, line.y) == (2, [2.0, 4.0], [12.0, 23.0])
-    assert line.deviation == pytest.approx([8**0.5, 18**0.5])
 
 
 def test_one_run_without_privacy_has_no_picture_over_costs_but_when_asked_for(tmp_path):

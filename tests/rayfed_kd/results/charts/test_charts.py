@@ -7,7 +7,7 @@ import pytest
 from rayfed_kd.results.charts.bars import accuracy_histogram_figure
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.charts.images import class_means_figure, sample_grid_figure
-from rayfed_kd.results.charts.lines import MIB_SENT, curves_figure, times_figure
+from rayfed_kd.results.charts.lines import curves_figure
 from rayfed_kd.results.charts.partition import bubble_figure, heat_map_figure
 from rayfed_kd.results.schemas import SCHEMAS
 
@@ -66,12 +66,3 @@ def test_bubble_areas_are_in_proportion_to_samples():
     figure = bubble_figure(np.array([[100, 0], [25, 50]]), ("a", "b"), "p")
     sizes = figure.axes[0].collections[0].get_sizes()
     assert sizes / sizes.max() == pytest.approx([1.0, 0.25, 0.5])
-
-
-def test_bytes_have_a_logarithmic_axis_and_seconds_do_not():
-    curve = {"round": [1.0, 2.0], "real s": [3.0, 5.0], MIB_SENT: [0.01, 100.0], "value": [0.2, 0.4]}
-    axes = times_figure({"A": [curve], "B": [curve, curve]}, "AMP, %").axes
-    assert [one.get_xlabel() for one in axes] == ["round", "real s", "MiB sent"]
-    assert [one.get_xscale() for one in axes] == ["linear", "linear", "log"]
-    assert [len(one.lines) for one in axes] == [3, 3, 3]
-    assert axes[2].lines[0].get_xydata().tolist() == [[0.01, 20.0], [100.0, 40.0]]
