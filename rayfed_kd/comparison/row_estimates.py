@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
-from rich.text import Text
 
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.experiment.estimating import Estimate, estimate
 from rayfed_kd.experiment.result import Tell
+from rayfed_kd.results.screen_table import screen_table
 from rayfed_kd.results.time_left import clock_text
 
 
@@ -58,28 +58,21 @@ def estimate_rows(study: Study, tell: Tell) -> list[RowEstimate]:
     return rows
 
 
-def estimate_table(title: str | None, rows: Sequence[RowEstimate]) -> Table:
+def estimate_table(title: str, rows: Sequence[RowEstimate]) -> Table:
     """The rows' estimates, with their sum.
 
     Args:
         title: of the study's table.
         rows: as `estimate_rows` gives them.
     """
-    table = Table(title=Text(title) if title else None)
-    for header in ("run", "clients, s a round", "server, s a round", "evaluation, s", "a run", "runs", "all"):
-        table.add_column(header, justify="left" if header == "run" else "right", overflow="fold")
+    header = ("run", "clients, s a round", "server, s a round", "evaluation, s", "a run", "runs", "all")
+    lines = []
     for row in rows:
         seconds = (row.one.clients_s, row.one.server_s, row.one.evaluation_s)
-        table.add_row(
-            Text(row.label),
-            *(f"{value:.2f}" for value in seconds),
-            clock_text(row.one.run_s),
-            str(row.runs),
-            clock_text(row.seconds),
-        )
-    table.add_section()
-    table.add_row("all rows", "", "", "", "", str(sum(row.runs for row in rows)), total_text(rows))
-    return table
+        texts = [f"{value:.2f}" for value in seconds]
+        lines.append([row.label, *texts, clock_text(row.one.run_s), str(row.runs), clock_text(row.seconds)])
+    lines.append(["all rows", "", "", "", "", str(sum(row.runs for row in rows)), total_text(rows)])
+    return screen_table(title, header, lines)
 
 
 def total_text(rows: Sequence[RowEstimate]) -> str:

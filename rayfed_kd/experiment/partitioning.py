@@ -76,12 +76,12 @@ class DrawnPartition:
         return partition_table(self.partition, self.labels, self.class_names)
 
     def __str__(self) -> str:
-        from rayfed_kd.results.plain_text import table_text
+        from rayfed_kd.results.screen_table import table_text
 
         return table_text(self.screen_table())
 
     def _repr_html_(self) -> str:
-        from rayfed_kd.results.plain_text import preformatted
+        from rayfed_kd.results.screen_table import preformatted
 
         return preformatted(str(self))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +41,7 @@ class Result:
     models: Mapping[str, np.ndarray[Any, Any]] = field(repr=False)
 
     def table(self, name: str = "metrics") -> pa.Table:
-        """One of the run's tables, as Arrow.
+        """One of the run's tables, as Arrow; `.to_pandas()` of it is a pandas.DataFrame.
 
         Args:
             name: rounds, metrics, clients, scores, messages or hosts.
@@ -54,27 +53,6 @@ class Result:
 
         check_table_name(name)
         return self.tables[name]
-
-    def to_pandas(self, name: str = "metrics") -> Any:
-        """One of the run's tables, as a pandas.DataFrame.
-
-        Args:
-            name: rounds, metrics, clients, scores, messages or hosts.
-
-        Raises:
-            RecipeError: there is no such table.
-            ImportError: pandas is not installed; rayfed-kd itself does not need it.
-        """
-        table = self.table(name)
-        try:
-            return table.to_pandas()
-        except ModuleNotFoundError as error:
-            if error.name != "pandas":
-                raise
-            raise ImportError(
-                "to_pandas needs pandas, which is not installed: `pip install pandas`. "
-                f"table({name!r}) gives the same rows as an Arrow table"
-            ) from None
 
     def plot(self) -> Figure:
         """The curves of the run: AMP, FM, WLP and the official test by round, a line for each model.
@@ -110,37 +88,16 @@ class Result:
         return described_model(*read_model(self.folder, model, client))
 
     def __str__(self) -> str:
-        from rayfed_kd.results.plain_text import table_text
-        from rayfed_kd.results.summary_table import scores_table, summary_notes, summary_table
+        from rayfed_kd.results.screen_table import table_text
+        from rayfed_kd.results.summary_table import summary_notes, summary_tables
 
-        tables = [summary_table(self.summary), scores_table(self.summary)]
-        lines = [*(table_text(table) for table in tables if table is not None), *summary_notes(self.summary)]
+        lines = [*map(table_text, summary_tables(self.summary)), *summary_notes(self.summary)]
         return "\n".join([*lines, f"folder: {self.folder}"])
 
     def _repr_html_(self) -> str:
-        from rayfed_kd.results.summary_table import (
-            SCORES_HEADER,
-            scores_rows,
-            summary_header,
-            summary_notes,
-            summary_rows,
-            summary_title,
-        )
+        from rayfed_kd.results.screen_table import preformatted
 
-        def row(cells: list[str], tag: str) -> str:
-            return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
-
-        def body(rows: Iterable[list[str]]) -> str:
-            return f"<tbody>{''.join(row(cells, 'td') for cells in rows)}</tbody>"
-
-        scores = scores_rows(self.summary)
-        more = f"<table><thead>{row([*SCORES_HEADER], 'th')}</thead>{body(scores)}</table>" if scores else ""
-        notes = [*summary_notes(self.summary), f"folder: {self.folder}"]
-        return (
-            f"<table><caption>{html.escape(summary_title(self.summary))}</caption>"
-            f"<thead>{row(summary_header(), 'th')}</thead>{body(summary_rows(self.summary))}</table>{more}"
-            f"<p>{'<br>'.join(map(html.escape, notes))}</p>"
-        )
+        return preformatted(str(self))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from rayfed_kd.results.schemas import EPSILONS, is_score
 from rayfed_kd.results.screen import Screen, Shown, fitting
-from rayfed_kd.results.summary_table import counted, scores_table, summary_notes, summary_table
+from rayfed_kd.results.summary_table import counted, summary_notes, summary_tables
 from rayfed_kd.results.telling import Teller
 from rayfed_kd.results.time_left import TimeLeft, clock_text, left_text
 
@@ -113,9 +113,8 @@ class RunConsole(Screen):
                 both then.
         """
         self.stop()
-        self.console.print(summary_table(summary))
-        if (scores := scores_table(summary)) is not None:
-            self.console.print(scores)
+        for table in summary_tables(summary):
+            self.console.print(table)
         for note in summary_notes(summary):
             self.console.print(note)
         sent = summary["bytes"]

@@ -1,4 +1,4 @@
-"""A run's summary as a table: for the screen, for `print(result)` and for a notebook."""
+"""A run's summary as tables, for the screen and for `print(result)`, and the sentences below them."""
 
 from __future__ import annotations
 
@@ -6,36 +6,45 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
 from rayfed_kd.results.model_names import model_notes
 from rayfed_kd.results.schemas import NOT_COVERED, is_score
+from rayfed_kd.results.screen_table import screen_table
 
-SCORES_HEADER = ("metric", "model", "last", "best round")
 COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))
 
 
-def summary_header() -> list[str]:
-    """The titles of the table's columns."""
-    return ["model", *(title for _, title in COLUMNS)]
-
-
-def summary_rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Two rows for each model: its last evaluation, and that of its best round.
+def summary_tables(summary: Mapping[str, Any]) -> list[Table]:
+    """A run's tables for a terminal: its models, and where the recipe names metrics, their values.
 
     Args:
         summary: as `summarise` makes it.
     """
+    title = f"{counted(summary['rounds'], 'round')}, {summary['status']}"
+    tables = [screen_table(title, ["model", *dict(COLUMNS).values()], _model_rows(summary))]
+    if scores := _score_rows(summary):
+        tables.append(screen_table("", ("metric", "model", "last", "best round"), scores, left=2))
+    return tables
+
+
+def _model_rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Two rows for each model: its last evaluation, and that of its best round."""
     for name, model in summary["models"].items():
         yield _row(name, model["last"])
         if model["best_round"] is not None:
             yield _row(f"{name}, best: round {model['best_round']}", model["best"])
 
 
-def summary_title(summary: Mapping[str, Any]) -> str:
-    """The heading of the table: how many rounds there are, and what became of the run."""
-    rounds = summary["rounds"]
-    return f"{rounds} round{'' if rounds == 1 else 's'}, {summary['status']}"
+def _score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """A row for each metric that the recipe names and each model: the last value, that of the best round."""
+    models = summary["models"]
+    names = sorted({name for model in models.values() for name in model["last"] if is_score(name)})
+    return [
+        [name, label, _score_text(model["last"][name]), _score_text(model["best"][name])]
+        for name in names
+        for label, model in models.items()
+        if name in model["last"]
+    ]
 
 
 def summary_notes(summary: Mapping[str, Any]) -> list[str]:
@@ -99,53 +108,6 @@ def untested_text(summary: Mapping[str, Any]) -> str | None:
         without = f"; the other {drawn - tested} drawn have no test samples" if tested < drawn else ""
         return f"{tested:,} of {clients:,} clients are evaluated (evaluation.clients = {drawn}){without}"
     return f"{tested} of {clients} clients {'has' if tested == 1 else 'have'} test samples"
-
-
-def summary_table(summary: Mapping[str, Any]) -> Table:
-    """The table for a terminal.
-
-    Args:
-        summary: as `summarise` makes it.
-    """
-    table = Table(title=summary_title(summary))
-    for place, title in enumerate(summary_header()):
-        table.add_column(title, justify="right" if place else "left")
-    for row in summary_rows(summary):
-        table.add_row(*map(Text, row))
-    return table
-
-
-def scores_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each metric that the recipe names and each model: the last value, that of the best round.
-
-    Args:
-        summary: as `summarise` makes it.
-    """
-    models = summary["models"]
-    names = sorted({name for model in models.values() for name in model["last"] if is_score(name)})
-    return [
-        [name, label, _score_text(model["last"][name]), _score_text(model["best"][name])]
-        for name in names
-        for label, model in models.items()
-        if name in model["last"]
-    ]
-
-
-def scores_table(summary: Mapping[str, Any]) -> Table | None:
-    """`scores_rows` for a terminal; None if there are none.
-
-    Args:
-        summary: as `summarise` makes it.
-    """
-    rows = scores_rows(summary)
-    if not rows:
-        return None
-    table = Table()
-    for place, title in enumerate(SCORES_HEADER):
-        table.add_column(title, justify="left" if place < 2 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
 
 
 def _score_text(value: float | None) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
-from rich.text import Text
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.files import atomic_write, make_folder, written_aside
@@ -20,6 +19,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.charts.coefficients import CoefficientAxis, coefficients_figure
 from rayfed_kd.results.charts.figure import save_figure
+from rayfed_kd.results.screen_table import screen_table
 from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
 from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text, parse_space
@@ -119,17 +119,14 @@ class SearchResult:
 
     def screen_table(self) -> Table:
         """The table for a terminal, the best trial first, failed ones last."""
-        table = Table(title=f"{self.metric}, {self.summary}")
         keys = [key.removeprefix("method.") for key in self.space.distributions]
-        for place, name in enumerate(("trial", *keys, "best %", "last %", "rounds", "s", "status")):
-            table.add_column(
-                name, justify="right" if place else "left", overflow="fold", no_wrap=name == "status"
-            )
+        rows = []
         for row in self.ranked_rows():
             texts = [coefficient_text(row.coefficients[key]) for key in self.space.distributions]
             texts += [_percent(row.best), _percent(row.last), str(row.rounds)]
-            table.add_row(str(row.trial), *map(Text, texts), f"{row.seconds:.1f}", row.status)
-        return table
+            rows.append([str(row.trial), row.status, *texts, f"{row.seconds:.1f}"])
+        header = ("trial", "status", *keys, "best %", "last %", "rounds", "s")
+        return screen_table(f"{self.metric}, {self.summary}", header, rows, left=2)
 
     def failures(self) -> list[str]:
         """A line for every trial that failed, with its error."""

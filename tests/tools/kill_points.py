@@ -386,7 +386,7 @@ def replace_slow_parts() -> None:
     for module in (bars, coefficients, images, lines, partition, partition_table, pictures, search_result):
         for name in vars(module):
             if name.endswith("_figure") and name != "save_figure":
-                setattr(module, name, lambda *arguments: Figure())
+                setattr(module, name, lambda *arguments, **options: Figure())
 
 
 def white_dot() -> bytes:

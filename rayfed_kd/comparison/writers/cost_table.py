@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.costs import MIB, RunTotals
+from rayfed_kd.comparison.costs import AXES, MIB, AxisName
 from rayfed_kd.comparison.differences import Row
 from rayfed_kd.comparison.table_text import row_name
 
-Total = Callable[[RunTotals], float]
-SENT: dict[str, Total] = {
-    "MiB up": lambda totals: totals.cost.bytes_up / MIB,
-    "MiB down": lambda totals: totals.cost.bytes_down / MIB,
-    "MiB": lambda totals: totals.cost.bytes / MIB,
-}
-WITHOUT_CODEC: dict[str, Total] = {
-    "MiB up": lambda totals: totals.raw_bytes_up / MIB,
-    "MiB down": lambda totals: totals.raw_bytes_down / MIB,
-    "MiB": lambda totals: totals.raw_bytes / MIB,
-}
-TO_TARGET = {
-    "MiB up": ("bytes_up", MIB),
-    "MiB down": ("bytes_down", MIB),
-    "MiB": ("bytes", MIB),
-}
-TO_TARGET_IN_TIME = {"simulated s": ("sim_s", 1.0)}
+# Column -> the cost in `Cost`; with `raw_` before it in `RunTotals`, what that was without a codec.
+SENT: Mapping[str, AxisName] = {"MiB up": "bytes_up", "MiB down": "bytes_down", "MiB": "bytes"}
 
 # Other work only ever makes a run slower, so the fastest one says most of what the row itself takes.
 FASTEST = "real s, fastest seed"
@@ -45,7 +30,7 @@ def cost_header(comparison: Comparison) -> list[str]:
     """The column titles, the rows' names first."""
     columns = ["run", *SENT]
     if _has_codec(comparison):
-        columns += [f"without codec: {name}" for name in WITHOUT_CODEC]
+        columns += [f"without codec: {name}" for name in SENT]
     if comparison.has_clock:
         columns.append("simulated s")
     if comparison.study.totals:
@@ -67,12 +52,11 @@ def cost_cells(comparison: Comparison) -> list[list[str]]:
 
 def _totals(comparison: Comparison, label: str) -> list[str]:
     runs = list(comparison.seed_totals(label).values())
-    line = [_mean_text([total(run) for run in runs]) for total in SENT.values()]
+    sent = {name: [getattr(run.cost, name) / MIB for run in runs] for name in SENT.values()}
+    line = [_mean_text(values) for values in sent.values()]
     if _has_codec(comparison):
-        line += [
-            _with_factor([total(run) for run in runs], [SENT[name](run) for run in runs])
-            for name, total in WITHOUT_CODEC.items()
-        ]
+        raw = {name: [getattr(run, f"raw_{name}") / MIB for run in runs] for name in sent}
+        line += [_with_factor(raw[name], sent[name]) for name in sent]
     if comparison.has_clock:
         seconds = [run.cost.sim_s for run in runs if run.cost.sim_s is not None]
         line.append(f"{statistics.fmean(seconds):,.1f}" if seconds else "")
@@ -86,12 +70,12 @@ def _target_cells(comparison: Comparison, row: Row) -> list[str]:
     costs = comparison.costs(row)
     return [
         _rounds_text(costs["rounds"]),
-        *(_target_text(costs[kind], unit) for kind, unit in _to_target(comparison).values()),
+        *(_target_text(costs[name], AXES[name].unit) for name in _to_target(comparison).values()),
     ]
 
 
-def _to_target(comparison: Comparison) -> dict[str, tuple[str, float]]:
-    return TO_TARGET | (TO_TARGET_IN_TIME if comparison.has_clock else {})
+def _to_target(comparison: Comparison) -> Mapping[str, AxisName]:
+    return {**SENT, "simulated s": "sim_s"} if comparison.has_clock else SENT
 
 
 def _has_codec(comparison: Comparison) -> bool:

@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.table_text import caption, cells, header, remarks
-from rayfed_kd.comparison.writers.claim_table import CLAIM_HEADER, claim_cells
-from rayfed_kd.comparison.writers.cost_table import cost_cells, cost_header, cost_title
-from rayfed_kd.comparison.writers.published_table import published_lines_of
+from rayfed_kd.comparison.table_text import caption, remarks
+from rayfed_kd.comparison.writers.all_tables import main_table, tables_beneath
+from rayfed_kd.comparison.writers.text_table import TextTable
 
 # What Markdown would not show: a bar, which ends a cell; a backslash, an asterisk, a tag, an entity, and a
 # bracket that makes a link. Brackets around an interval, a lone "<" and the code of our own sentences stay.
@@ -39,20 +38,11 @@ def render_markdown(comparison: Comparison) -> str:
 
     Returns: Markdown without a final line break.
     """
-    lines = [escaped(caption(comparison)), "", *_table(header(comparison), cells(comparison))]
+    lines = [escaped(caption(comparison)), "", *_table(main_table(comparison))]
     for remark in remarks(comparison):
         lines += ["", escaped(remark)]
-    if comparison.study.claims:
-        lines += ["", "Claims:", "", *_table(CLAIM_HEADER, claim_cells(comparison))]
-    costs = _table(cost_header(comparison), cost_cells(comparison))
-    lines += ["", f"{escaped(cost_title(comparison))}:", "", *costs]
-    for published in published_lines_of(comparison):
-        lines += [
-            "",
-            f"{escaped(published.heading)}:",
-            "",
-            *_table(("system", "as printed"), published.lines),
-        ]
+    for table in tables_beneath(comparison):
+        lines += ["", f"{escaped(table.title)}:", "", *_table(table)]
     return "\n".join(lines)
 
 
@@ -62,8 +52,9 @@ def read_table_line(line: str) -> list[str]:
     return [unescaped(part.strip()) for part in parts]
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [_table_line(columns), _table_line(["---"] * len(columns)), *map(_table_line, rows)]
+def _table(table: TextTable) -> list[str]:
+    rule = ["---"] * len(table.header)
+    return [_table_line(row) for row in (table.header, rule, *table.rows)]
 
 
 def _table_line(parts: Sequence[str]) -> str:

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.paper_rows import PaperRows, printed_text
+from rayfed_kd.comparison.paper_rows import PaperRows, PrintedValue, printed_text
 from rayfed_kd.comparison.table_text import metric_title
+from rayfed_kd.comparison.writers.text_table import TextTable
 
 
-@dataclass(frozen=True)
-class PublishedLines:
-    """A paper's printed table beneath ours.
+def published_tables(comparison: Comparison) -> list[TextTable]:
+    """Every printed table that the study names.
 
-    Attributes:
-        heading: which table, what differs here, and how far both orders agree.
-        lines: (system, its values as printed).
+    Its title says which one it is, what differs here, and how far both orders agree.
     """
-
-    heading: str
-    lines: Sequence[tuple[str, str]]
-
-
-def published_lines_of(comparison: Comparison) -> list[PublishedLines]:
-    """Every printed table that the study names, with the agreement of both orders in its heading."""
     return [
-        PublishedLines(
+        TextTable(
             _published_heading(comparison, paper),
-            [
-                (
-                    line["label"],
-                    ", ".join(f"{metric} {printed_text(value)}" for metric, value in line["values"].items()),
-                )
-                for line in paper.lines
-            ],
+            ("system", "as printed"),
+            [(line["label"], _printed_texts(line["values"])) for line in paper.lines],
+            left=2,
         )
         for paper in comparison.papers
     ]
+
+
+def _printed_texts(values: Mapping[str, PrintedValue]) -> str:
+    return ", ".join(f"{metric} {printed_text(value)}" for metric, value in values.items())
 
 
 def _published_heading(comparison: Comparison, paper: PaperRows) -> str:

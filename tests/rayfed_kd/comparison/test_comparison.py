@@ -8,7 +8,7 @@ from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.table_text import cells, header, remarks
 from rayfed_kd.comparison.writers.cost_table import cost_cells
-from rayfed_kd.comparison.writers.published_table import published_lines_of
+from rayfed_kd.comparison.writers.published_table import published_tables
 from rayfed_kd.errors import RecipeError
 
 
@@ -154,8 +154,8 @@ def test_printed_value_stands_beside_the_row_that_the_study_links():
     comparison = compared(runs=runs, published=[KDIA])
     assert header(comparison)[-1] == "published accuracy"
     assert [line[-1] for line in cells(comparison)] == ["57.29 ± 0.97", "50.41 ± 1.91"]
-    (paper,) = published_lines_of(comparison)
-    assert "rank correlation" not in paper.heading  # two rows have no order to speak of
+    (paper,) = published_tables(comparison)
+    assert "rank correlation" not in paper.title  # two rows have no order to speak of
 
 
 def test_metric_that_several_papers_print_has_a_column_for_each():
@@ -196,5 +196,5 @@ def test_agreement_of_both_orders_by_hand():
     ]
     comparison = compared(runs=runs, published=[KDIA], seeds=[1])
     comparison.curves["C", "aca", 1, "server_accuracy"] = Curve([2], [0.2], any_costs(1))
-    (paper,) = published_lines_of(comparison)
-    assert paper.heading.endswith("of accuracy against our official test %, last, over 3 rows: 0.33")
+    (paper,) = published_tables(comparison)
+    assert paper.title.endswith("of accuracy against our official test %, last, over 3 rows: 0.33")

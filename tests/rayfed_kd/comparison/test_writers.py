@@ -17,7 +17,7 @@ from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.comparison.writers.latex import escape_latex, render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
-from rayfed_kd.comparison.writers.screen import screen_table
+from rayfed_kd.comparison.writers.screen import print_comparison
 from rayfed_kd.reporting.paper_sections import comparison_section, study_title
 
 
@@ -76,12 +76,12 @@ def test_latex_prints_what_was_shortened_and_not_only_as_a_comment():
         "where": {"dataset": "CIFAR-10", "beta": 0.1},
         "differs": "20 % of N",
     }
-    note = render_latex(compared(title="x; 5 rounds & 1 seed", published=[named]))
-    note = note.splitlines()[note.splitlines().index(r"\end{tabular}") - 1]
+    lines = render_latex(compared(title="x; 5 rounds & 1 seed", published=[named])).splitlines()
+    note, _, published = (lines[place - 1] for place, line in enumerate(lines) if line == r"\end{tabular}")
     assert note.startswith(
         r"\multicolumn{5}{p{\linewidth}}{\footnotesize x; 5 rounds \& 1 seed; last round, "
     )
-    assert r"here differs: 20 \% of N" in note
+    assert r"here differs: 20 \% of N" in published
     assert note.endswith(r"} \\")
 
 
@@ -96,7 +96,7 @@ def test_terminal_shows_an_overrides_brackets_in_the_title():
     console = Console(file=io.StringIO(), width=200)
     known = compared(title="T")
     changed = Comparison(change_study(known.study, ["x=[a, b]"]), known.curves, known.totals)
-    console.print(screen_table(changed))
+    print_comparison(changed, console)
     assert "x=[a, b]" in console.file.getvalue()
 
 

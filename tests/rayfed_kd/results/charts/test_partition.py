@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.charts.partition import bubble_figure, heat_map_figure
-from rayfed_kd.results.partition_table import partition_pictures, partition_table, summary_rows
+from rayfed_kd.results.partition_table import partition_pictures, partition_table
 
 NONE = np.zeros(0, dtype=np.int64)
 DRAW = pytest.mark.parametrize("draw", [bubble_figure, heat_map_figure])
@@ -90,19 +90,19 @@ def test_pictures_leave_no_global_state(tmp_path):
     assert plt.get_fignums() == []
 
 
-def test_summary_counts_parts_classes_and_largest_share():
+def test_table_counts_parts_classes_and_largest_share():
     """Client 0 has labels 0, 1, 1, 1: three quarters are class 1; client 1 has nothing."""
     partition = Partition.of((np.array([0, 1, 2]), NONE), (np.array([3]), NONE))
-    first, second = summary_rows(partition, np.array([0, 1, 1, 1]), 3)
-    expected = {"client": 0, "train": 3, "test": 1, "classes": 2, "largest_class": 1, "largest_share": 0.75}
-    assert first == expected
-    assert (second["train"], second["classes"], second["largest_share"]) == (0, 0, 0.0)
+    table = partition_table(partition, np.array([0, 1, 1, 1]), ["a", "b", "c"])
+    first, second = zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
+    assert first == ("0", "3", "1", "2", "b: 75 %")
+    assert second == ("1", "0", "0", "0", "a: 0 %")
 
 
 def test_console_table_says_that_it_ends_at_a_hundred():
     partition = Partition.of(tuple(np.array([c]) for c in range(101)), (NONE,) * 101)
     table = partition_table(partition, np.zeros(101, dtype=np.int64), ["0"])
-    assert (table.row_count, table.title) == (
+    assert (table.row_count, str(table.title)) == (
         100,
         "101 clients, 101 training samples; the first 100 are shown",
     )
