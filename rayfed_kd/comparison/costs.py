@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute
 
-from rayfed_kd.results.schemas import with_raw_bytes
 from rayfed_kd.results.tables import read_table
 
 MIB = 2.0**20
@@ -136,5 +135,5 @@ def _raw_bytes(messages: pa.Table) -> dict[str, int]:
     counted = messages.filter(
         pa.compute.invert(pa.compute.is_in(messages["kind"], value_set=pa.array(NOT_COUNTED)))
     )
-    sums = with_raw_bytes(counted).group_by("direction").aggregate([("raw_bytes", "sum")]).to_pylist()
+    sums = counted.group_by("direction").aggregate([("raw_bytes", "sum")]).to_pylist()
     return {"up": 0, "down": 0} | {row["direction"]: row["raw_bytes_sum"] for row in sums}

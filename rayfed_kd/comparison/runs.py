@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.experiment.engines import OnRay
+from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay
 from rayfed_kd.experiment.preparation import make_ready, prepare
 from rayfed_kd.experiment.result import Event, OnEvent, Result, Tell
-from rayfed_kd.experiment.running import run_prepared_here, run_prepared_on_ray
+from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.files import empty_folder, locked_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
@@ -57,13 +57,13 @@ def run_each(
         tell(f"note: {note}")
     if local:
         for run in planned:
-            _run_planned(run, tell, work, run_prepared_here)
+            _run_planned(run, tell, work, InProcess())
         return
     work.phase = OnRay(address).awaited
     from rayfed_kd.cluster.ray_backend.session import RaySession, run_together
 
     def run_on_ray(run: PlannedRun, share: int, stop: threading.Event) -> None:
-        _run_planned(run, tell, work, partial(run_prepared_on_ray, share=share, stop=stop))
+        _run_planned(run, tell, work, OnRay(share=share, stop=stop))
 
     recipe = load_recipe(planned[0].source, planned[0].overrides)
     with RaySession(recipe, address, jobs or len(planned)) as session:
@@ -114,8 +114,7 @@ def _progress_teller(name: str, tell: Tell, work: Work) -> OnEvent:
     return on_event
 
 
-def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, start: Callable[..., Result]) -> None:
-    """Run one run with `start`, which is `run_prepared_here` or `run_prepared_on_ray`."""
+def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, launcher: Launcher) -> None:
     from rayfed_kd.results.folder import write_recipe
 
     name = run.name
@@ -135,7 +134,7 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, start: Callable[..
         with run.naming():
             ready, on_event = make_ready(recipe), _progress_teller(name, tell, work)
             # restart: without a usable checkpoint the run begins again, as nobody is there to be asked.
-            result = start(ready, on_event, resume=resumed, restart=True, tell=tell)
+            result = run_prepared(ready, launcher, on_event, resume=resumed, restart=True, tell=tell)
     except RunError as error:
         raise RunError(f"{name}: {error}") from error
     # A finished run's recipe names its folder as it is then called.

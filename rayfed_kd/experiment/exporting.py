@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from rayfed_kd.cluster.engine.calls import PersonalCall
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
+from rayfed_kd.cluster.server.client_records import ClientRecord
 from rayfed_kd.errors import RecipeError, nearest, shown
+from rayfed_kd.experiment.exported_model import (
+    DESCRIPTION,
+    ArchitectureName,
+    ExportedModel,
+    ModelDescription,
+    Unchecked,
+    described_model,
+)
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.files import (
     atomic_write,
@@ -18,17 +33,14 @@ from rayfed_kd.files import (
     writing,
     written_aside,
 )
+from rayfed_kd.models.base import blank
+from rayfed_kd.protocol import Evaluated, Personal
 from rayfed_kd.recipe.sample_shapes import shape_details
+from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rayfed_kd.experiment.exported_model import ExportedModel, ModelDescription
-    from rayfed_kd.setting.setting import Setting
-
-NEEDED_BY_ONNX = ("onnx", "onnxscript")  # torch.onnx imports them, and torch does not install them
+from rayfed_kd.setting.modules.module_checks import drawn_samples
+from rayfed_kd.setting.setting import Setting
 
 
 def export(
@@ -49,11 +61,6 @@ def export(
     Returns: the paths, in this order.
     Raises: RecipeError if there is no checkpoint or no such model, or a package for ONNX is missing.
     """
-    import torch
-    from safetensors.torch import save_file
-
-    from rayfed_kd.experiment.exported_model import DESCRIPTION, described_model
-
     if onnx:
         _check_onnx()
     description, state = read_model(folder, model, client)
@@ -87,13 +94,6 @@ def read_model(
     Returns: what it is, and its module's state_dict.
     Raises: RecipeError if there is no checkpoint or no such model.
     """
-    from rayfed_kd.cluster.engine.calls import PersonalCall
-    from rayfed_kd.cluster.engine.host import Host
-    from rayfed_kd.cluster.engine.local import LocalEngine
-    from rayfed_kd.cluster.server.checkpoints import Checkpointer
-    from rayfed_kd.cluster.server.client_records import ClientRecord
-    from rayfed_kd.protocol import Evaluated, Personal
-
     folder = Path(folder).resolve()
     if not folder.is_dir():
         raise no_folder(folder)
@@ -116,9 +116,13 @@ def read_model(
         )
     chosen = models[model]
     if isinstance(chosen, Personal):
-        whose = _exported_client(model, client, setting)
-        record = snapshot.records.get(whose, ClientRecord())
-        chosen = host.personal(PersonalCall(whose, record.state, record.version, "local"))
+        clients = len(setting.partition.train)
+        if client is None or not 0 <= client < clients:
+            raise RecipeError(
+                f"client {client}: {model} is each client's own model; expected a client, 0 to {clients - 1}"
+            )
+        record = snapshot.records.get(client, ClientRecord())
+        chosen = host.personal(PersonalCall(client, record.state, record.version, "local"))
     elif client is not None:
         raise RecipeError(f"client {client}: {model} is one model for all; expected no client")
     evaluated = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
@@ -137,12 +141,6 @@ def _check_whole(module: nn.Module, description: ModelDescription, state: dict[s
 
     Raises: RecipeError
     """
-    import torch
-
-    from rayfed_kd.experiment.exported_model import described_model
-    from rayfed_kd.recipe.seeds import global_stream
-    from rayfed_kd.setting.modules.module_checks import drawn_samples
-
     samples, shown = drawn_samples(description.shape, 0), []
     for one in (module.eval(), described_model(description, state).module):
         with torch.no_grad(), global_stream(0, "export"):
@@ -157,8 +155,6 @@ def _check_whole(module: nn.Module, description: ModelDescription, state: dict[s
 
 
 def _description(setting: Setting, architecture: str, weights: str) -> ModelDescription:
-    from rayfed_kd.experiment.exported_model import ArchitectureName, ModelDescription
-
     named, dataset = setting.architectures.described(architecture), setting.dataset
     shape = setting.architectures.input_shape(named)
     of_data = named.space == "images" and named.cut is None  # else it takes maps or features of another model
@@ -175,32 +171,18 @@ def _description(setting: Setting, architecture: str, weights: str) -> ModelDesc
     )
 
 
-def _exported_client(model: str, client: int | None, setting: Setting) -> int:
-    clients = len(setting.partition.train)
-    if client is None:
-        raise RecipeError(
-            f"{model} is each client's own model: expected a client as well, 0 to {clients - 1}"
-        )
-    if not 0 <= client < clients:
-        raise RecipeError(f"client {client}: expected 0 to {clients - 1}")
-    return client
-
-
 def _check_onnx() -> None:
-    missing = [name for name in NEEDED_BY_ONNX if find_spec(name) is None]
-    if missing:
+    """Refuse to export if a package is missing that torch.onnx imports and torch does not install."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
         raise RecipeError(
-            f"ONNX: {' and '.join(missing)} cannot be imported; pip install -e '.[onnx]' in the clone "
-            "installs what it needs"
-        )
+            f"ONNX: {error}; pip install -e '.[onnx]' in the clone installs what it needs"
+        ) from None
 
 
 def _write_onnx(model: ExportedModel, path: Path) -> None:
-    import torch
-
-    from rayfed_kd.experiment.exported_model import Unchecked
-    from rayfed_kd.models.base import blank
-
     # Two: a size of one would become a constant of the graph.
     images = blank(model.description.shape, 2)
     program = torch.onnx.export(

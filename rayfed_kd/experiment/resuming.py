@@ -50,7 +50,7 @@ def resume(
     Raises: RecipeError if this is no run, or not this run any more, with what differs.
     """
     from rayfed_kd.experiment.resumability import last_checkpoint
-    from rayfed_kd.results.summary import is_finished, summarise
+    from rayfed_kd.results.summary import is_finished
     from rayfed_kd.results.tables import last_round
 
     folder = Path(folder).resolve()
@@ -65,14 +65,7 @@ def resume(
         raise RecipeError(_too_few_rounds(folder, recipe.rounds, done))
     if is_finished(summary) and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
-        tables = _tables(folder)
-        # Made anew: an earlier version wrote a summary of another form.
-        return Result(
-            folder,
-            summarise(tables, "finished", recipe.partition.clients, recipe.evaluation.clients),
-            tables,
-            {},
-        )
+        return Result(folder, summary, _tables(folder), {})
     with launcher.session(recipe) as wait_until_ready:
         prepared = make_ready_telling(recipe, tell)
         wait_for_engine(launcher, wait_until_ready, tell)

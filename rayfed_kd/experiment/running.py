@@ -6,14 +6,13 @@ print(result)
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RunError, naming
-from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay, make_launcher
+from rayfed_kd.experiment.engines import Launcher, make_launcher
 from rayfed_kd.experiment.header import begin_telling, make_ready_telling, wait_for_engine
 from rayfed_kd.experiment.preparation import Prepared, method_location
 from rayfed_kd.experiment.progress import listeners
@@ -25,7 +24,6 @@ from rayfed_kd.recipe.strict import Named
 
 if TYPE_CHECKING:
     from rayfed_kd.cluster.ray_backend.machines import Surveyed
-    from rayfed_kd.cluster.ray_backend.placement import Plan
 
 
 def run(
@@ -127,44 +125,6 @@ def run_prepared(
         with _resumable(folder, launcher.resume_options):
             summary, models = launcher.launch(prepared, folder, on_event, tell, resume=resume)
     return Result(folder, summary, _tables(folder), models)
-
-
-def run_prepared_here(
-    prepared: Prepared,
-    on_event: OnEvent,
-    *,
-    resume: bool = False,
-    restart: bool = False,
-    tell: Tell = lambda line: None,
-) -> Result:
-    """A comparison's run in this process."""
-    return run_prepared(prepared, InProcess(), on_event, resume=resume, restart=restart, tell=tell)
-
-
-def run_prepared_on_ray(
-    prepared: Prepared,
-    on_event: OnEvent,
-    share: int = 1,
-    stop: threading.Event | None = None,
-    *,
-    plan: Plan | None = None,
-    resume: bool = False,
-    restart: bool = False,
-    tell: Tell = lambda line: None,
-) -> Result:
-    """Run for a comparison or a search, on a connected Ray that other runs share.
-
-    Args:
-        prepared: the checked recipe.
-        on_event: called after each round with its figures.
-        share: this run may use one part in so many of the cluster.
-        stop: if another thread sets it, the run ends as after Ctrl-C.
-        plan: the actors, if they are placed already; None: as the recipe's placement says.
-        resume, restart: as in `run_prepared`.
-        tell: called with each line that the user should read.
-    """
-    launcher = OnRay(share=share, stop=stop, plan=plan)
-    return run_prepared(prepared, launcher, on_event, resume=resume, restart=restart, tell=tell)
 
 
 def ray_machines(address: str | None = None) -> list[Surveyed]:

@@ -11,7 +11,6 @@ from rayfed_kd.reporting.pictures import bars_picture, lines_picture, phases_pic
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
 from rayfed_kd.results.charts.lines import Line
-from rayfed_kd.results.schemas import with_raw_bytes
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
 MIB = 2.0**20
@@ -31,9 +30,10 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
     rows, bars, looks, coded = list[Sequence[str]](), dict[str, dict[int, float]](), dict[str, int](), False
     for run in runs:
         keys = ["kind", "direction"]
-        messages = with_raw_bytes(run.tables["messages"])
-        sums = messages.group_by(keys).aggregate(
-            [("bytes", "sum"), ("raw_bytes", "sum"), ("client", "count")]
+        sums = (
+            run.tables["messages"]
+            .group_by(keys)
+            .aggregate([("bytes", "sum"), ("raw_bytes", "sum"), ("client", "count")])
         )
         traffic = sorted(sums.to_pylist(), key=lambda row: (row["kind"], row["direction"]))
         rounds = max(run.tables["rounds"].num_rows, 1)

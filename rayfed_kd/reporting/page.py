@@ -13,9 +13,9 @@ from rayfed_kd.comparison.writers.markdown import escaped
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, make_folder, remove_unfinished, writing
 from rayfed_kd.reporting.against_section import against_section
+from rayfed_kd.reporting.comparison_section import comparison_section, study_title
 from rayfed_kd.reporting.cost_sections import bytes_section, faults_section, hosts_section, time_section
 from rayfed_kd.reporting.page_files import check_replaceable, page_path, stamp_of
-from rayfed_kd.reporting.paper_sections import comparison_section, published_section, study_title
 from rayfed_kd.reporting.pictures import SERIES
 from rayfed_kd.reporting.privacy_section import privacy_section
 from rayfed_kd.reporting.reading import Run, Sources, read_sources
@@ -43,7 +43,6 @@ class HasFolder(Protocol):
 RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
     metrics_section,
     clients_section,
-    published_section,
     partition_section,
     bytes_section,
     privacy_section,

@@ -20,7 +20,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import read_yaml_file
 from rayfed_kd.results.folder import read_environment
-from rayfed_kd.results.schemas import LATER, SCHEMAS
+from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import is_finished, summarise
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
@@ -192,11 +192,8 @@ def _read_current_table(folder: Path, name: str, versions: str) -> pa.Table:
     except DataError as error:
         raise RecipeError(f"{folder}: table {name} cannot be read: {error}") from None
     missing = [column for column in SCHEMAS[name].names if column not in table.column_names]
-    if not set(missing) <= set(LATER.get(name, ())):
+    if missing:
         raise RecipeError(f"{folder}: table {name} has no column {', '.join(missing)}; {versions}")
-    for column in missing:  # nothing but their own cells depends on them
-        nulls = pa.nulls(table.num_rows, SCHEMAS[name].field(column).type)
-        table = table.append_column(column, nulls)
     if fault := _fault(name, table):
         raise RecipeError(f"{folder}: table {name} has rows {fault}; {versions}")
     return table

@@ -178,32 +178,25 @@ def partition_section(runs: Sequence[Run]) -> Section | None:
 
     Returns: None if no run's folder tells of its split.
     """
-    tables, pictures, images, notes = [], [], dict[str, str](), []
+    tables, pictures, notes = [], [], []
     for path, labels in _splits(runs):
         title = f"Samples that clients hold, {labels[0]}"
         if len(labels) > 1:
             notes.append(f"{', '.join(labels[1:])}: the split of {labels[0]}.")
-        if path.suffix == ".png":
-            images[title] = _base64(path)
-            notes.append(f"{labels[0]} noted no numbers by class (no classes.parquet), but drew its split.")
-            continue
         counts, names = _class_counts(path)
         pictures.append(partition_picture(counts, names, title))
         rows = [(str(client), f"{row.sum():,}", *map(str, row)) for client, row in enumerate(counts)]
         hidden = f", the first {MOST_CLIENTS} of {len(rows)} clients" if len(rows) > MOST_CLIENTS else ""
         tables.append(Table(f"{title}, by class{hidden}", ("client", "all", *names), rows[:MOST_CLIENTS]))
-    if not (pictures or images):
-        return None
-    return Section("Partition", notes, tables, pictures=pictures, images=images)
+    return Section("Partition", notes, tables, pictures=pictures) if tables else None
 
 
 def _splits(runs: Sequence[Run]) -> list[tuple[Path, list[str]]]:
     """Files that tell of a split, each with the labels of the runs that have it."""
     splits: dict[bytes, tuple[Path, list[str]]] = {}  # by the file's content
     for run in runs:
-        paths = (run.folder / "classes.parquet", run.folder / "figures" / "partition.png")
-        path = next((path for path in paths if path.is_file()), None)
-        if path is not None:
+        path = run.folder / "classes.parquet"
+        if path.is_file():
             splits.setdefault(path.read_bytes(), (path, []))[1].append(run.label)
     return list(splits.values())
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
 
 from rayfed_kd.errors import RecipeError, nearest, shown
 
@@ -125,8 +124,6 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 # Columns that measure a host's device: null on a CPU.
 GPU_COLUMNS = SCHEMAS["hosts"].names[-6:]
-# Table -> columns that runs lack which were begun before there were any: they count as null.
-LATER = {"hosts": GPU_COLUMNS, "rounds": ["bad_replies"], "metrics": ["not_finite"]}
 
 EPSILONS = ("epsilon", "local_epsilon")  # columns of `privacy`: of the sums, and of single messages
 # Said wherever an epsilon is: it is of messages, and data are prepared with all clients' samples.
@@ -182,15 +179,6 @@ def is_score(metric: str) -> bool:
 def smaller_is_better(scores: Iterable[Mapping[str, Any]]) -> set[str]:
     """Names of those values in rows of the table `scores` of which the smaller is the better one."""
     return {score_name(row) for row in scores if row["better"] == "smaller"}
-
-
-def with_raw_bytes(messages: pa.Table) -> pa.Table:
-    """The table `messages` with `raw_bytes` in every row, also in those of before it was there."""
-    raw = messages["bytes"]
-    if "raw_bytes" in messages.schema.names:
-        raw = pa.compute.coalesce(messages["raw_bytes"], raw)
-        messages = messages.drop_columns("raw_bytes")
-    return messages.append_column("raw_bytes", raw)
 
 
 def with_scores(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from rayfed_kd.errors import shown
-from rayfed_kd.results.schemas import NOT_COVERED, is_score, with_raw_bytes, with_scores
+from rayfed_kd.results.schemas import NOT_COVERED, is_score, with_scores
 
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)
@@ -58,7 +58,7 @@ def summarise(
             "up": sum(row["bytes_up"] for row in rounds),
             "down": sum(row["bytes_down"] for row in rounds),
             "by_kind": _by_kind(tables["messages"]),
-            "raw_by_kind": _by_kind(with_raw_bytes(tables["messages"]), "raw_bytes"),
+            "raw_by_kind": _by_kind(tables["messages"], "raw_bytes"),
         },
         "clients": clients,
         "drawn_clients": drawn,

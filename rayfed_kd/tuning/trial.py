@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
+from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import make_ready
 from rayfed_kd.experiment.result import Event, read_summary
-from rayfed_kd.experiment.running import run_prepared_on_ray
+from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.summary import is_finished
@@ -128,7 +129,7 @@ class TrialRun:
         # The actors of `plan`, for which Ray Tune has placed this trial.
         plan = plan_hosts(prepared.recipe, prepared.setting.schedule.concurrency, self.nodes)
         resumed = (folder / "config.yaml").is_file()
-        run_prepared_on_ray(prepared, on_event, plan=plan, resume=resumed, restart=True)
+        run_prepared(prepared, OnRay(plan=plan), on_event, resume=resumed, restart=True)
 
     def _trial_recipe(self, number: int, coefficients: Coefficients) -> Recipe:
         # Quoted: a path may look like another YAML value.

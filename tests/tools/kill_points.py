@@ -407,11 +407,11 @@ def search_in_process(search: Any, concurrent: int | None, address: str | None, 
     from rayfed_kd.tuning import trial as trials
     from rayfed_kd.tuning.ray_tune import ROUND, VALUE, Proposals, Recorder
 
-    def run_here(prepared: Any, on_event: Any, *, plan: Any, resume: bool, restart: bool) -> Any:
+    def run_here(prepared: Any, on_ray: Any, on_event: Any, *, resume: bool, restart: bool) -> Any:
         return run_prepared(prepared, InProcess(), on_event, resume=resume, restart=restart)
 
     placement.plan_hosts = lambda *arguments: None  # type: ignore[assignment, return-value]
-    trials.run_prepared_on_ray = run_here  # type: ignore[assignment]
+    trials.run_prepared = run_here  # type: ignore[assignment]
     searcher, recorder = Proposals(search, tell), Recorder(search, tell, work or Work())
     one = trials.TrialRun(search, (), str(Path.cwd()), ())
     for number in range(search.trials):

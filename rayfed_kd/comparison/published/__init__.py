@@ -5,7 +5,6 @@ Accuracies are percent as printed, FM is its real value, and `mean` is null wher
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -81,22 +80,3 @@ def published_lines(paper: str, table: str, where: Mapping[str, Any]) -> list[di
         line = lines.setdefault(label, {"label": label, "values": {}})
         line["values"][row.get("metric", "value")] = (row.get("mean"), row.get("std"))
     return list(lines.values())
-
-
-def tables_named(header: str) -> list[tuple[str, str]]:
-    """The tables that a recipe's header names in its first line, as `Table 2 of Atapour et al. 2024`.
-
-    Args:
-        header: the comment above a recipe. Its first line says what the recipe is; later lines say what
-            options make of it, and are not read.
-
-    Returns: (paper, table) of those that this package has.
-    """
-    named = re.search(r"\bTables? (\w+)(?: and (?:Table )?(\w+))?", header.partition("\n")[0])
-    if named is None:
-        return []
-    for path in sorted(FOLDER.glob("*.yaml")):
-        content = _content(path)
-        if "{authors} {year}".format(**content["paper"]) in header:
-            return [(path.stem, table["id"]) for table in content["tables"] if table["id"] in named.groups()]
-    return []

@@ -28,7 +28,7 @@ from rayfed_kd.errors import DataError, RecipeError, RunError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.strict import Named
-from rayfed_kd.reporting.paper_sections import comparison_section
+from rayfed_kd.reporting.comparison_section import comparison_section
 
 
 def test_missing_data_of_a_later_table_is_told_before_the_first_run(tmp_path, monkeypatch):
@@ -329,7 +329,7 @@ def test_failed_run_names_itself(study, monkeypatch):
     def fail(*arguments, **options):
         raise RunError("round 3, client 1")
 
-    monkeypatch.setattr(runs, "run_prepared_here", fail)
+    monkeypatch.setattr(runs, "run_prepared", fail)
     with pytest.raises(RunError, match="A, seed 1: round 3, client 1"):
         compare(study, run=run_locally())
 

@@ -25,7 +25,7 @@ from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.comparison.writers.pictures import against_picture
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.reporting.paper_sections import comparison_section
+from rayfed_kd.reporting.comparison_section import comparison_section
 from rayfed_kd.results.charts.lines import spans_a_decade
 from rayfed_kd.results.tables import TableWriter
 

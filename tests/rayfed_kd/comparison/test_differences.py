@@ -19,7 +19,7 @@ from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.reporting.paper_sections import comparison_section
+from rayfed_kd.reporting.comparison_section import comparison_section
 
 B_ABOVE_A = {"says": "B above A", "higher": "B", "lower": "A"}
 

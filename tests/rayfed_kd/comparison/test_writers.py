@@ -18,7 +18,7 @@ from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.comparison.writers.latex import escape_latex, render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.comparison.writers.screen import print_comparison
-from rayfed_kd.reporting.paper_sections import comparison_section, study_title
+from rayfed_kd.reporting.comparison_section import comparison_section, study_title
 
 
 def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_report():
