@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rayfed_kd.errors import DataError, RecipeError, shortened, shown
+from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.recipe.seeds import numpy_stream
-from rayfed_kd.timing.devices import COLUMNS, SPEEDS, Devices, Windows
+from rayfed_kd.recipe.validation import validate
+from rayfed_kd.timing.devices import SPEEDS, Devices, Windows
 
 # A pattern of windows is walked through: shorter windows, or a device that needs years, would never end.
 LEAST_WINDOW_S, MOST_SECONDS = 1e-3, 1e9
 LEAST_MBIT_S, MOST_MBIT_S = 1e-6, 1e30
-MOST_DIGITS = 100
+
+
+class TraceRow(BaseModel):
+    """A row of a trace: a device, and an interval in which it is available.
+
+    A column of a CSV file with a word in it is read as text throughout: the numbers there are numbers, too.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    client: int = Field(ge=0)
+    seconds_per_sample: float = Field(ge=0, le=MOST_SECONDS)
+    up_mbit_s: float = Field(ge=LEAST_MBIT_S, le=MOST_MBIT_S)
+    down_mbit_s: float = Field(ge=LEAST_MBIT_S, le=MOST_MBIT_S)
+    latency_s: float = Field(0.0, ge=0, le=MOST_SECONDS)
+    from_s: float | None = Field(None, ge=0)
+    until_s: float | None = Field(None, le=MOST_SECONDS)
+
+    @model_validator(mode="after")
+    def _check_interval(self) -> TraceRow:
+        start, end = self.from_s, self.until_s
+        always = start is None and end is None
+        if not always and (start is None or end is None or end - start < LEAST_WINDOW_S):
+            raise ValueError(
+                f"available from {start} until {end}; expected at least {LEAST_WINDOW_S:g} s, or both empty"
+            )
+        return self
 
 
 def draw_devices(medians: Devices, seed: int, compute_sigma: float, bandwidth_sigma: float) -> Devices:
@@ -53,20 +80,15 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
 
     Raises: DataError if it cannot be read; RecipeError naming what in it makes no sense.
     """
-    table = _read(path)
-    missing = [name for name in ("client", *SPEEDS) if name not in table.column_names]
-    unknown = [name for name in table.column_names if name not in COLUMNS]
-    if missing or unknown:
-        what = f"has no column {missing[0]}" if missing else f"has an unknown column {unknown[0]}"
-        if "period_s" in unknown:
-            what += " (clock.period_s stands in the recipe)"
-        raise RecipeError(f"clock.file: {path} {what}; expected {', '.join(COLUMNS)}")
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for number, given in enumerate(table.to_pylist(), start=1):
-        read = {name: _as_number(value) for name, value in given.items()}
-        row = {"latency_s": 0.0, "from_s": None, "until_s": None, **read}
-        _check_row(row, f"clock.file: {path}, row {number}", clients)
-        rows.setdefault(row["client"], []).append(row)
+    rows: dict[int, list[TraceRow]] = {}
+    for number, cells in enumerate(_read(path).to_pylist(), start=1):
+        where = f"clock.file: {path}, row {number}"
+        row = validate(TraceRow, cells, where)
+        if row.client >= clients:
+            raise RecipeError(
+                f"{where}: client {row.client}; expected 0 to {clients - 1} (partition.clients)"
+            )
+        rows.setdefault(row.client, []).append(row)
     absent = sorted(set(range(clients)) - set(rows))
     if absent:
         shown = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
@@ -75,15 +97,15 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
         )
     for client, intervals in rows.items():
         for name in (*SPEEDS, "latency_s"):
-            if len({row[name] for row in intervals}) > 1:
+            if len({getattr(row, name) for row in intervals}) > 1:
                 raise RecipeError(f"clock.file: {path} has two values of {name} for client {client}")
-    latest = max(
-        (row["until_s"] for intervals in rows.values() for row in intervals if row["until_s"]), default=0.0
-    )
+    latest = max(row.until_s or 0.0 for intervals in rows.values() for row in intervals)
     period_s = period_s or latest
     if latest > period_s:
         raise RecipeError(f"clock.period_s = {period_s:g}: {path} has an interval until {latest:g}")
-    speeds = {n: np.array([rows[k][0][n] for k in range(clients)], float) for n in (*SPEEDS, "latency_s")}
+    speeds = {
+        n: np.array([getattr(rows[k][0], n) for k in range(clients)], float) for n in (*SPEEDS, "latency_s")
+    }
     windows = tuple(_windows(rows[k], period_s, f"clock.file: {path}, client {k}") for k in range(clients))
     return Devices(**speeds, windows=windows)
 
@@ -98,51 +120,8 @@ def _read(path: Path) -> pa.Table:
         raise DataError(f"clock.file: {path} cannot be read: {reason}") from None
 
 
-def _check_row(row: dict[str, Any], where: str, clients: int) -> None:
-    client = row["client"]
-    if not isinstance(client, int) or not 0 <= client < clients:
-        raise RecipeError(f"{where}: client {shown(client)}; expected 0 to {clients - 1} (partition.clients)")
-    for name in SPEEDS:
-        value, free = row[name], name == "seconds_per_sample"
-        if not _number(value) or value < 0 or (value == 0 and not free):
-            bound = "of at least" if free else "above"
-            raise RecipeError(f"{where}: {name} {shown(value)}; expected a number {bound} 0")
-        least, most = (0.0, MOST_SECONDS) if free else (LEAST_MBIT_S, MOST_MBIT_S)
-        if not least <= value <= most:
-            raise RecipeError(f"{where}: {name} {value:g}; expected {least:g} to {most:g}")
-    latency_s = row["latency_s"]
-    if not _number(latency_s) or not 0 <= latency_s <= MOST_SECONDS:
-        raise RecipeError(f"{where}: latency_s {shown(latency_s)}; expected a number of at least 0")
-    start, end = row["from_s"], row["until_s"]
-    if start is None and end is None:
-        return
-    if not _number(start) or not _number(end) or not 0 <= start < end:
-        raise RecipeError(
-            f"{where}: available from {shown(start)} until {shown(end)}; expected 0 <= from < until"
-        )
-    if end - start < LEAST_WINDOW_S or end > MOST_SECONDS:
-        raise RecipeError(
-            f"{where}: available from {start:g} until {end:g}; expected at least {LEAST_WINDOW_S:g} s, and "
-            f"an end within {MOST_SECONDS:g} s"
-        )
-
-
-def _as_number(value: Any) -> Any:
-    """A column with a word in it is read as text throughout: its numbers are numbers, and the word stays."""
-    if not isinstance(value, str) or len(value) > MOST_DIGITS:
-        return value
-    try:
-        return int(value) if value.strip().isdigit() else float(value)
-    except ValueError:
-        return value
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and bool(np.isfinite(value))
-
-
-def _windows(rows: list[dict[str, Any]], period_s: float, where: str) -> Windows | None:
-    pairs = sorted((row["from_s"], row["until_s"]) for row in rows if row["from_s"] is not None)
+def _windows(rows: Sequence[TraceRow], period_s: float, where: str) -> Windows | None:
+    pairs = sorted((row.from_s, row.until_s) for row in rows if row.from_s is not None and row.until_s)
     if not pairs:
         return None
     if len(pairs) < len(rows):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from numbers import Real
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.registry import Registry
@@ -48,32 +47,14 @@ class StalenessRule(BaseModel, ABC):
         """
 
 
-class _Published(StalenessRule):
-    """The rules of this file. A recipe may have `a: null` and `b: null` under each: the rule's default."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_parameters_of_other_rules(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
-        chosen = {name: value for name, value in raw.items() if value is not None}
-        for name in ("a", "b"):
-            if name in chosen and name not in cls.model_fields:
-                takes = " and ".join(cls.model_fields) or "neither a nor b"
-                value = chosen[name]
-                shown = f"{value:g}" if isinstance(value, float) else repr(value)
-                raise ValueError(f"{name} = {shown}: {cls.__name__.lower()} takes {takes}")
-        return chosen
-
-
-class Constant(_Published):
+class Constant(StalenessRule):
     """s(tau) = 1: a late reply weighs as much as a fresh one."""
 
     def weight(self, tau: int) -> float:
         return 1.0
 
 
-class Polynomial(_Published):
+class Polynomial(StalenessRule):
     """s(tau) = (tau + 1)^-a (Xie et al. 2019, arXiv 1903.03934, section 5.2)."""
 
     a: float = Field(0.5, gt=0, description="how steeply the weight falls")
@@ -82,7 +63,7 @@ class Polynomial(_Published):
         return float((tau + 1) ** -self.a)
 
 
-class Hinge(_Published):
+class Hinge(StalenessRule):
     """s(tau) = 1 up to tau = b, then 1 / (a (tau - b) + 1) (Xie et al. 2019, section 5.2)."""
 
     a: float = Field(10.0, gt=0, description="how steeply the weight falls")
@@ -92,7 +73,7 @@ class Hinge(_Published):
         return 1.0 if tau <= self.b else 1 / (self.a * (tau - self.b) + 1)
 
 
-class Threshold(_Published):
+class Threshold(StalenessRule):
     """s(tau) = 1 up to tau = b, then 0."""
 
     b: float = Field(10.0, ge=0, description="up to which staleness the weight is 1")
@@ -101,7 +82,7 @@ class Threshold(_Published):
         return 1.0 if tau <= self.b else 0.0
 
 
-class Exponential(_Published):
+class Exponential(StalenessRule):
     """s(tau) = exp(-a tau)."""
 
     a: float = Field(0.1, gt=0, description="how steeply the weight falls")
