@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -41,6 +42,8 @@ from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.modules.module_checks import drawn_samples
 from rayfed_kd.setting.setting import Setting
+
+NEEDED_BY_ONNX = ("onnx", "onnxscript")  # torch.onnx imports them, and torch does not install them
 
 
 def export(
@@ -172,14 +175,12 @@ def _description(setting: Setting, architecture: str, weights: str) -> ModelDesc
 
 
 def _check_onnx() -> None:
-    """Refuse to export if a package is missing that torch.onnx imports and torch does not install."""
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
+    missing = [name for name in NEEDED_BY_ONNX if find_spec(name) is None]
+    if missing:
         raise RecipeError(
-            f"ONNX: {error}; pip install -e '.[onnx]' in the clone installs what it needs"
-        ) from None
+            f"ONNX: {' and '.join(missing)} cannot be imported; pip install -e '.[onnx]' in the clone "
+            "installs what it needs"
+        )
 
 
 def _write_onnx(model: ExportedModel, path: Path) -> None:

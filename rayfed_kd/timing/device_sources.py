@@ -103,9 +103,8 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
     period_s = period_s or latest
     if latest > period_s:
         raise RecipeError(f"clock.period_s = {period_s:g}: {path} has an interval until {latest:g}")
-    speeds = {
-        n: np.array([getattr(rows[k][0], n) for k in range(clients)], float) for n in (*SPEEDS, "latency_s")
-    }
+    firsts = [rows[client][0] for client in range(clients)]
+    speeds = {n: np.array([getattr(row, n) for row in firsts], float) for n in (*SPEEDS, "latency_s")}
     windows = tuple(_windows(rows[k], period_s, f"clock.file: {path}, client {k}") for k in range(clients))
     return Devices(**speeds, windows=windows)
 
