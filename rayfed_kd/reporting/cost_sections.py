@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rayfed_kd.reporting.pictures import bars_picture, lines_picture, phases_picture
+from rayfed_kd.reporting.pictures import PANEL, SERIES, lines_picture, panel
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
+from rayfed_kd.results.charts.bars import draw_bars, draw_phases
 from rayfed_kd.results.charts.lines import Line
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
@@ -56,7 +58,9 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
     header = ["run", "kind", "direction", "bytes", "MiB", "MiB a round", "messages", "MiB without codec"]
     shown_rows = rows if coded else [row[:-1] for row in rows]
     title = "MiB by run and direction, kinds side by side"
-    picture = bars_picture(title, bars, "MiB", "The table below in bars")
+    size = PANEL[0], 1.0 + 0.46 * len(bars)
+    draw = partial(draw_bars, bars=bars, unit="MiB", palette=SERIES)
+    picture = panel(title, "The table below in bars", draw, size)
     table = Table("Bytes by kind and direction", header[: len(shown_rows[0])], shown_rows, left=3)
     return Section("Bytes", (), [table], looks, [picture])
 
@@ -71,7 +75,9 @@ def time_section(runs: Sequence[Run]) -> Section | None:
         sim_s = run.summary["sim_s"]
         shown = [f"{value:,.2f}" for value in (wall_s, *sums, wall_s - sum(sums))]
         rows.append((run.label, str(table.num_rows), *shown, "" if sim_s is None else f"{sim_s:,.1f}"))
-        pictures.append(phases_picture(run.label, table["round"].to_pylist(), phases))
+        indices, seconds = table["round"].to_pylist(), list(phases.values())
+        draw = partial(draw_phases, rounds=indices, phases=seconds, palette=SERIES)
+        pictures.append(panel(run.label, f"Stacked by round: {', '.join(phases)}", draw))
     if not rows:
         return None
     header = ["run", "rounds", "all", *PHASES, "rest", "simulated"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rayfed_kd.results.charts.bars import draw_accuracies, draw_bars, draw_phases
 from rayfed_kd.results.charts.figure import COLOURS
 from rayfed_kd.results.charts.lines import Line, draw_lines
 from rayfed_kd.results.charts.partition import bubble_figure
@@ -94,54 +93,6 @@ def lines_picture(
         axes.grid(True)
 
     return panel(title, description, draw)
-
-
-def histogram_picture(title: str, look: int, percents: Sequence[float], highest: int) -> Picture:
-    """How many clients have which accuracy, in steps of five points.
-
-    Args:
-        title: what the picture shows.
-        look: the bars' look.
-        percents: accuracies in [0, 100].
-        highest: the axis' end, for panels side by side.
-    """
-
-    def draw(axes: Axes) -> None:
-        draw_accuracies(axes, percents, SERIES[look % len(SERIES)])
-        axes.set_ylim(0, highest)
-
-    return panel(title, f"Histogram of {len(percents)} accuracies, 5 points a bar", draw)
-
-
-def phases_picture(title: str, rounds: Sequence[int], phases: Mapping[str, Sequence[float]]) -> Picture:
-    """Seconds of each round, phases stacked; phases have the looks 0, 1, ...
-
-    Args:
-        title: what the picture shows.
-        rounds: at least one, ascending.
-        phases: name -> [rounds], seconds.
-    """
-
-    def draw(axes: Axes) -> None:
-        draw_phases(axes, rounds, list(phases.values()), SERIES)
-
-    return panel(title, f"Stacked by round: {', '.join(phases)}", draw)
-
-
-def bars_picture(title: str, bars: Mapping[str, Mapping[int, float]], unit: str, description: str) -> Picture:
-    """Horizontal bars, one below the other, each of stacked parts.
-
-    Args:
-        title: what the picture shows.
-        bars: name -> look -> value.
-        unit: the axis' label.
-        description: for readers who do not see the picture.
-    """
-
-    def draw(axes: Axes) -> None:
-        draw_bars(axes, bars, unit, SERIES)
-
-    return panel(title, description, draw, (PANEL[0], 1.0 + 0.46 * len(bars)))
 
 
 def partition_picture(counts: Array, class_names: Sequence[str], title: str) -> Picture:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from rayfed_kd.comparison.table_text import metric_digits, metric_title
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
 from rayfed_kd.reporting.pictures import (
+    SERIES,
     Picture,
-    histogram_picture,
     lines_picture,
+    panel,
     partition_picture,
 )
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table, series_curves, series_looks, series_name
-from rayfed_kd.results.charts.bars import PERCENTS
+from rayfed_kd.results.charts.bars import PERCENTS, draw_accuracies
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.charts.partition import MOST_CLIENTS
 from rayfed_kd.results.model_names import model_notes
@@ -149,7 +151,11 @@ def clients_section(runs: Sequence[Run]) -> Section | None:
     )
     looks = series_looks(runs)
     highest = max(np.histogram(percents, PERCENTS)[0].max() for percents in pooled.values())
-    pictures = [histogram_picture(name, looks[name], values, highest) for name, values in pooled.items()]
+    pictures = []
+    for name, values in pooled.items():
+        colour = SERIES[looks[name] % len(SERIES)]
+        draw = partial(draw_accuracies, percents=values, colour=colour, highest=highest)
+        pictures.append(panel(name, f"Histogram of {len(values)} accuracies, 5 points a bar", draw))
     note = "Accuracy on each client's own test part, percent, in the last evaluated round"
     return Section(
         "Accuracy over clients",

@@ -99,7 +99,7 @@ def _pictures(search: SearchResult) -> list[Picture]:
     for axis in search.axes():
 
         def scatter(axes: Axes, axis: CoefficientAxis = axis) -> None:
-            draw_scatter(axes, axis, rows, best)
+            draw_scatter(axes, axis, search.points(axis.key))
             axes.set_xlabel(axis.key)
             axes.grid(True)
 

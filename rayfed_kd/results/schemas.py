@@ -16,109 +16,87 @@ TABLES = "tables"  # the folder of tables
 
 _INT, _FLOAT, _TEXT = pa.int64(), pa.float64(), pa.string()
 
+
+def _by_round(**columns: pa.DataType) -> pa.Schema:
+    """The columns of a table: of every one the first two are the round, and simulated seconds until then."""
+    return pa.schema({"round": _INT, "sim_s": _FLOAT, **columns})
+
+
 SCHEMAS: dict[str, pa.Schema] = {
-    "rounds": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("wall_s", _FLOAT),
-            ("dispatch_s", _FLOAT),
-            ("client_s", _FLOAT),
-            ("server_s", _FLOAT),
-            ("evaluate_s", _FLOAT),
-            ("bytes_up", _INT),
-            ("bytes_down", _INT),
-            ("cohort", _INT),
-            ("dropped", _INT),
-            ("staleness", _FLOAT),
-            ("losses", pa.map_(_TEXT, _FLOAT)),
-            ("bad_replies", _INT),
-        ]
+    "rounds": _by_round(
+        wall_s=_FLOAT,
+        dispatch_s=_FLOAT,
+        client_s=_FLOAT,
+        server_s=_FLOAT,
+        evaluate_s=_FLOAT,
+        bytes_up=_INT,
+        bytes_down=_INT,
+        cohort=_INT,
+        dropped=_INT,
+        staleness=_FLOAT,
+        losses=pa.map_(_TEXT, _FLOAT),
+        bad_replies=_INT,
     ),
-    "metrics": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("model", _TEXT),
-            ("amp", _FLOAT),
-            ("fm", _FLOAT),
-            ("wlp", _FLOAT),
-            ("ua", _FLOAT),
-            ("server_accuracy", _FLOAT),
-            ("server_loss", _FLOAT),
-            ("not_finite", _INT),
-        ]
+    "metrics": _by_round(
+        model=_TEXT,
+        amp=_FLOAT,
+        fm=_FLOAT,
+        wlp=_FLOAT,
+        ua=_FLOAT,
+        server_accuracy=_FLOAT,
+        server_loss=_FLOAT,
+        not_finite=_INT,
     ),
-    "clients": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("client", _INT),
-            ("model", _TEXT),
-            ("samples", _INT),
-            ("correct", _INT),
-            ("accuracy", _FLOAT),
-        ]
+    "clients": _by_round(
+        client=_INT,
+        model=_TEXT,
+        samples=_INT,
+        correct=_INT,
+        accuracy=_FLOAT,
     ),
-    "scores": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("model", _TEXT),
-            ("metric", _TEXT),
-            ("test", _TEXT),
-            ("samples", _INT),
-            ("value", _FLOAT),
-            ("better", _TEXT),
-        ]
+    "scores": _by_round(
+        model=_TEXT,
+        metric=_TEXT,
+        test=_TEXT,
+        samples=_INT,
+        value=_FLOAT,
+        better=_TEXT,
     ),
-    "messages": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("client", _INT),
-            ("direction", _TEXT),
-            ("kind", _TEXT),
-            ("bytes", _INT),
-            ("raw_bytes", _INT),
-            ("parts", _INT),
-        ]
+    "messages": _by_round(
+        client=_INT,
+        direction=_TEXT,
+        kind=_TEXT,
+        bytes=_INT,
+        raw_bytes=_INT,
+        parts=_INT,
     ),
-    "privacy": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("epsilon", _FLOAT),
-            ("local_epsilon", _FLOAT),
-            ("delta", _FLOAT),
-            ("releases", _INT),
-            ("noise_multiplier", _FLOAT),
-            ("clip", _FLOAT),
-            ("row_clip", _FLOAT),
-            ("unit", _TEXT),
-            ("neighbours", _TEXT),
-            ("noise", _TEXT),
-            ("sampling", _TEXT),
-            ("accountant", _TEXT),
-        ]
+    "privacy": _by_round(
+        epsilon=_FLOAT,
+        local_epsilon=_FLOAT,
+        delta=_FLOAT,
+        releases=_INT,
+        noise_multiplier=_FLOAT,
+        clip=_FLOAT,
+        row_clip=_FLOAT,
+        unit=_TEXT,
+        neighbours=_TEXT,
+        noise=_TEXT,
+        sampling=_TEXT,
+        accountant=_TEXT,
     ),
-    "hosts": pa.schema(
-        [
-            ("round", _INT),
-            ("sim_s", _FLOAT),
-            ("host", _INT),
-            ("node", _TEXT),
-            ("rss_mb", _FLOAT),
-            ("gpu_mb", _FLOAT),
-            ("busy_s", _FLOAT),
-            ("clients", _INT),
-            ("gpu_peak_mb", _FLOAT),
-            ("gpu_busy", _FLOAT),
-            ("gpu_copies_in", _INT),
-            ("gpu_bytes_in", _INT),
-            ("gpu_copies_out", _INT),
-            ("gpu_bytes_out", _INT),
-        ]
+    "hosts": _by_round(
+        host=_INT,
+        node=_TEXT,
+        rss_mb=_FLOAT,
+        gpu_mb=_FLOAT,
+        busy_s=_FLOAT,
+        clients=_INT,
+        gpu_peak_mb=_FLOAT,
+        gpu_busy=_FLOAT,
+        gpu_copies_in=_INT,
+        gpu_bytes_in=_INT,
+        gpu_copies_out=_INT,
+        gpu_bytes_out=_INT,
     ),
 }
 

@@ -17,7 +17,7 @@ from rayfed_kd.files import atomic_write, make_folder, written_aside
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
-from rayfed_kd.results.charts.coefficients import CoefficientAxis, coefficients_figure
+from rayfed_kd.results.charts.coefficients import CoefficientAxis, Points, coefficients_figure
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.screen_table import screen_table
 from rayfed_kd.tuning.metric import SearchMetric
@@ -75,6 +75,16 @@ class SearchResult:
             logarithmic, whole = values.kind == "loguniform", values.kind == "randint"
             axes.append(CoefficientAxis(key, low, high, logarithmic=logarithmic, whole=whole))
         return axes
+
+    def points(self, key: str) -> Points:
+        """By the trial's status: its coefficient of a recipe key, and its best value in percent."""
+        points: dict[str, list[tuple[Any, float]]] = {}
+        for row in self.rows:
+            if row.best is not None:
+                point = row.coefficients[key], 100 * row.best
+                for name in (row.status, *(["best"] if row is self.best else [])):
+                    points.setdefault(name, []).append(point)
+        return points
 
     def table(self) -> pa.Table:
         """A row per trial.
@@ -203,8 +213,8 @@ def write_search_result(result: SearchResult) -> list[Path]:
         best.unlink(missing_ok=True)
     else:
         atomic_write(best, recipe)
-        rows = [row for row in result.rows if row.best is not None]
-        figure = coefficients_figure(rows, result.axes(), str(result.metric), result.best)
+        panels = [(axis, result.points(axis.key)) for axis in result.axes()]
+        figure = coefficients_figure(panels, str(result.metric))
         save_figure(figure, folder / "figures/coefficients.png")
         paths += [best, folder / "figures/coefficients.png"]
     _write_tensorboard(result, folder / "tensorboard")

@@ -19,16 +19,17 @@ MOST_LETTERS = 50  # of a bar's name; longer ones are cut
 PERCENTS = tuple(float(edge) for edge in range(0, 101, 5))  # edges of a histogram of accuracies
 
 
-def draw_accuracies(axes: Axes, percents: Sequence[float], colour: str) -> None:
+def draw_accuracies(axes: Axes, percents: Sequence[float], colour: str, highest: int | None = None) -> None:
     """How many clients have which accuracy, in steps of five points.
 
     Args:
         axes: where to draw.
         percents: accuracies in [0, 100].
         colour: the bars'.
+        highest: the axis' end, for panels side by side; None: it follows from the bars.
     """
     axes.hist(percents, bins=list(PERCENTS), color=colour)
-    axes.set(xlabel="accuracy on the client's own test part (%)", ylabel="clients")
+    axes.set(xlabel="accuracy on the client's own test part (%)", ylabel="clients", ylim=(0, highest))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 

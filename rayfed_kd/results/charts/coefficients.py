@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,25 +14,14 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from rayfed_kd.results.charts.figure import COLOURS
 
 PER_ROW = 4  # panels side by side
-
-
-class Trial(Protocol):
-    """What is drawn of a trial."""
-
-    @property
-    def coefficients(self) -> Mapping[str, Any]:
-        """Recipe key -> value."""
-        ...
-
-    @property
-    def best(self) -> float | None:
-        """Its largest value, in [0, 1]; None without one."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """finished, stopped, failed or running."""
-        ...
+# A trial's status, or `best` for a ring around the best one -> colour, whether it is filled, and size.
+LOOKS = {
+    "finished": (COLOURS[0], True, 26),
+    "stopped": (COLOURS[0], False, 26),
+    "failed": (COLOURS[1], False, 26),
+    "best": (COLOURS[2], False, 110),
+}
+Points = Mapping[str, Sequence[tuple[Any, float]]]  # a key of `LOOKS` -> (coefficient, percent) of its trials
 
 
 @dataclass(frozen=True)
@@ -67,23 +56,19 @@ def _json_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def coefficients_figure(
-    rows: Sequence[Trial], coefficient_axes: Sequence[CoefficientAxis], metric: str, best: Trial | None
-) -> Figure:
+def coefficients_figure(panels: Sequence[tuple[CoefficientAxis, Points]], metric: str) -> Figure:
     """Every trial's best value against each coefficient: finished trials filled, others hollow.
 
     Args:
-        rows: trials that have a value, at least one.
-        coefficient_axes: the coefficients, in order.
+        panels: each coefficient with its points, in order; there is at least one point.
         metric: what was searched for.
-        best: the trial that is ringed.
     """
-    columns = min(PER_ROW, len(coefficient_axes))
-    lines = -(-len(coefficient_axes) // columns)
+    columns = min(PER_ROW, len(panels))
+    lines = -(-len(panels) // columns)
     figure = Figure(figsize=(3.4 * columns + 0.6, 3.2 * lines), layout="constrained")
-    for number, axis in enumerate(coefficient_axes, start=1):
+    for number, (axis, points) in enumerate(panels, start=1):
         axes = figure.add_subplot(lines, columns, number)
-        draw_scatter(axes, axis, rows, best)
+        draw_scatter(axes, axis, points)
         axes.set_xlabel(axis.key)
         axes.grid(alpha=0.3)
         if number % columns == 1 or columns == 1:
@@ -93,30 +78,20 @@ def coefficients_figure(
     return figure
 
 
-def draw_scatter(axes: Axes, axis: CoefficientAxis, rows: Sequence[Trial], best: Trial | None) -> None:
+def draw_scatter(axes: Axes, axis: CoefficientAxis, points: Points) -> None:
     """Draw best values (%) against one coefficient: stopped and failed trials hollow, the best ringed.
 
     Args:
         axes: where to draw.
         axis: the coefficient.
-        rows: trials; those without a value are left out.
-        best: the trial that is ringed.
+        points: of the trials that have a value.
     """
-    for status, colour, filled in (("finished", 0, True), ("stopped", 0, False), ("failed", 1, False)):
-        points = [
-            (axis.place(row.coefficients[axis.key]), 100 * row.best)
-            for row in rows
-            if row.status == status and row.best is not None
-        ]
-        if points:
-            face = COLOURS[colour] if filled else "none"
-            across, up = zip(*points, strict=True)
-            axes.scatter(across, up, s=26, facecolors=face, edgecolors=COLOURS[colour], label=status)
-    if best is not None and best.best is not None:
-        place = axis.place(best.coefficients[axis.key])
-        axes.scatter(
-            [place], [100 * best.best], s=110, facecolors="none", edgecolors=COLOURS[2], label="best"
-        )
+    for name, (colour, filled, size) in LOOKS.items():
+        if points.get(name):
+            places = [axis.place(value) for value, _ in points[name]]
+            percents = [percent for _, percent in points[name]]
+            face = colour if filled else "none"
+            axes.scatter(places, percents, s=size, facecolors=face, edgecolors=colour, label=name)
     if axis.choice is not None:
         axes.set_xticks(range(len(axis.names)), axis.names)
     if axis.logarithmic:

@@ -219,7 +219,7 @@ def test_a_clients_model_is_exported_by_its_number(tmp_path):
         RecipeError, match="client None: personal is each client's own model; expected a client, 0 to 4"
     ):
         rayfed_kd.export(folder, "personal", tmp_path / "m")
-    with pytest.raises(RecipeError, match="client 5: personal is .* expected a client, 0 to 4"):
+    with pytest.raises(RecipeError, match=r"client 5: personal is .* expected a client, 0 to 4"):
         rayfed_kd.export(folder, "personal", tmp_path / "m", 5)
     with pytest.raises(RecipeError, match="client 1: server is one model for all; expected no client"):
         rayfed_kd.export(folder, "server", tmp_path / "m", 1)
