@@ -128,13 +128,9 @@ def _run_on_console(
     from rayfed_kd.results.console import RunConsole
 
     started = time.perf_counter()
-    console = RunConsole()
-    console.start(title)
-    try:
-        with interruptions.calling(console.stopping):
-            result = start(console)
-    finally:
-        console.stop()
+    with RunConsole() as console, interruptions.calling(console.stopping):
+        console.start(title)
+        result = start(console)
     console.finish(result.summary, result.folder, time.perf_counter() - started, resumed=resumed)
 
 

@@ -86,7 +86,7 @@ def compare(
     from rayfed_kd.comparison.compare import compare_study
     from rayfed_kd.comparison.study_selection import select_studies
     from rayfed_kd.comparison.writers.claim_table import claims_without_model
-    from rayfed_kd.results.study_console import shown_work
+    from rayfed_kd.results.study_console import StudyConsole
 
     overrides = [word for word in configs if "=" in word and word != QUICK]
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
@@ -105,7 +105,7 @@ def compare(
         check_studies(studies)
         folders, unjudged = [], []
         for study in studies:
-            with shown_work("runs") as console, interruptions.calling(console.stopping):
+            with StudyConsole("runs") as console, interruptions.calling(console.stopping):
                 result = compare_study(
                     study, local=local, jobs=jobs, address=address, tell=console.message, work=console.work
                 )
@@ -202,13 +202,13 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
     from rich.console import Console
 
     from rayfed_kd.cli.listing import page_width
-    from rayfed_kd.results.study_console import shown_work
+    from rayfed_kd.results.study_console import StudyConsole
     from rayfed_kd.tuning.search_result import write_search_result
     from rayfed_kd.tuning.tune import tune as search_coefficients
 
     with (
         interruptions.resumed_by("the same tune command with --resume"),
-        shown_work("trials") as console,
+        StudyConsole("trials") as console,
         interruptions.calling(console.stopping),
     ):
         result = search_coefficients(
@@ -243,9 +243,9 @@ def report(folders: tuple[Path, ...], to: Path | None, against: tuple[str, ...],
     The page works offline. Its tables lie beside it as Markdown, under the same name with the suffix .md.
     A comparison's tables are those that `compare` wrote; the same compare command writes them anew.
     """
-    from rayfed_kd.reporting.page import write_report
+    from rayfed_kd.reporting.page import report as write_report
 
-    for path in write_report(folders, to, against=against, force=force):
+    for path in write_report(*folders, to=to, against=against, force=force):
         click.echo(path)
 
 

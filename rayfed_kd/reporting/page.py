@@ -73,53 +73,35 @@ def report(
     Returns: both paths.
 
     Raises:
-        RecipeError: as `write_report`, or no run is given.
+        RecipeError: no run is given, a folder holds none that this version can read, an axis is none or no
+            run has it, or `to` does not end in .html, cannot be written, or is another file and `force` is
+            not given.
     """
     if not runs:
         raise RecipeError("report: expected at least one run")
     folders = [Path(run) if isinstance(run, str | Path) else run.folder for run in runs]
-    return write_report(folders, None if to is None else Path(to), against=against, force=force)
-
-
-def write_report(
-    folders: Sequence[Path],
-    to: Path | None = None,
-    *,
-    against: Sequence[str] = (),
-    force: bool = False,
-) -> list[Path]:
-    """Write the page and, beside it, its tables as Markdown.
-
-    Args:
-        folders: folders of runs, and of what `rayfed-kd compare` and `rayfed-kd tune` wrote.
-        to: the page's file name, which ends in .html; its folder is made if it is not there. None: as in
-            `report`.
-        against: as in `report`.
-        force: replace a file that is no report about the same folders.
-
-    Returns: both paths.
-
-    Raises:
-        RecipeError: a folder holds no run that this version can read, an axis is none or no run has it, or
-            `to` does not end in .html, cannot be written, or is another file and `force` is not given.
-    """
-    to = page_path(folders, to)
-    if to.suffix != ".html":
+    page = page_path(folders, None if to is None else Path(to))
+    if page.suffix != ".html":
         raise RecipeError(
-            f"--to {to}: expected a name that ends in .html; the same name in .md lies beside it"
+            f"--to {page}: expected a name that ends in .html; the same name in .md lies beside it"
         )
     sources = read_sources(folders)
     sections = report_sections(sources, against)
     title = _title(sources)
-    paths, stamp = [to, to.with_suffix(".md")], stamp_of(folders, to)
-    with writing(to, "--to"):
+    paths, stamp = [page, page.with_suffix(".md")], stamp_of(folders, page)
+    with writing(page, "--to"):
         if not force:
             check_replaceable(paths, stamp)
-        make_folder(to.parent)
+        make_folder(page.parent)
         for path in paths:
             template = _templates().get_template(f"page{path.suffix}")
             text = template.render(
-                title=title, sections=sections, dashes=DASHES, colours=len(SERIES), file=to.name, stamp=stamp
+                title=title,
+                sections=sections,
+                dashes=DASHES,
+                colours=len(SERIES),
+                file=page.name,
+                stamp=stamp,
             )
             remove_unfinished(path.parent, path.name)
             atomic_write(path, text)

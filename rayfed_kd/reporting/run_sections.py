@@ -13,8 +13,18 @@ from rayfed_kd.errors import in_words
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, Table
 
-# Sections of a recipe that `_facts` has whole.
-SHOWN = ("model", "client_models", "partition", "sampling", "local", "schedule", "clock", "attack", "privacy")
+# Sections of a recipe that `_facts` has whole, and what they are called there.
+SHOWN = {
+    "model": "model",
+    "client_models": "client models",
+    "partition": "partition",
+    "sampling": "sampling",
+    "local": "local training",
+    "schedule": "schedule",
+    "clock": "clock",
+    "attack": "attack",
+    "privacy": "privacy",
+}
 SHOWN_OF_DATA = ("data.name", "data.fraction", "data.augment")
 
 
@@ -57,6 +67,12 @@ def _facts(run: Run, others: Mapping[str, str]) -> dict[str, str]:
     """What is told of a run; `others` are settings in which runs of the report differ."""
     recipe, environment = run.recipe, run.environment
     packages = {name: version for name, version in environment.get("packages", {}).items() if version}
+    versions = [
+        f"Python {environment.get('python', 'not noted')}",
+        *(f"{name} {version}" for name, version in packages.items()),
+    ]
+    machine = [environment.get(key, "") for key in ("system", "instruction_set")]
+    sections = recipe.model_dump(include=set(SHOWN), exclude_none=True)
     return {
         "method": _options_text(recipe.method.model_dump()),
         "paper": run.paper,
@@ -64,32 +80,13 @@ def _facts(run: Run, others: Mapping[str, str]) -> dict[str, str]:
         "seed": str(recipe.seed),
         "status": run.status,
         "data": _options_text(recipe.data.model_dump(include={"name", "fraction", "augment"})),
-        "model": _options_text(recipe.model.model_dump()),
-        "client models": ""
-        if recipe.client_models is None
-        else _options_text(recipe.client_models.model_dump()),
-        "partition": _options_text(recipe.partition.model_dump(exclude_none=True)),
-        "sampling": _options_text(recipe.sampling.model_dump(exclude_none=True)),
-        "local training": _options_text(recipe.local.model_dump()),
-        "schedule": _options_text(recipe.schedule.model_dump()),
-        "clock": _options_text(recipe.clock.model_dump()),
-        "attack": "" if recipe.attack is None else _options_text(recipe.attack.model_dump(exclude_none=True)),
-        "privacy": ""
-        if recipe.privacy is None
-        else _options_text(recipe.privacy.model_dump(exclude_none=True)),
+        **{title: _options_text(sections.get(key, "")) for key, title in SHOWN.items()},
         **others,
         "folder": str(run.folder),
         "started": environment.get("started", ""),
         "engine": environment.get("engine", ""),
-        "versions": ", ".join(
-            [f"Python {environment.get('python', 'not noted')}", *(f"{n} {v}" for n, v in packages.items())]
-        ),
-        "machine": ", ".join(
-            [
-                *(environment.get(key, "") for key in ("system", "instruction_set")),
-                *environment.get("gpus", []),
-            ]
-        ).strip(", "),
+        "versions": ", ".join(versions),
+        "machine": ", ".join([*machine, *environment.get("gpus", [])]).strip(", "),
         "command": _command(environment.get("command", [])),
     }
 

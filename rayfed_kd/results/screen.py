@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
@@ -35,7 +35,8 @@ class Shown(NamedTuple):
 class Screen:
     """Prints lines. A terminal gets a live line below them, a file or pipe a line after each quiet minute.
 
-    Those who inherit say what is shown: `shown` for the live line, `minute_text` for a quiet minute.
+    Those who inherit say what is shown: `shown` for the live line, `minute_text` for a quiet minute. As a
+    context it stops at the block's end.
 
     Args:
         stream: where to write; None: standard output.
@@ -53,6 +54,12 @@ class Screen:
         self._over = threading.Event()
         self._printed = time.monotonic()
         self._stopping: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
 
     def shown(self) -> Shown:
         """What the live line shows now; called several times a second, from a thread."""

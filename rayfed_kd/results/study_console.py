@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import IO
 
 from rayfed_kd.results.screen import Screen, Shown
@@ -61,15 +60,11 @@ class Work:
         Each run's rounds after its first are measured; runs of one round as a whole.
         """
         with self._lock:
-            since, here = (
-                self._first_round,
-                sum(self._done[name] - first for name, first in self._begun.items()),
-            )
+            since = self._first_round
+            here = sum(self._done[name] - first for name, first in self._begun.items())
             if not here:
-                since, here = (
-                    self._first_start,
-                    sum(self._rounds[name] for name in self._over & self._begun.keys()),
-                )
+                since = self._first_start
+                here = sum(self._rounds[name] for name in self._over & self._begun.keys())
             if since is None or not here:
                 return None
             names = self._rounds.keys() - self._over
@@ -95,20 +90,6 @@ class Work:
                 for name, done in self._done.items()
                 if name not in self._over
             ]
-
-
-@contextmanager
-def shown_work(noun: str) -> Iterator[StudyConsole]:
-    """Show runs on standard output while the block runs.
-
-    Args:
-        noun: what they are called.
-    """
-    console = StudyConsole(noun)
-    try:
-        yield console
-    finally:
-        console.stop()
 
 
 class StudyConsole(Screen):

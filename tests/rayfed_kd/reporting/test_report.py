@@ -25,7 +25,7 @@ from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.reporting.against_section import _headline, against_section
-from rayfed_kd.reporting.page import write_report
+from rayfed_kd.reporting.page import report as write_report
 from rayfed_kd.reporting.pictures import lines_picture
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
@@ -152,7 +152,7 @@ def made(
 
 def report(*folders):
     to = folders[0].parent / "out" / "report.html"
-    assert write_report(folders, to) == [to, to.with_suffix(".md")]
+    assert write_report(*folders, to=to) == [to, to.with_suffix(".md")]
     return Page(to)
 
 
@@ -501,7 +501,7 @@ def test_damaged_table_is_refused_by_name(tmp_path):
 
 def test_page_needs_the_name_of_one(tmp_path):
     with pytest.raises(RecipeError, match=r"--to .*page\.txt: expected a name that ends in \.html"):
-        write_report([made(tmp_path / "one")], tmp_path / "page.txt")
+        write_report(made(tmp_path / "one"), to=tmp_path / "page.txt")
 
 
 OWN = {
@@ -575,7 +575,7 @@ def test_recipe_of_a_row_is_shown_once_with_its_seeds(tmp_path):
     for label, seed, epochs in (("A", 1, 1), ("A", 2, 1), ("B", 1, 1), ("B", 2, 3)):
         own = {"local": {"epochs": epochs}, "results": {"folder": f"runs/{label}-seed{seed}"}}
         made(study / f"{label}-seed{seed}", seed=seed, **own)
-    text = (write_report([study], tmp_path / "page.html")[1]).read_text()
+    text = (write_report(study, to=tmp_path / "page.html")[1]).read_text()
     titles = [line for line in text.splitlines() if line.startswith("### config.yaml of ")]
     assert titles == [
         "### config.yaml of A, seeds 1 and 2: that of seed 1",
@@ -658,7 +658,7 @@ def test_columns_of_words_stand_on_the_left_and_of_numbers_on_the_right(tmp_path
     made(tmp_path / "study" / "A-seed1")
     text = "Claims:\n\n| claim | number | verdict |\n| --- | --- | --- |\n| A above B | +1 | shown |\n"
     (tmp_path / "study" / "comparison.md").write_text(text)
-    html, markdown = (path.read_text() for path in write_report([tmp_path / "study"], tmp_path / "x.html"))
+    html, markdown = (path.read_text() for path in write_report(tmp_path / "study", to=tmp_path / "x.html"))
     assert "| claim | number | verdict |\n| --- | ---: | --- |" in markdown
     assert '<td>+1</td><td class="words">shown</td>' in html
 

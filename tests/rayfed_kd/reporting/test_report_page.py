@@ -11,7 +11,7 @@ import pytest
 
 import rayfed_kd
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.reporting.page import write_report
+from rayfed_kd.reporting.page import report as write_report
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 from rayfed_kd.tuning.space import coefficient_overrides
 
@@ -117,7 +117,7 @@ def page(tmp_path_factory):
         changed = {**RECIPE, "method": method, "results": {"folder": str(folder / name)}}
         rayfed_kd.run(changed, local=True)
     folders = [folder / "fedkf", folder / LONG, searched(folder / "tune")]
-    return write_report(folders, folder / "report.html")[0]
+    return write_report(*folders, to=folder / "report.html")[0]
 
 
 def searched(folder):
