@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,6 @@ from rayfed_kd.results.schemas import NOT_COVERED
 from rayfed_kd.results.telling import as_teller
 
 if TYPE_CHECKING:
-    from rayfed_kd.experiment.engines import Launcher
     from rayfed_kd.setting.setting import Setting
 
 
@@ -38,13 +37,6 @@ def make_ready_telling(recipe: Recipe, tell: Tell) -> Prepared:
         for note in prepared.setting.notes:
             tell(f"note: {note}")
     return prepared
-
-
-def wait_for_engine(launcher: Launcher, ready: Callable[[], None], tell: Tell) -> None:
-    """Wait until an engine is ready, telling so."""
-    if launcher.awaited:
-        as_teller(tell).phase(launcher.awaited)
-    ready()
 
 
 def begin_telling(prepared: Prepared, engine: str, layout: str, tell: Tell) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import make_launcher
-from rayfed_kd.experiment.header import make_ready_telling, wait_for_engine
 from rayfed_kd.experiment.progress import listeners
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables, read_summary
-from rayfed_kd.experiment.running import run_prepared
+from rayfed_kd.experiment.running import run_resolved
 from rayfed_kd.files import no_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
@@ -66,10 +65,7 @@ def resume(
     if is_finished(summary) and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
         return Result(folder, summary, _tables(folder), {})
-    with launcher.session(recipe) as wait_until_ready:
-        prepared = make_ready_telling(recipe, tell)
-        wait_for_engine(launcher, wait_until_ready, tell)
-        return run_prepared(prepared, launcher, on_event, resume=True, restart=restart, tell=tell)
+    return run_resolved(recipe, launcher, on_event, tell, resume=True, restart=restart)
 
 
 def _too_few_rounds(folder: Path, rounds: int, done: int) -> str:

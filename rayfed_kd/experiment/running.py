@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RunError, naming
 from rayfed_kd.experiment.engines import Launcher, make_launcher
-from rayfed_kd.experiment.header import begin_telling, make_ready_telling, wait_for_engine
+from rayfed_kd.experiment.header import begin_telling, make_ready_telling
 from rayfed_kd.experiment.preparation import Prepared, method_location
 from rayfed_kd.experiment.progress import listeners
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables
@@ -21,6 +21,7 @@ from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.strict import Named
+from rayfed_kd.results.telling import as_teller
 
 if TYPE_CHECKING:
     from rayfed_kd.cluster.ray_backend.machines import Surveyed
@@ -65,11 +66,25 @@ def run(
         method_location(resolved)
         if resolved.results.path is not None:
             check_unused(resolved.results.path)
-        with launcher.session(resolved) as wait_until_ready:
-            # Ray, if it is the engine, starts in a thread meanwhile.
-            prepared = make_ready_telling(resolved, tell)
-            wait_for_engine(launcher, wait_until_ready, tell)
-            return run_prepared(prepared, launcher, on_event, tell=tell)
+        return run_resolved(resolved, launcher, on_event, tell)
+
+
+def run_resolved(
+    recipe: Recipe,
+    launcher: Launcher,
+    on_event: OnEvent,
+    tell: Tell,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+) -> Result:
+    """Prepare a recipe while its engine starts, and run it; arguments as in `run_prepared`."""
+    with launcher.session(recipe) as wait_until_ready:
+        prepared = make_ready_telling(recipe, tell)
+        if launcher.awaited:
+            as_teller(tell).phase(launcher.awaited)
+        wait_until_ready()
+        return run_prepared(prepared, launcher, on_event, resume=resume, restart=restart, tell=tell)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from rayfed_kd.errors import RecipeError
@@ -23,7 +24,7 @@ from rayfed_kd.timing.device_sources import (
     draw_devices,
     read_trace,
 )
-from rayfed_kd.timing.devices import Devices
+from rayfed_kd.timing.devices import SPEEDS, Devices
 
 MOST_SIGMA = 20.0  # of a logarithm: e^20 is half a billion; beyond it speeds overflow
 
@@ -108,13 +109,8 @@ class ConstantClock(DeviceClock):
     @classmethod
     def make_devices(cls, options: ConstantOptions, clients: int, seed: int) -> Devices:
         """One device per client, with the options' speeds."""
-        return Devices.alike(
-            clients,
-            seconds_per_sample=options.seconds_per_sample,
-            up_mbit_s=options.up_mbit_s,
-            down_mbit_s=options.down_mbit_s,
-            latency_s=options.latency_s,
-        )
+        speeds = {name: np.full(clients, getattr(options, name)) for name in (*SPEEDS, "latency_s")}
+        return Devices(**speeds, windows=(None,) * clients)
 
 
 class LogNormalOptions(ConstantOptions):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -86,21 +86,6 @@ class Devices:
     down_mbit_s: Array
     latency_s: Array
     windows: tuple[Windows | None, ...]
-
-    @classmethod
-    def alike(
-        cls,
-        clients: int,
-        *,
-        seconds_per_sample: float,
-        up_mbit_s: float,
-        down_mbit_s: float,
-        latency_s: float,
-    ) -> Devices:
-        """Devices of `clients` clients, all with the same speeds and always available."""
-        full = partial(np.full, clients)
-        speeds = full(seconds_per_sample), full(up_mbit_s), full(down_mbit_s)
-        return cls(*speeds, full(latency_s), (None,) * clients)
 
     def __len__(self) -> int:
         return len(self.windows)

@@ -26,15 +26,6 @@ def schedule_class(recipe: Recipe) -> type[Schedule]:
     return kind
 
 
-def clock_class(recipe: Recipe) -> type[Clock]:
-    """The class of the recipe's clock.
-
-    Raises: RecipeError if the name is unknown or the object is no clock.
-    """
-    kind: type[Clock] = CLOCKS.find(recipe.clock.name, "clock.name")
-    return kind
-
-
 def schedules_in_rounds() -> list[str]:
     """Names of the registered schedules that methods with several exchanges a round run under."""
     paths = SCHEDULES.items()
