@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +15,6 @@ from rayfed_kd.cli.options import ADDRESS, ENGINE, ESTIMATE, LOCAL, OVERRIDES, R
 
 if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
-    from rayfed_kd.results.console import RunConsole
 
 
 @click.command()
@@ -31,10 +31,8 @@ def run(
     recipe: str,
     overrides: tuple[str, ...],
     *,
-    local: bool,
-    engine: str | None,
-    address: str | None,
     only_estimated: bool,
+    **options: Any,
 ) -> None:
     """Run RECIPE: a YAML file, or a name that `rayfed-kd recipes` lists.
 
@@ -49,17 +47,7 @@ def run(
         return
     from rayfed_kd.experiment.running import run as run_recipe
 
-    def start(console: RunConsole) -> Result:
-        return run_recipe(
-            recipe,
-            overrides,
-            engine=engine,
-            local=local,
-            address=address,
-            on_event=console.round,
-            tell=console.teller,
-        )
-
+    start = partial(run_recipe, recipe, overrides, **options)
     _run_on_console(interruptions, shlex.join((recipe, *overrides)), start)
 
 
@@ -85,12 +73,7 @@ def resume(
     /,
     folder: str,
     overrides: tuple[str, ...],
-    *,
-    local: bool,
-    engine: str | None,
-    address: str | None,
-    anyway: bool,
-    restart: bool,
+    **options: Any,
 ) -> None:
     """Go on with the run in FOLDER from its last checkpoint.
 
@@ -99,30 +82,18 @@ def resume(
     """
     from rayfed_kd.experiment.resuming import resume as resume_run
 
-    def start(console: RunConsole) -> Result:
-        return resume_run(
-            folder,
-            overrides,
-            engine=engine,
-            local=local,
-            address=address,
-            on_event=console.round,
-            tell=console.teller,
-            anyway=anyway,
-            restart=restart,
-        )
-
+    start = partial(resume_run, folder, overrides, **options)
     _run_on_console(interruptions, shlex.join(("resume", folder, *overrides)), start, resumed=True)
 
 
 def _run_on_console(
     interruptions: Interruptions,
     title: str,
-    start: Callable[[RunConsole], Result],
+    start: Callable[..., Result],
     *,
     resumed: bool = False,
 ) -> None:
-    """Show a run while it goes, and its summary at its end."""
+    """Show a run while it goes, and its summary at its end; `start` takes its listeners."""
     import time
 
     from rayfed_kd.results.console import RunConsole
@@ -130,7 +101,7 @@ def _run_on_console(
     started = time.perf_counter()
     with RunConsole() as console, interruptions.calling(console.stopping):
         console.start(title)
-        result = start(console)
+        result = start(on_event=console.round, tell=console.teller)
     console.finish(result.summary, result.folder, time.perf_counter() - started, resumed=resumed)
 
 

@@ -128,18 +128,17 @@ def _offer_report(folder: Path) -> None:
 
 
 def _show_estimates(studies: Sequence[Study]) -> None:
-    """Estimate each table, and all of them together."""
-    from rich.console import Console
+    """Estimate each row of each table, and all of them together."""
+    from rayfed_kd.comparison.row_estimates import estimate_rows
+    from rayfed_kd.results.summary_table import counted
+    from rayfed_kd.results.time_left import clock_text
 
-    from rayfed_kd.cli.listing import page_width
-    from rayfed_kd.comparison.row_estimates import estimate_rows, estimate_table, total_text
-
-    rows = []
+    seconds = 0.0
     for study in studies:
-        rows_of_table = estimate_rows(study, lambda line: click.echo(line, err=True))
-        page_width(Console()).print(estimate_table(study.title, rows_of_table))
-        rows += rows_of_table
-    click.echo(f"{total_text(rows)} (h:mm:ss) on one core or GPU, one run after another")
+        for label, one, runs in estimate_rows(study, lambda line: click.echo(line, err=True)):
+            click.echo(f"{label}, {counted(runs, 'run')}: {one}")
+            seconds += runs * one.run_s
+    click.echo(f"all: {clock_text(seconds)} (h:mm:ss) on one core or GPU, one run after another")
 
 
 def _show_comparison(result: ComparisonResult) -> None:

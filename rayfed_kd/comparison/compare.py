@@ -110,7 +110,7 @@ def compare(
         local: run in this process, one run after another, without Ray.
         jobs: runs at a time on Ray; None: as many as have room.
         address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
-        tell: called with a line when a run starts, while it goes, and when it ends.
+        tell: called with a line when a run starts and when it ends.
 
     Returns: one for each table of the study.
 

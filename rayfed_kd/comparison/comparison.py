@@ -224,12 +224,8 @@ class Comparison:
                 continue
             place = next((i for i, value in enumerate(curve.values) if curve.reaches(value, target)), None)
             for name in TARGET_COSTS:
-                if place is None:
-                    costs[name].append(None)
-                else:
-                    costs[name].append(
-                        curve.rounds[place] if name == "rounds" else getattr(curve.costs[place], name)
-                    )
+                at = curve.rounds if name == "rounds" else [getattr(cost, name) for cost in curve.costs]
+                costs[name].append(None if place is None else at[place])
         return costs
 
     def target(self, seed: int) -> float | None:

@@ -12,21 +12,16 @@ from typing import TYPE_CHECKING
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay
 from rayfed_kd.experiment.preparation import make_ready, prepare
-from rayfed_kd.experiment.result import Event, OnEvent, Result, Tell
+from rayfed_kd.experiment.result import Event, Result, Tell
 from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.files import empty_folder, locked_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.study_console import Work
-from rayfed_kd.results.time_left import TimeLeft
 
 if TYPE_CHECKING:
     from rayfed_kd.comparison.planning import PlannedRun
-
-
-# Seconds between two lines about a run: several runs write to the same screen.
-PROGRESS_S = 60.0
 
 
 def run_each(
@@ -45,7 +40,7 @@ def run_each(
         local: run one after another in this process, without Ray.
         address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
         jobs: how many at a time on Ray; None: as many as have room for a client actor each.
-        tell: called with a line when a run starts, about once a minute while it runs, and when it ends.
+        tell: called with a line when a run starts and when it ends.
         work: is kept up with how far each run is.
 
     Raises:
@@ -97,23 +92,6 @@ def _check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:
     return notes
 
 
-def _progress_teller(name: str, tell: Tell, work: Work) -> OnEvent:
-    """A listener to rounds that tells of one every `PROGRESS_S` at most, and never of the last round."""
-    from rayfed_kd.results.console import round_line
-
-    last_line_at, left = time.monotonic(), TimeLeft()
-
-    def on_event(event: Event) -> None:
-        nonlocal last_line_at
-        work.round(name, event["round"])
-        left.note(event)
-        if time.monotonic() - last_line_at >= PROGRESS_S and event["round"] < event["rounds"]:
-            last_line_at = time.monotonic()
-            tell(round_line(event, left.seconds()))
-
-    return on_event
-
-
 def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, launcher: Launcher) -> None:
     from rayfed_kd.results.folder import write_recipe
 
@@ -121,6 +99,9 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, launcher: Launcher
 
     def tell(line: str) -> None:  # several may run at a time: each line names its run
         tell_all(f"{name}: {line}")
+
+    def on_event(event: Event) -> None:
+        work.round(name, event["round"])
 
     started = time.perf_counter()
     recipe = load_recipe(run.source, [*run.overrides, f"results.folder={run.unfinished_folder}"])
@@ -132,7 +113,7 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, launcher: Launcher
     work.start(name)
     try:
         with run.naming():
-            ready, on_event = make_ready(recipe), _progress_teller(name, tell, work)
+            ready = make_ready(recipe)
             # restart: without a usable checkpoint the run begins again, as nobody is there to be asked.
             result = run_prepared(ready, launcher, on_event, resume=resumed, restart=True, tell=tell)
     except RunError as error:

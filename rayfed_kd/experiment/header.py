@@ -15,6 +15,7 @@ from rayfed_kd.recipe.sections.codec import StageRecipe
 from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.results.schemas import NOT_COVERED
+from rayfed_kd.results.summary_table import counted
 from rayfed_kd.results.telling import as_teller
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def describe_run(prepared: Prepared, engine: str, layout: str) -> dict[str, str]
         **{f"note {place}": note for place, note in enumerate(setting.notes, start=1)},
         "clients": clients,
         "test": _test(setting),
-        "engine": f"{engine}, {_count(threads, 'thread')} a process; "
-        f"{_count(recipe.rounds, 'round')}, seed {recipe.seed}",
+        "engine": f"{engine}, {counted(threads, 'thread')} a process; "
+        f"{counted(recipe.rounds, 'round')}, seed {recipe.seed}",
         "processes": layout,
     }
     if recipe.local.compile:
@@ -185,11 +186,11 @@ def _test(setting: Setting) -> str:
     """What models are tested on: the clients' own parts, the official test set, or both."""
     own, official = _tested(setting), setting.dataset.test
     drawn = setting.recipe.evaluation.clients
-    whose = "the clients' own" if drawn is None else f"those of {_count(drawn, 'client')}"
+    whose = "the clients' own" if drawn is None else f"those of {counted(drawn, 'client')}"
     texts = [f"{own:,} samples, parts of {whose}"] if own else []
     without = int((setting.tested.sizes[setting.evaluated_clients] == 0).sum())
     if without and setting.recipe.partition.test == "local":
-        texts.append(f"{_count(without, 'client')} {'has' if without == 1 else 'have'} no test sample")
+        texts.append(f"{counted(without, 'client')} {'has' if without == 1 else 'have'} no test sample")
     if official is not None:
         texts.append(f"{len(official):,} samples of the official test set")
     return "; ".join([*texts, *_absent_classes(setting)]) or "no samples"
@@ -212,7 +213,3 @@ def _absent_classes(setting: Setting) -> Iterator[str]:
 
 def _in_brackets(text: str) -> str:
     return f"({text})" if text else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from rayfed_kd.comparison.writers.markdown import read_table_line, unescaped
-from rayfed_kd.reporting.sections import Section, Table
+from rayfed_kd.reporting.sections import Section
+from rayfed_kd.results.screen_table import TextTable
 
 
 def comparison_section(folder: str, text: str) -> Section:
@@ -27,7 +28,7 @@ def comparison_section(folder: str, text: str) -> Section:
             title = unescaped(block.strip().removesuffix(":"))
             notes.append(title)
         else:
-            tables.append(Table(title, lines[0], lines[2:]))
+            tables.append(TextTable(title, lines[0], lines[2:]))
     return Section(heading, [note for note in notes if note not in {t.title for t in tables}], tables)
 
 

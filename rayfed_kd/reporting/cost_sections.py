@@ -10,9 +10,10 @@ import numpy as np
 
 from rayfed_kd.reporting.pictures import PANEL, SERIES, lines_picture, panel
 from rayfed_kd.reporting.reading import Run
-from rayfed_kd.reporting.sections import Section, Table
+from rayfed_kd.reporting.sections import Section
 from rayfed_kd.results.charts.bars import draw_bars, draw_phases
 from rayfed_kd.results.charts.lines import Line
+from rayfed_kd.results.screen_table import TextTable
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
 MIB = 2.0**20
@@ -61,7 +62,7 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
     size = PANEL[0], 1.0 + 0.46 * len(bars)
     draw = partial(draw_bars, bars=bars, unit="MiB", palette=SERIES)
     picture = panel(title, "The table below in bars", draw, size)
-    table = Table("Bytes by kind and direction", header[: len(shown_rows[0])], shown_rows, left=3)
+    table = TextTable("Bytes by kind and direction", header[: len(shown_rows[0])], shown_rows, left=3)
     return Section("Bytes", (), [table], looks, [picture])
 
 
@@ -85,7 +86,7 @@ def time_section(runs: Sequence[Run]) -> Section | None:
         header, rows = header[:-1], [row[:-1] for row in rows]
     looks = {name: look for look, name in enumerate(PHASES)}
     note = "Real seconds; the rest lies between rounds: tables, checkpoints. Pictures: seconds of each round."
-    return Section("Time by phase", [note], [Table("Seconds", header, rows)], looks, pictures)
+    return Section("Time by phase", [note], [TextTable("Seconds", header, rows)], looks, pictures)
 
 
 def hosts_section(runs: Sequence[Run]) -> Section | None:
@@ -131,7 +132,7 @@ def hosts_section(runs: Sequence[Run]) -> Section | None:
         lines_picture("Busy seconds of client hosts", busy, "round", "A line per host, by round"),
     ]
     legend = looks if len(looks) > 1 else {}
-    return Section("Hosts", notes, [Table("Client hosts", header, rows, left=3)], legend, pictures)
+    return Section("Hosts", notes, [TextTable("Client hosts", header, rows, left=3)], legend, pictures)
 
 
 def _gpu_cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -168,4 +169,4 @@ def faults_section(runs: Sequence[Run]) -> Section:
         "Dropped: late, too stale, or faulty under faults.bad_replies: drop. A step that ran again because "
         "its host was lost gives the same result, and is not counted in the tables."
     )
-    return Section("Faults", [note], [Table("Faults", (*header, "mean staleness"), rows, left=3)])
+    return Section("Faults", [note], [TextTable("Faults", (*header, "mean staleness"), rows, left=3)])

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from rayfed_kd.reporting.pictures import lines_picture
 from rayfed_kd.reporting.reading import Run
-from rayfed_kd.reporting.sections import Section, Table
+from rayfed_kd.reporting.sections import Section
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import EPSILONS, NOT_COVERED
+from rayfed_kd.results.screen_table import TextTable
 
 HEADER = (
     "run",
@@ -52,4 +53,4 @@ def privacy_section(runs: Sequence[Run]) -> Section | None:
         f"{NOT_COVERED[0].upper()}{NOT_COVERED[1:]}.",
     ]
     picture = lines_picture("Epsilon by round", lines, "round", "A line per run, by round")
-    return Section("Privacy", notes, [Table("Privacy", HEADER, rows, left=5)], looks, [picture])
+    return Section("Privacy", notes, [TextTable("Privacy", HEADER, rows, left=5)], looks, [picture])

@@ -25,12 +25,13 @@ from rayfed_kd.reporting.pictures import (
     partition_picture,
 )
 from rayfed_kd.reporting.reading import Run
-from rayfed_kd.reporting.sections import Section, Table, series_curves, series_looks, series_name
+from rayfed_kd.reporting.sections import Section, series_curves, series_looks, series_name
 from rayfed_kd.results.charts.bars import PERCENTS, draw_accuracies
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.charts.partition import MOST_CLIENTS
 from rayfed_kd.results.model_names import model_notes
 from rayfed_kd.results.schemas import is_score
+from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
 from rayfed_kd.results.summary_table import untested_text
 
@@ -77,7 +78,7 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
             *(f"{line}." for line in model_notes(row[1] for row in rows)),
             *_untested_notes(runs),
         ],
-        [Table("Last, best, mean", header, rows, left=3)],
+        [TextTable("Last, best, mean", header, rows, left=3)],
         looks,
         [picture for picture in pictures if picture is not None],
     )
@@ -160,7 +161,7 @@ def clients_section(runs: Sequence[Run]) -> Section | None:
     return Section(
         "Accuracy over clients",
         [f"{note}{'; a picture has the clients of all its seeds' if _seeded(runs) else ''}."],
-        [Table("Client accuracies, %", header, rows, left=2)],
+        [TextTable("Client accuracies, %", header, rows, left=2)],
         pictures=pictures,
     )
 
@@ -193,7 +194,7 @@ def partition_section(runs: Sequence[Run]) -> Section | None:
         pictures.append(partition_picture(counts, names, title))
         rows = [(str(client), f"{row.sum():,}", *map(str, row)) for client, row in enumerate(counts)]
         hidden = f", the first {MOST_CLIENTS} of {len(rows)} clients" if len(rows) > MOST_CLIENTS else ""
-        tables.append(Table(f"{title}, by class{hidden}", ("client", "all", *names), rows[:MOST_CLIENTS]))
+        tables.append(TextTable(f"{title}, by class{hidden}", ("client", "all", *names), rows[:MOST_CLIENTS]))
     return Section("Partition", notes, tables, pictures=pictures) if tables else None
 
 
@@ -242,7 +243,7 @@ def logged_section(runs: Sequence[Run]) -> Section | None:
         return None
     header = ("run", "name", "first round", "last round", "least", "most")
     pictures = [lines_picture(n, ls, "round", f"{n} by round, a line per run") for n, ls in lines.items()]
-    tables = [Table("Logged, mean over a round", header, rows, left=2)] if rows else []
+    tables = [TextTable("Logged, mean over a round", header, rows, left=2)] if rows else []
     return Section("Logged by the method", (), tables, looks if len(looks) > 1 else {}, pictures, images)
 
 

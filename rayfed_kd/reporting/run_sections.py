@@ -11,7 +11,8 @@ from typing import Any
 from rayfed_kd.comparison.row_notes import flat_settings
 from rayfed_kd.errors import in_words
 from rayfed_kd.reporting.reading import Run
-from rayfed_kd.reporting.sections import Section, Table
+from rayfed_kd.reporting.sections import Section
+from rayfed_kd.results.screen_table import TextTable
 
 # Sections of a recipe that `_facts` has whole, and what they are called there.
 SHOWN = {
@@ -39,10 +40,10 @@ def runs_section(runs: Sequence[Run]) -> Section:
     first = next(iter(facts.values()))
     differing = [name for name in first if len({run_facts[name] for run_facts in facts.values()}) > 1]
     shared = [(name, value) for name, value in first.items() if value and name not in differing]
-    tables = [Table("All runs" if len(runs) > 1 else "The run", ("", ""), shared, left=2)]
+    tables = [TextTable("All runs" if len(runs) > 1 else "The run", ("", ""), shared, left=2)]
     if differing:
         rows = [(label, *(run_facts[name] for name in differing)) for label, run_facts in facts.items()]
-        tables.insert(0, Table("Run by run", ("run", *differing), rows, left=len(differing) + 1))
+        tables.insert(0, TextTable("Run by run", ("run", *differing), rows, left=len(differing) + 1))
     return Section("Runs" if len(runs) > 1 else "Run", _seed_notes(runs), tables)
 
 

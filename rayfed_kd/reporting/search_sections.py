@@ -5,9 +5,10 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from rayfed_kd.reporting.pictures import Picture, lines_picture, panel
-from rayfed_kd.reporting.sections import Section, Table
+from rayfed_kd.reporting.sections import Section
 from rayfed_kd.results.charts.coefficients import CoefficientAxis, draw_scatter
 from rayfed_kd.results.charts.lines import Line
+from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.tuning.search_result import SearchResult
 from rayfed_kd.tuning.space import coefficient_text
 
@@ -32,20 +33,21 @@ def search_section(search: SearchResult) -> Section:
     ]
     if best is None:
         notes.append("No trial has a value.")
+    trials = TextTable("Trials, the best first", *search.trial_texts(), left=2)
     folded = (
         {"best.yaml, a recipe that `rayfed-kd run` takes": text} if (text := search.best_recipe()) else {}
     )
     return Section(
         f"Search {search.folder.resolve().name}",
         notes,
-        [_space(search), _trials(search), *failures],
+        [_space(search), trials, *failures],
         legend={"trials": TRIALS} | ({"failed": FAILED} if failures else {}) | {"the best": BEST},
         pictures=_pictures(search),
         folded=folded,
     )
 
 
-def _space(search: SearchResult) -> Table:
+def _space(search: SearchResult) -> TextTable:
     best, rows = search.best, []
     for key, entry in search.space.entries.items():
         ((kind, values),) = entry.items()
@@ -57,31 +59,12 @@ def _space(search: SearchResult) -> Table:
                 "" if best is None else coefficient_text(best.coefficients[key]),
             )
         )
-    return Table("What was searched", ("coefficient", "drawn", "from", "best trial's"), rows, left=3)
+    return TextTable("What was searched", ("coefficient", "drawn", "from", "best trial's"), rows, left=3)
 
 
-def _trials(search: SearchResult) -> Table:
-    keys = [key.removeprefix("method.") for key in search.space.distributions]
-    header = ("trial", "status", *keys, "best (%)", "in round", "last (%)", "rounds", "s")
-    rows = [
-        (
-            str(row.trial),
-            row.status,
-            *(coefficient_text(row.coefficients[key]) for key in search.space.distributions),
-            _percent(row.best),
-            "" if row.best_round is None else str(row.best_round),
-            _percent(row.last),
-            str(row.rounds),
-            f"{row.seconds:.1f}",
-        )
-        for row in search.ranked_rows()
-    ]
-    return Table("Trials, the best first", header, rows, left=2)
-
-
-def _failures(search: SearchResult) -> list[Table]:
+def _failures(search: SearchResult) -> list[TextTable]:
     rows = [(str(row.trial), row.error or "") for row in search.rows if row.status == "failed"]
-    return [Table("Failed trials", ("trial", "error"), rows, left=2)] if rows else []
+    return [TextTable("Failed trials", ("trial", "error"), rows, left=2)] if rows else []
 
 
 def _pictures(search: SearchResult) -> list[Picture]:
@@ -106,7 +89,3 @@ def _pictures(search: SearchResult) -> list[Picture]:
         pictures.append(panel(f"Best {search.metric} (%) against {axis.key}", "A point per trial", scatter))
 
     return pictures
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f}"

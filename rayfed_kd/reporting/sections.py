@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.reporting.pictures import Picture
 from rayfed_kd.reporting.reading import Run
-
-_NUMBER = re.compile(r"[-+(]*[\d.]*\d|(inf|nan)\b")
-
-
-@dataclass(frozen=True)
-class Table:
-    """Text in rows and columns.
-
-    Attributes:
-        title: the table's heading.
-        header: the columns' titles.
-        rows: each as long as the header.
-        left: the number of columns that name the row and stand on the left, at least the first. Of the others
-            those stand on the left that hold words, and those on the right that hold numbers.
-    """
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left: int = 1
-
-    @cached_property  # the page asks for every cell
-    def words(self) -> list[bool]:
-        """By column: whether it stands on the left."""
-        return [place < self.left or self._has_words(place) for place in range(len(self.header))]
-
-    def _has_words(self, column: int) -> bool:
-        """Whether a column has cells, and none of them begins with a number."""
-        filled = [row[column] for row in self.rows if row[column]]
-        return bool(filled) and not any(_NUMBER.match(cell) for cell in filled)
+from rayfed_kd.results.screen_table import TextTable
 
 
 @dataclass(frozen=True)
@@ -58,7 +27,7 @@ class Section:
 
     heading: str
     notes: Sequence[str] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[TextTable] = ()
     legend: Mapping[str, int] = field(default_factory=dict)
     pictures: Sequence[Picture] = ()
     images: Mapping[str, str] = field(default_factory=dict)

@@ -127,16 +127,28 @@ class SearchResult:
         """The comment above the recipe that was searched from."""
         return f"#\n{self.recipe.header}\n" if self.recipe.header else ""
 
-    def screen_table(self) -> Table:
-        """The table for a terminal, the best trial first, failed ones last."""
+    def trial_texts(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Header and rows of a table of trials, the best first, failed ones last."""
         keys = [key.removeprefix("method.") for key in self.space.distributions]
-        rows = []
-        for row in self.ranked_rows():
-            texts = [coefficient_text(row.coefficients[key]) for key in self.space.distributions]
-            texts += [_percent(row.best), _percent(row.last), str(row.rounds)]
-            rows.append([str(row.trial), row.status, *texts, f"{row.seconds:.1f}"])
-        header = ("trial", "status", *keys, "best %", "last %", "rounds", "s")
-        return screen_table(f"{self.metric}, {self.summary}", header, rows, left=2)
+        header = ("trial", "status", *keys, "best (%)", "in round", "last (%)", "rounds", "s")
+        rows = [
+            (
+                str(row.trial),
+                row.status,
+                *(coefficient_text(row.coefficients[key]) for key in self.space.distributions),
+                _percent(row.best),
+                "" if row.best_round is None else str(row.best_round),
+                _percent(row.last),
+                str(row.rounds),
+                f"{row.seconds:.1f}",
+            )
+            for row in self.ranked_rows()
+        ]
+        return header, rows
+
+    def screen_table(self) -> Table:
+        """The table of trials for a terminal."""
+        return screen_table(f"{self.metric}, {self.summary}", *self.trial_texts(), left=2)
 
     def failures(self) -> list[str]:
         """A line for every trial that failed, with its error."""
@@ -253,4 +265,4 @@ def _coefficient_column(values: Sequence[Any]) -> pa.Array:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
+    return "" if value is None else f"{100 * value:.2f}"

@@ -7,7 +7,7 @@ from rayfed_kd.comparison.table_text import cells, header
 from rayfed_kd.comparison.writers.claim_table import CLAIM_HEADER, claim_cells
 from rayfed_kd.comparison.writers.cost_table import cost_cells, cost_header, cost_title
 from rayfed_kd.comparison.writers.published_table import published_tables
-from rayfed_kd.comparison.writers.text_table import TextTable
+from rayfed_kd.results.screen_table import TextTable
 
 
 def main_table(comparison: Comparison) -> TextTable:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.table_text import caption, remarks
 from rayfed_kd.comparison.writers.all_tables import main_table, tables_beneath
-from rayfed_kd.comparison.writers.text_table import TextTable
+from rayfed_kd.results.screen_table import TextTable
 
 # All ten characters that LaTeX reads as commands, and the two signs that our own texts use.
 _ESCAPES = str.maketrans(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.table_text import caption, remarks
 from rayfed_kd.comparison.writers.all_tables import main_table, tables_beneath
-from rayfed_kd.comparison.writers.text_table import TextTable
+from rayfed_kd.results.screen_table import TextTable
 
 # What Markdown would not show: a bar, which ends a cell; a backslash, an asterisk, a tag, an entity, and a
 # bracket that makes a link. Brackets around an interval, a lone "<" and the code of our own sentences stay.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.paper_rows import PaperRows, PrintedValue, printed_text
 from rayfed_kd.comparison.table_text import metric_title
-from rayfed_kd.comparison.writers.text_table import TextTable
+from rayfed_kd.results.screen_table import TextTable
 
 
 def published_tables(comparison: Comparison) -> list[TextTable]:

@@ -29,9 +29,10 @@ from rayfed_kd.reporting.page import report as write_report
 from rayfed_kd.reporting.pictures import lines_picture
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
-from rayfed_kd.reporting.sections import Table, series_curves
+from rayfed_kd.reporting.sections import series_curves
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.results.tables import TableWriter, read_table
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
@@ -651,10 +652,10 @@ def test_markdown_escapes_only_what_it_would_not_show(text, shown):
 
 def test_columns_of_words_stand_on_the_left_and_of_numbers_on_the_right(tmp_path):
     rows = [("A", "shown", "+1.2 [1, 2]", ""), ("B", "not shown; 8 more", "-3 [-4, -2]", "inf")]
-    table = Table("T", ("claim", "verdict", "difference", "epsilon"), rows)
+    table = TextTable("T", ("claim", "verdict", "difference", "epsilon"), rows)
     assert table.words == [True, True, False, False]
-    assert Table("T", ("a", "b"), [("x", "")]).words == [True, False]
-    assert Table("T", ("a", "b"), [("x", "not reached"), ("y", "3.0")]).words == [True, False]
+    assert TextTable("T", ("a", "b"), [("x", "")]).words == [True, False]
+    assert TextTable("T", ("a", "b"), [("x", "not reached"), ("y", "3.0")]).words == [True, False]
     made(tmp_path / "study" / "A-seed1")
     text = "Claims:\n\n| claim | number | verdict |\n| --- | --- | --- |\n| A above B | +1 | shown |\n"
     (tmp_path / "study" / "comparison.md").write_text(text)
