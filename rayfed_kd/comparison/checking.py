@@ -142,11 +142,7 @@ def _check_models(study: Study, recipes: Sequence[Recipe]) -> None:
     """Check that some method calls a model as the study does, unless a row's method is the user's own."""
     if any(":" in recipe.method.name for recipe in recipes):
         return
-    named = {"models": list(study.models), "baselines": list(study.baselines)}
-    for place, claim in enumerate(study.claims):
-        rows = (claim.higher, claim.lower)
-        named[f"claims[{place}]"] = [row.model for row in rows if row.model is not None]
-    for where, models in named.items():
+    for where, models in (("models", study.models), ("baselines", study.baselines)):
         for model in models:
             if model.removesuffix(CALIBRATED) not in MODEL_NAMES:
                 raise RecipeError(

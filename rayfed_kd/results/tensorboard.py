@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,6 @@ class RunWriter:
         self._folder = folder
         make_folder(folder)
         self._writer: Any = SummaryWriter(str(folder), flush_secs=5, purge_step=0 if anew else None)
-        self._laid_out = False
 
     def round(
         self,
@@ -83,26 +81,12 @@ class RunWriter:
         for metric in metrics:
             values = {k: v for k, v in metric.items() if k not in ("round", "model")}
             scalars |= {f"{name}/{metric['model']}": value for name, value in values.items()}
-        self._lay_out(metrics)
         for tag, value in scalars.items():
             if value is None:
                 continue
             self._writer.add_scalar(tag, value, round_index)
             if sim_s is not None:
                 self._writer.add_scalar(f"sim/{tag}", value, round(sim_s))
-
-    def _lay_out(self, metrics: Sequence[Mapping[str, Any]]) -> None:
-        """Put the models of each metric into one chart, under Custom Scalars."""
-        models = [row["model"] for row in metrics]
-        if len(models) < 2 or self._laid_out:
-            return
-        self._laid_out = True
-        names = [name for name in metrics[0] if name not in ("round", "model", "sim_s")]
-        # TensorBoard takes a tag for a regular expression.
-        charts = {
-            name: ["Multiline", [rf"^{re.escape(f'{name}/{model}')}$" for model in models]] for name in names
-        }
-        self._writer.add_custom_scalars({"models side by side": charts})
 
     def histogram(self, tag: str, values: Sequence[float], round_index: int) -> None:
         """Write a histogram.

@@ -17,15 +17,6 @@ from rayfed_kd.timing.schedule import Schedule, ScheduleFacts
 from rayfed_kd.timing.staleness import check_weights
 
 
-def schedule_class(recipe: Recipe) -> type[Schedule]:
-    """The class of the recipe's schedule.
-
-    Raises: RecipeError if the name is unknown or the object is no schedule.
-    """
-    kind: type[Schedule] = SCHEDULES.find(recipe.schedule.name, "schedule.name")
-    return kind
-
-
 def schedules_in_rounds() -> list[str]:
     """Names of the registered schedules that methods with several exchanges a round run under."""
     paths = SCHEDULES.items()
@@ -88,7 +79,8 @@ def check_exchanges(recipe: Recipe, method: Method[Any, Any]) -> None:
 
     Raises: RecipeError
     """
-    if schedule_class(recipe).asynchronous and not method.asynchronous:
+    kind: type[Schedule] = SCHEDULES.find(recipe.schedule.name, "schedule.name")
+    if kind.asynchronous and not method.asynchronous:
         raise RecipeError(
             f"schedule.name = {recipe.schedule.name!r}: {recipe.method.name}'s rounds have several "
             f"exchanges; expected {' or '.join(schedules_in_rounds())}"

@@ -120,7 +120,6 @@ def test_all_rows_that_cannot_be_built_are_told_before_the_first_run(tables):
     [
         ({"baselines": {"personl": "A"}}, "baselines"),
         ({"models": {"personl": "own"}}, "models"),
-        ({"claims": [{"says": "x", "higher": {"run": "A", "model": "personl"}, "lower": "B"}]}, "claims[0]"),
     ],
 )
 def test_model_that_no_method_evaluates_is_refused_before_the_first_run(tables, changes, where):

@@ -1,13 +1,11 @@
 """The event file read back as TensorBoard reads it."""
 
-import re
 import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.custom_scalar import layout_pb2
 
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tensorboard import SHOWN, RunWriter
@@ -45,20 +43,6 @@ def test_scalars_stand_by_round_and_model(writer, tmp_path):
     assert points(found, "bytes/up") == [(7, 10.0)]
     assert points(found, "time/client_s") == [(7, 2.0)]
     assert points(found, "loss/ce") == [(7, 1.25)]
-
-
-def test_models_of_one_metric_share_a_chart(writer, tmp_path):
-    for round_index in (7, 8):
-        writer.round(round_index, ROW, METRICS, {}, None)
-    writer.close()
-    found = events(tmp_path)
-    content = found.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
-    (category,) = layout_pb2.Layout.FromString(content).category
-    assert [chart.title for chart in category.chart] == ["amp", "wlp", "server_loss"]
-    tags = found.Tags()["scalars"]
-    for chart, count in zip(category.chart, (2, 2, 1), strict=True):
-        drawn = [tag for tag in tags for pattern in chart.multiline.tag if re.search(pattern, tag)]
-        assert drawn == [f"{chart.title}/{model}" for model in ("aca", "oca")[-count:]]
 
 
 def test_values_that_are_none_have_no_scalar(writer, tmp_path):

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.charts.partition import bubble_figure, heat_map_figure
-from rayfed_kd.results.partition_table import partition_pictures, partition_table
+from rayfed_kd.results.drawn_partition import DrawnPartition
 
 NONE = np.zeros(0, dtype=np.int64)
 DRAW = pytest.mark.parametrize("draw", [bubble_figure, heat_map_figure])
@@ -84,7 +84,7 @@ def test_pictures_leave_no_global_state(tmp_path):
     partition = Partition.of(
         (np.array([0, 1]), np.array([2])), (NONE, NONE), {"scheme": "dirichlet", "options": {"alpha": 0.1}}
     )
-    paths = partition_pictures(partition, np.array([0, 1, 1]), ("a", "b"), tmp_path)
+    *paths, _ = DrawnPartition(partition, np.array([0, 1, 1]), ("a", "b")).save(tmp_path)
     assert [path.name for path in paths] == ["partition-bubbles.png", "partition-heat-map.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     assert plt.get_fignums() == []
@@ -93,7 +93,7 @@ def test_pictures_leave_no_global_state(tmp_path):
 def test_table_counts_parts_classes_and_largest_share():
     """Client 0 has labels 0, 1, 1, 1: three quarters are class 1; client 1 has nothing."""
     partition = Partition.of((np.array([0, 1, 2]), NONE), (np.array([3]), NONE))
-    table = partition_table(partition, np.array([0, 1, 1, 1]), ["a", "b", "c"])
+    table = DrawnPartition(partition, np.array([0, 1, 1, 1]), ("a", "b", "c")).screen_table()
     first, second = zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
     assert first == ("0", "3", "1", "2", "b: 75 %")
     assert second == ("1", "0", "0", "0", "a: 0 %")
@@ -101,7 +101,7 @@ def test_table_counts_parts_classes_and_largest_share():
 
 def test_console_table_says_that_it_ends_at_a_hundred():
     partition = Partition.of(tuple(np.array([c]) for c in range(101)), (NONE,) * 101)
-    table = partition_table(partition, np.zeros(101, dtype=np.int64), ["0"])
+    table = DrawnPartition(partition, np.zeros(101, dtype=np.int64), ("0",)).screen_table()
     assert (table.row_count, str(table.title)) == (
         100,
         "101 clients, 101 training samples; the first 100 are shown",
@@ -111,5 +111,5 @@ def test_console_table_says_that_it_ends_at_a_hundred():
 def test_console_table_names_classes_as_the_data_do():
     """Of four samples three are of the second class; what looks like rich's markup is a name like others."""
     partition = Partition.of((np.arange(4),), (NONE,))
-    table = partition_table(partition, np.array([1, 1, 0, 1]), ["low", "[bold]high"])
+    table = DrawnPartition(partition, np.array([1, 1, 0, 1]), ("low", "[bold]high")).screen_table()
     assert [str(cell) for cell in table.columns[-1].cells] == ["[bold]high: 75 %"]
