@@ -44,24 +44,7 @@ def runs_section(runs: Sequence[Run]) -> Section:
     if differing:
         rows = [(label, *(run_facts[name] for name in differing)) for label, run_facts in facts.items()]
         tables.insert(0, TextTable("Run by run", ("run", *differing), rows, left=len(differing) + 1))
-    return Section("Runs" if len(runs) > 1 else "Run", _seed_notes(runs), tables)
-
-
-def _seed_notes(runs: Sequence[Run]) -> list[str]:
-    """How many seeds each row has, as `Seeds: 3 of A and B (1, 2 and 3)`; nothing where each has one run."""
-    seeds: dict[str, list[int]] = {}
-    for run in runs:
-        seeds.setdefault(run.group, []).append(run.recipe.seed)
-    if len(seeds) == len(runs):
-        return []
-    rows: dict[tuple[int, ...], list[str]] = {}
-    for group, own in seeds.items():
-        rows.setdefault(tuple(sorted(own)), []).append(group)
-    parts = [
-        f"{len(numbers)} of {in_words(groups)} ({in_words(map(str, numbers))})"
-        for numbers, groups in rows.items()
-    ]
-    return [f"Seeds, all that are in the folders: {'; '.join(parts)}."]
+    return Section("Runs" if len(runs) > 1 else "Run", tables=tables)
 
 
 def _facts(run: Run, others: Mapping[str, str]) -> dict[str, str]:

@@ -338,7 +338,6 @@ def test_what_runs_share_is_told_once_and_seeds_of_a_row_share_a_look(tmp_path):
         ["B-seed1.running", "1"],
     ]
     assert found.pairs()["method"] == "fedavg"
-    assert "Seeds, all that are in the folders: 2 of A (1 and 2); 1 of B (1)." in found.text
     assert "The comparison was not ended" in found.text
     used = {style for _, a in found.tags for style in re.findall(r"var\(--s\d\)", a.get("style", ""))}
     legend = [a["stroke"] for tag, a in found.tags if tag == "line"][:2]
