@@ -236,7 +236,7 @@ MID_RUN = (run_words, "mkdir run/checkpoints/.part-round-000002.safetensors #1")
 # Killed when round 1 is recorded and there is no checkpoint: the run begins again.
 NO_CHECKPOINT = (run_words, "replace run/checkpoints/round-000001.json #1")
 # The five tables are written alike, and so are the pictures: `run` tries each, the other scenarios try one.
-ALIKE = "tables/(metrics|clients|messages|hosts)|figures/(?!(.part-)?(curves|parallel))|curves-(?!amp)"
+ALIKE = "tables/(metrics|clients|messages|hosts)|figures/(?!(.part-)?(curves|coefficients))|curves-(?!amp)"
 SCENARIOS = {
     "run": Scenario(run_words, fresh_cache=True),
     "resume": Scenario(resume_words("rounds=3"), [MID_RUN], skipped=ALIKE),
