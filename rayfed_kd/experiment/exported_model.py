@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from rayfed_kd.data.augment import normalise
 from rayfed_kd.data.batches import PixelScale
 from rayfed_kd.errors import DataError, RecipeError, shortened
-from rayfed_kd.experiment.preparation import find_own_modules
 from rayfed_kd.recipe.sample_shapes import Shape, TextShape, shape_of
 from rayfed_kd.recipe.strict import Closed, Named
 from rayfed_kd.setting.modules.architectures import REGISTRIES
@@ -194,37 +193,30 @@ def described_model(
 
 
 def load(
-    path: str | Path,
-    *,
-    trust: bool = False,
-    architecture: Callable[..., nn.Module] | nn.Module | None = None,
+    path: str | Path, *, architecture: Callable[..., nn.Module] | nn.Module | None = None
 ) -> ExportedModel:
-    """Load a model that `export` wrote.
+    """Load a model that `export` wrote. No code that the file names is imported.
 
     Args:
         path: the .safetensors file; nothing else is read.
-        trust: import and call the object that the file names, where the architecture is one of a user's own,
-            as my_models:small_cnn. Importing runs code: say so only of files whose maker you trust.
-        architecture: what makes the module in its place, called as (shape, classes, **options); or a module
-            that takes the weights.
+        architecture: what makes the module, called as (shape, classes, **options), or a module that takes the
+            weights. It is needed where the architecture is a user's own, as my_models:small_cnn.
 
     Returns: a module in eval mode, on the CPU: images in, logits out.
 
     Raises:
         DataError: there is no such file, or `export` did not write it.
-        RecipeError: the architecture is a user's own, and neither `trust` nor `architecture` is given.
+        RecipeError: the architecture is a user's own, and is not given.
     """
     description, state = _read(Path(path).expanduser())
     named = description.architecture
     if architecture is not None and not isinstance(architecture, nn.Module):
         architecture = _made(architecture, description, named.options)
     if architecture is None and ":" in named.name:
-        if not trust:
-            raise RecipeError(
-                f"{path}: the model was made by {shortened(named.name)}, which is code that this file does "
-                "not hold. `trust=True` imports it; or give the object yourself, as architecture=small_cnn"
-            )
-        find_own_modules()
+        raise RecipeError(
+            f"{path}: the model was made by {shortened(named.name)}, which is code that this file does not "
+            "hold; expected the object itself, as architecture=small_cnn"
+        )
     return described_model(description, state, architecture)
 
 

@@ -139,12 +139,14 @@ def test_loading_draws_nothing_from_the_global_generator(exported):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_own_architecture_is_not_imported_unless_the_user_says_so(own, tmp_path, monkeypatch):
+def test_own_architecture_is_not_imported_but_given(own, tmp_path, monkeypatch):
     path, net, vector = own
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_net_of_export.py").write_text("raise AssertionError('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RecipeError, match=r"made by own_net_of_export:net, which is code .* `trust=True`"):
+    with pytest.raises(
+        RecipeError, match=r"made by own_net_of_export:net, which is code .* as architecture=small_cnn"
+    ):
         rayfed_kd.load(path)
     assert "own_net_of_export" not in sys.modules
     images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -153,25 +155,6 @@ def test_own_architecture_is_not_imported_unless_the_user_says_so(own, tmp_path,
     assert sum(v.numel() for v in floats) == len(vector)
     given = rayfed_kd.load(path, architecture=by_module)
     assert torch.equal(given(images), by_name(images)) and given.module is by_module
-
-
-def test_trusted_architecture_is_imported_from_the_folder_of_the_command(own, tmp_path, monkeypatch):
-    path, net, _ = own
-    (tmp_path / "own_net_of_export.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    expected = rayfed_kd.load(path, architecture=net)(images)
-    assert torch.equal(rayfed_kd.load(path, trust=True)(images), expected)
-    sys.modules.pop("own_net_of_export")
-
-    def name_unmarked(description):
-        description["architecture"] |= {"name": "own_net_of_export:unmarked", "options": {}}
-
-    other = changed(path, tmp_path / "other.safetensors", name_unmarked)
-    with pytest.raises(RecipeError, match="is not a function marked @rayfed_kd"):
-        rayfed_kd.load(other, trust=True)
-    sys.modules.pop("own_net_of_export")
 
 
 def test_file_that_export_did_not_write_is_told(exported, tmp_path):
