@@ -12,7 +12,6 @@ from rayfed_kd.files import (
     atomic_write,
     empty_folder,
     file_name,
-    folder_name,
     folder_written_aside,
     locked_folder,
     new_folder,
@@ -143,15 +142,13 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
 LABELS = ["../../../x", "/etc/x", "..", ".", "", "a/b", "a\\b", "a\x00b"]
 
 
-@pytest.mark.parametrize("name_of", [file_name, folder_name])
 @pytest.mark.parametrize("label", LABELS)
-def test_name_made_of_a_label_stays_in_its_folder(label, name_of, tmp_path):
-    place = tmp_path / "study" / name_of(label)
+def test_name_made_of_a_label_stays_in_its_folder(label, tmp_path):
+    place = tmp_path / "study" / file_name(label)
     assert place.resolve().parent == tmp_path / "study"
 
 
-def test_name_of_a_folder_that_people_read_keeps_blanks_and_brackets():
-    assert folder_name("B, server (aca)") == "B, server (aca)"
+def test_name_has_no_blanks_and_brackets():
     assert file_name("B, server (aca)") == "B-server-aca-"
 
 
