@@ -43,14 +43,13 @@ from rayfed_kd.protocol import (
     Cohort,
     Distribution,
     Message,
-    OneExchange,
     Replies,
     Reply,
     ServerContext,
     Shown,
 )
 from rayfed_kd.toolbox.adversarial import AdversarialOptions
-from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
+from rayfed_kd.toolbox.averaging import SharedModel, Weighting, cohort_mean
 from rayfed_kd.toolbox.generation import class_samples
 from rayfed_kd.toolbox.mixtures import MixtureOptions, in_chunks, log_importance, members_say, samples_seed
 
@@ -95,7 +94,7 @@ class ClientState:
     model: Tensor
 
 
-class DaFKD(OneExchange[ServerState, ClientState]):
+class DaFKD(SharedModel[ServerState, ClientState]):
     """Domain-aware federated distillation."""
 
     options: Options
@@ -196,10 +195,6 @@ class DaFKD(OneExchange[ServerState, ClientState]):
                 importance = torch.sigmoid(judged.squeeze(1))
         reply = Reply(importance=importance, weighted=importance[:, None] * predicted)
         return ClientState(client.discriminator, torch.empty(0)), reply
-
-    def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
-        """The distilled w, as `global`."""
-        return {"global": server.weights}
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         """The last alpha, [n, K_t], as a distribution, and images of theta^g by class."""

@@ -42,6 +42,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
 from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.own_models import OwnModels
 from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, soft_label_loss, train_on_public
 
 
@@ -61,7 +62,7 @@ class ServerState:
     model: Tensor
 
 
-class DSFL(Method[ServerState, Tensor]):
+class DSFL(OwnModels, Method[ServerState, Tensor]):
     """Distillation-based semi-supervised federated learning. A client keeps its model, [P_k]."""
 
     options: Options
@@ -71,7 +72,6 @@ class DSFL(Method[ServerState, Tensor]):
     down = {"labels": "logits"}
     up = {"probabilities": Averaged("logits")}
     server_keeps = "its model"
-    client_keeps = "its model"
     heterogeneous = True
     public = "samples"
 
@@ -82,10 +82,6 @@ class DSFL(Method[ServerState, Tensor]):
     def init_server(self, ctx: ServerContext) -> ServerState:
         """The server's own initial model, [P]; `server_epochs: 0` never trains it."""
         return ServerState(ctx.initial_vector())
-
-    def init_client(self, ctx: ClientContext) -> Tensor:
-        """The client's initial model, [P_k], of its own architecture."""
-        return ctx.initial_vector()
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Update and predict, aggregate, distil."""
@@ -124,10 +120,6 @@ class DSFL(Method[ServerState, Tensor]):
         """Every client's own model, and the server's if `server_epochs` trains it."""
         personal: dict[str, Evaluable] = {"personal": PERSONAL}
         return {"server": server.model, **personal} if self.options.server_epochs else personal
-
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        """The client's model, [P_k], which nothing ever overwrites."""
-        return client
 
     def _distilled(self, model: Tensor, said: tuple[Tensor, Tensor], epochs: int, ctx: Context) -> Tensor:
         """A model, [P], after passes over ids [N0] with labels [N0, C]."""

@@ -25,10 +25,8 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.protocol import (
-    PERSONAL,
     ClientContext,
     Cohort,
-    Evaluable,
     FlatModule,
     Message,
     Method,
@@ -43,6 +41,7 @@ from rayfed_kd.toolbox.by_class.outputs import label_distillation, means_of_othe
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_local_epochs
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.own_models import OwnModels
 
 
 class Options(MethodOptions):
@@ -63,7 +62,7 @@ class ServerState:
     latest: Mapping[int, PerClass]
 
 
-class FD(Method[ServerState, Tensor]):
+class FD(OwnModels, Method[ServerState, Tensor]):
     """Federated distillation of mean outputs by label."""
 
     options: Options
@@ -71,7 +70,6 @@ class FD(Method[ServerState, Tensor]):
     paper = "Jeong et al. 2018, arXiv 1811.11479"
     group_training = "all local training with means: after"
     server_keeps = "all clients' latest mean outputs by label"
-    client_keeps = "its model"
     down = {"targets": "logits", "classes": "labels"}
     up = {"outputs": Unaligned("logits"), "classes": "labels", "counts": "counts"}
     heterogeneous = True
@@ -87,10 +85,6 @@ class FD(Method[ServerState, Tensor]):
     def init_server(self, ctx: ServerContext) -> ServerState:
         """No outputs: the first round has no term."""
         return ServerState({})
-
-    def init_client(self, ctx: ClientContext) -> Tensor:
-        """The initial model, [P_k], equal for all clients of one architecture."""
-        return ctx.initial_vector()
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Every client its own targets down, and its mean outputs up."""
@@ -122,14 +116,6 @@ class FD(Method[ServerState, Tensor]):
             return Loss(hard, {"ce": hard}, handed_on)
         soft = label_distillation(logits, labels, given["rows"], given["present"])
         return Loss(hard + self.options.gamma * soft, {"ce": hard, "kd": soft}, handed_on)
-
-    def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
-        """Every client's own model; the server has none."""
-        return {"personal": PERSONAL}
-
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        """The client's model, [P_k], after its last update."""
-        return client
 
     def _trained(self, student: FlatModule, given: Tensors, ctx: ClientContext) -> PerClass:
         """Train, and average by label what the model says of the samples as it sees them."""

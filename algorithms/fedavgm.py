@@ -17,7 +17,6 @@ acts on parameters; buffers are plainly averaged. beta = 0 with eta_s = 1 is Fed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,9 +24,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import ClientContext, Declaration, Message, OneExchange, Replies, Reply, ServerContext
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
-from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.protocol import Declaration, Replies, ServerContext
+from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
 
 
 class Options(AveragingOptions):
@@ -51,7 +49,7 @@ class ServerState:
     velocity: Tensor
 
 
-class FedAvgM(OneExchange[ServerState, None]):
+class FedAvgM(SharedModel[ServerState, None]):
     """Federated averaging with server momentum."""
 
     options: Options
@@ -59,8 +57,6 @@ class FedAvgM(OneExchange[ServerState, None]):
     paper = "Hsu et al. 2019, arXiv 1909.06335"
     group_training = "all local training"
     server_keeps = "the global model and its velocity"
-    client_keeps = "nothing"
-    down = {"student": "weights"}
 
     @property
     def up(self) -> Declaration:
@@ -72,16 +68,6 @@ class FedAvgM(OneExchange[ServerState, None]):
         weights = ctx.initial_vector()
         return ServerState(weights, torch.zeros(ctx.model(weights).num_parameters))
 
-    def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
-        """Send the global model w^t."""
-        return Message(student=server.weights)
-
-    def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
-        """Train w^t for E epochs of cross entropy; send w_k and n_k."""
-        student = ctx.model(message["student"])
-        train_on_labels(student, ctx)
-        return None, Reply(student=student.vector(), samples=ctx.num_samples)
-
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """Step along v, which D = w^t - mean has updated by `form`; buffers take the plain mean."""
         options, parameters = self.options, len(server.velocity)
@@ -92,7 +78,3 @@ class FedAvgM(OneExchange[ServerState, None]):
         velocity = options.beta * server.velocity + share * change
         step = change + options.beta * velocity if options.form == "nesterov" else velocity
         return ServerState(torch.cat([old - options.server_lr * step, buffers]), velocity)
-
-    def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
-        """The global model w^t, as `global`."""
-        return {"global": server.weights}

@@ -25,7 +25,6 @@ never take part. H_1 is of the stored images, also where training augments. `mec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,12 +34,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_kd.protocol import (
-    PERSONAL,
     ClientContext,
     Cohort,
     Context,
     Drawn,
-    Evaluable,
     FlatModule,
     Message,
     Method,
@@ -63,6 +60,7 @@ from rayfed_kd.toolbox.local_training import (
 )
 from rayfed_kd.toolbox.losses import Direction, cross_entropy, directed_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer, minimise
+from rayfed_kd.toolbox.own_models import OwnModels
 
 
 class Options(DroppingOptions):
@@ -99,7 +97,7 @@ class Imitation:
         return Loss(loss, {"imitation": loss})
 
 
-class FedD2S(Method[Tensor, Tensor]):
+class FedD2S(OwnModels, Method[Tensor, Tensor]):
     """The server's state is theta^g, a client's its own model."""
 
     options: Options
@@ -107,7 +105,6 @@ class FedD2S(Method[Tensor, Tensor]):
     paper = "Atapour et al. 2024, arXiv 2402.10846"
     group_training = "all local training, of clients that share as many layers"
     server_keeps = "the global model"
-    client_keeps = "its model"
     down = {"knowledge": "logits", "features": "features", "head": "weights"}
     up = {"first": Unaligned("features"), "deep": Unaligned("features"), "labels": "labels"}
 
@@ -118,9 +115,6 @@ class FedD2S(Method[Tensor, Tensor]):
             raise RecipeError(f"{layers.names[0]} cannot be dropped: its output travels", "method.dropping")
 
     def init_server(self, ctx: ServerContext) -> Tensor:
-        return ctx.initial_vector()
-
-    def init_client(self, ctx: ClientContext) -> Tensor:
         return ctx.initial_vector()
 
     def run_round(self, server: Tensor, cohort: Cohort, ctx: ServerContext) -> Tensor:
@@ -177,12 +171,6 @@ class FedD2S(Method[Tensor, Tensor]):
         batches = own_batches(ctx, range(self._passes(ctx)), further)
         train_phases({"student": student, "head": head}, phases, batches, ctx)
         return student.vector(), Reply()
-
-    def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
-        return {"personal": PERSONAL}
-
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        return client
 
     def _teach(self, copy: FlatModule, before: FlatModule, reply: Reply, ctx: ServerContext) -> None:
         """C2S: one client's knowledge, then its labels, into its copy of the global model."""

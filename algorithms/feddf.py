@@ -31,21 +31,17 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from rayfed_kd.protocol import (
-    ClientContext,
     FlatModule,
-    Message,
     MethodOptions,
     OptimizerName,
     OptimizerRecipe,
     RecipeError,
     Replies,
-    Reply,
     ServerContext,
 )
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions, GlobalModel, new_model
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
-from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.losses import target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer
 from rayfed_kd.toolbox.public_data import paired_batches
@@ -112,12 +108,6 @@ class FedDF(Averaging[None]):
         """Raise RecipeError if `validation` leaves no sample to distil on."""
         if not len(self._split(ctx)[0]):
             raise RecipeError("method.validation.one_in: no public sample is left to distil on")
-
-    def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
-        """Train w for E epochs of cross entropy, as in FedAvg; only the server distils."""
-        student = ctx.model(message["student"])
-        train_on_labels(student, ctx)
-        return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: GlobalModel, replies: Replies, ctx: ServerContext) -> GlobalModel:
         """Start from the cohort's average (or the last w), then take J steps towards the ensemble."""

@@ -31,11 +31,11 @@ from rayfed_kd.protocol import (
     ClientContext,
     Message,
     MethodOptions,
-    OneExchange,
     Replies,
     Reply,
     ServerContext,
 )
+from rayfed_kd.toolbox.averaging import SharedModel
 from rayfed_kd.toolbox.local_training import train_on_labels
 
 
@@ -69,7 +69,7 @@ class ClientState:
     told: bool
 
 
-class FedDisco(OneExchange[ServerState, ClientState]):
+class FedDisco(SharedModel[ServerState, ClientState]):
     """Discrepancy-aware collaboration."""
 
     options: Options
@@ -78,7 +78,6 @@ class FedDisco(OneExchange[ServerState, ClientState]):
     group_training = "all local training"
     server_keeps = "the global model, everybody's discrepancy"
     client_keeps = "whether its discrepancy was sent"
-    down = {"student": "weights"}
     up = {"student": "weights", "discrepancy": "scalars"}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
@@ -88,10 +87,6 @@ class FedDisco(OneExchange[ServerState, ClientState]):
     def init_client(self, ctx: ClientContext) -> ClientState:
         """d_k still has to be sent."""
         return ClientState(told=False)
-
-    def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
-        """Send the global model w^t."""
-        return Message(student=server.weights)
 
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
@@ -114,10 +109,6 @@ class FedDisco(OneExchange[ServerState, ClientState]):
         ctx.log(all_cut=torch.tensor(float(cut)))
         mean = replies.aggregated("student", samples if cut else shares, server.weights)
         return ServerState(mean, known)
-
-    def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
-        """The global model w^t, as `global`."""
-        return {"global": server.weights}
 
 
 def discrepancy(counts: Tensor, metric: str) -> Tensor:

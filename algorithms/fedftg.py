@@ -37,14 +37,13 @@ from rayfed_kd.protocol import (
     Cohort,
     FlatModule,
     Message,
-    OneExchange,
     OptimizerRecipe,
     Replies,
     Reply,
     ServerContext,
     Shown,
 )
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
 from rayfed_kd.toolbox.by_class.label_counts import (
     ClassWeights,
     class_shares,
@@ -118,7 +117,7 @@ class ClientState:
     told: bool
 
 
-class FedFTG(OneExchange[ServerState, ClientState]):
+class FedFTG(SharedModel[ServerState, ClientState]):
     """Fine-tuning the global model by data-free distillation."""
 
     options: Options
@@ -127,7 +126,6 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     group_training = "all local training, unless gradients are clipped"
     server_keeps = "the global model, the generator, everybody's label counts"
     client_keeps = "whether its label counts were sent"
-    down = {"student": "weights"}
     up = {"student": "weights", "label_counts": "counts"}
 
     def architectures(self) -> Mapping[str, Architecture]:
@@ -141,10 +139,6 @@ class FedFTG(OneExchange[ServerState, ClientState]):
     def init_client(self, ctx: ClientContext) -> ClientState:
         """The label counts still have to be sent."""
         return ClientState(told=False)
-
-    def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
-        """Send the fine-tuned w alone; G stays at the server."""
-        return Message(student=server.weights)
 
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
@@ -167,10 +161,6 @@ class FedFTG(OneExchange[ServerState, ClientState]):
         mean = new_model(replies, self.options, server.weights)
         tuned, generator = self._fine_tuned(mean, server, replies, known, ctx)
         return ServerState(tuned, generator, known, server.version + 1)
-
-    def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
-        """The fine-tuned w, as `global`."""
-        return {"global": server.weights}
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         """Images of G for every class, with what w says of them."""

@@ -36,13 +36,12 @@ from rayfed_kd.protocol import (
     ClientContext,
     FlatModule,
     Message,
-    OneExchange,
     PixelScale,
     Replies,
     Reply,
     ServerContext,
 )
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
 from rayfed_kd.toolbox.by_class.label_counts import (
     ClassWeights,
     class_shares,
@@ -102,7 +101,7 @@ class ServerState:
     version: int = 0
 
 
-class FedGen(OneExchange[ServerState, None]):
+class FedGen(SharedModel[ServerState, None]):
     """Data-free distillation through a generator of features."""
 
     options: Options
@@ -110,7 +109,6 @@ class FedGen(OneExchange[ServerState, None]):
     paper = "Zhu, Hong, Zhou 2021, arXiv 2105.10056"
     group_training = "all local training"
     server_keeps = "the global model, the generator and its Adam"
-    client_keeps = "nothing"
     down = {"student": "weights", "generator": "generator"}
     up = {"student": "weights", "label_counts": "counts"}
 
@@ -183,10 +181,6 @@ class FedGen(OneExchange[ServerState, None]):
         generator, moments = self._trained_generator(server, replies, ctx)
         mean = new_model(replies, self.options, server.weights)
         return ServerState(mean, generator, moments, server.version + 1)
-
-    def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
-        """The global model w^t, as `global`."""
-        return {"global": server.weights}
 
     def _drawn(self, size: int, generator: FlatModule, ctx: ClientContext) -> Tensors:
         """The noise and the labels of a batch's generated features, from the client's streams."""

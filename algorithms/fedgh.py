@@ -45,6 +45,7 @@ from rayfed_kd.toolbox.layers import check_equal_features, head_place
 from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.own_models import OwnModels
 
 HEAD = "head"
 
@@ -57,7 +58,7 @@ class Options(MethodOptions):
     server_optimizer: OptimizerRecipe | None = Field(None, description="null: as local.optimizer")
 
 
-class FedGH(OneExchange[Tensor, Tensor]):
+class FedGH(OwnModels, OneExchange[Tensor, Tensor]):
     """A generalised global head: the server's state is the head, a client's its whole model."""
 
     options: Options
@@ -65,7 +66,6 @@ class FedGH(OneExchange[Tensor, Tensor]):
     paper = "Yi et al. 2023, arXiv 2303.13137"
     group_training = "all local training"
     server_keeps = "the head"
-    client_keeps = "its model"
     down = {"head": "weights"}
     up = {"prototypes": Unaligned("prototypes"), "classes": "labels"}
     heterogeneous = True
@@ -84,10 +84,6 @@ class FedGH(OneExchange[Tensor, Tensor]):
         """The initial model's head, [C (K_f + 1)]."""
         initial = ctx.initial_vector()
         return initial[head_place(ctx.frozen_model(initial))].clone()
-
-    def init_client(self, ctx: ClientContext) -> Tensor:
-        """The initial model, [P_k], equal for all clients of one architecture."""
-        return ctx.initial_vector()
 
     def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
         """Send the head."""
@@ -120,10 +116,6 @@ class FedGH(OneExchange[Tensor, Tensor]):
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
         """Every client's own model, with its own head after training, and with the server's."""
         return {"personal": PERSONAL, "global_head": Completing(server, HEAD)}
-
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        """The client's model, [P_k], after its last update."""
-        return client
 
     def completed(self, client: Tensor, part: FlatModule, ctx: ClientContext) -> Callable[[Tensor], Tensor]:
         """The client's features under the server's head."""

@@ -16,17 +16,13 @@ all layers shared it is FedAvg whose clients' local models are evaluated, with n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.protocol import (
-    PERSONAL,
     Averaged,
     ClientContext,
     Declaration,
-    Evaluable,
     FlatModule,
     Message,
     MethodOptions,
@@ -39,6 +35,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.toolbox.averaging import Weighting, cohort_weights
 from rayfed_kd.toolbox.layers import Layers
 from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.own_models import OwnModels
 
 
 class Options(MethodOptions):
@@ -48,7 +45,7 @@ class Options(MethodOptions):
     weighting: Weighting = Field("samples", description="a client's weight in the mean")
 
 
-class LGFedAvg(OneExchange[Tensor, Tensor]):
+class LGFedAvg(OwnModels, OneExchange[Tensor, Tensor]):
     """Local representations, a global head."""
 
     options: Options
@@ -56,7 +53,6 @@ class LGFedAvg(OneExchange[Tensor, Tensor]):
     paper = "Liang et al. 2020, arXiv 2001.01523"
     group_training = "all local training"
     server_keeps = "the shared last layers"
-    client_keeps = "its whole model"
     down = {"head": "weights"}
     heterogeneous = True
 
@@ -81,10 +77,6 @@ class LGFedAvg(OneExchange[Tensor, Tensor]):
         """The initial model's last layers, [P_g]."""
         return self._head(ctx.frozen_model(ctx.initial_vector()), ctx.initial_vector())
 
-    def init_client(self, ctx: ClientContext) -> Tensor:
-        """The initial model, [P_k], equal for all clients of one architecture."""
-        return ctx.initial_vector()
-
     def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
         """Send the last layers, their parameters and then their buffers."""
         return Message(head=server)
@@ -105,14 +97,6 @@ class LGFedAvg(OneExchange[Tensor, Tensor]):
         stretch = layers.parameters(self._border(layers), len(layers))
         counts = cohort_weights(replies, self.options.weighting)
         return replies.aggregated("head", counts, into=server, parameters=stretch.stop - stretch.start)
-
-    def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
-        """Every client's own model; the server's layers alone are no classifier of images."""
-        return {"personal": PERSONAL}
-
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        """The client's whole model, [P_k], as its last update left it."""
-        return client
 
     def _border(self, layers: Layers) -> int:
         """How many first layers are the client's own."""

@@ -17,8 +17,6 @@ is a mean of old and new ones; cohorts are drawn as for every method. q = 0 is F
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -27,13 +25,12 @@ from rayfed_kd.protocol import (
     ClientContext,
     Message,
     MethodOptions,
-    OneExchange,
     Replies,
     Reply,
     ServerContext,
     weighted_sum,
 )
-from rayfed_kd.toolbox.averaging import GlobalModel
+from rayfed_kd.toolbox.averaging import GlobalModel, SharedModel
 from rayfed_kd.toolbox.local_training import mean_loss, train_on_labels
 
 # Added to F_k, as released: at F_k = 0 the power q - 1 would be infinite for q below 1.
@@ -46,25 +43,18 @@ class Options(MethodOptions):
     q: float = Field(1.0, ge=0, description="how much more a client with a higher loss counts; 0: no more")
 
 
-class QFFL(OneExchange[GlobalModel, None]):
+class QFFL(SharedModel[GlobalModel, None]):
     """q-fair federated learning."""
 
     options: Options
     summary = "fair resource allocation: updates weighed by a power of the clients' losses"
     paper = "Li, Sanjabi, Beirami, Smith 2020, arXiv 1905.10497"
     group_training = "all local training"
-    server_keeps = "the global model"
-    client_keeps = "nothing"
-    down = {"student": "weights"}
     up = {"delta": "weights", "curvature": "scalars"}
 
     def init_server(self, ctx: ServerContext) -> GlobalModel:
         """w^0."""
         return GlobalModel(ctx.initial_vector())
-
-    def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
-        """Send the global model w^t."""
-        return Message(student=server.weights)
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Measure F_k of w^t, train E epochs, send Delta_k, [P], and h_k."""
@@ -85,10 +75,6 @@ class QFFL(OneExchange[GlobalModel, None]):
         curvature = weighted_sum(replies.vectors("curvature"), ones)
         weights = server.weights.to(torch.float64) - change / curvature
         return GlobalModel(weights.to(torch.float32), server.version + 1)
-
-    def evaluated(self, server: GlobalModel) -> Mapping[str, Tensor]:
-        """The global model w^t, as `global`."""
-        return {"global": server.weights}
 
 
 def fair_update(

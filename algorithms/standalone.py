@@ -7,14 +7,10 @@ afresh in each, as everywhere. All clients start from the same initial model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import Tensor
 
 from rayfed_kd.protocol import (
-    PERSONAL,
     ClientContext,
-    Evaluable,
     Message,
     OneExchange,
     Replies,
@@ -22,24 +18,20 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.own_models import OwnModels
 
 
-class StandAlone(OneExchange[None, Tensor]):
+class StandAlone(OwnModels, OneExchange[None, Tensor]):
     """No exchange at all."""
 
     summary = "every client trains its own model alone; nothing travels"
     paper = "Cheng et al. 2021, arXiv 2110.11027 (Stand-Alone)"
     group_training = "all local training"
     server_keeps = "nothing"
-    client_keeps = "its model"
     heterogeneous = True
 
     def init_server(self, ctx: ServerContext) -> None:
         return None
-
-    def init_client(self, ctx: ClientContext) -> Tensor:
-        """The initial model, [P_k], equal for all clients of one architecture."""
-        return ctx.initial_vector()
 
     def dispatch(self, server: None, ctx: ServerContext) -> Message:
         """Send nothing: the message only starts the step."""
@@ -53,11 +45,3 @@ class StandAlone(OneExchange[None, Tensor]):
 
     def absorb(self, server: None, replies: Replies, ctx: ServerContext) -> None:
         return None
-
-    def evaluated(self, server: None) -> Mapping[str, Evaluable]:
-        """Every client's own model."""
-        return {"personal": PERSONAL}
-
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        """The client's model, [P_k], after its last participation."""
-        return client

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import Averaged, Declaration, Kind, Message, OneExchange, Replies, ServerContext
+from rayfed_kd.protocol import (
+    Averaged,
+    ClientContext,
+    Declaration,
+    Kind,
+    Message,
+    OneExchange,
+    Replies,
+    Reply,
+    ServerContext,
+)
+from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.robust import AggregationOptions, aggregate
 
 Weighting = Literal["samples", "uniform"]
@@ -47,16 +58,47 @@ class GlobalModel:
     version: int = 0
 
 
-class Averaging(OneExchange[GlobalModel, ClientState]):
-    """FedAvg's server: the model goes down, trained models come up, their mean is the next one.
+class Weights(Protocol):
+    """A server's state that has a global model, `weights`, [P]."""
 
-    A method on it defines `client_update`, whose reply has the part `student` and the number `samples`.
-    """
+    @property
+    def weights(self) -> Tensor: ...
 
-    options: Any
+
+State = TypeVar("State", bound=Weights)
+
+
+class SharedModel(OneExchange[State, ClientState]):
+    """One global model: it goes down as the part `student`, and is what is evaluated."""
+
     server_keeps: ClassVar[str] = "the global model"
     client_keeps: ClassVar[str] = "nothing"
     down: ClassVar[Declaration] = {"student": "weights"}
+
+    def dispatch(self, server: State, ctx: ServerContext) -> Message:
+        """Send the global model w^t, [P], as the part `student`."""
+        return Message(student=server.weights)
+
+    def client_update(
+        self, client: ClientState, message: Message, ctx: ClientContext
+    ) -> tuple[ClientState, Reply]:
+        """Train w^t for E epochs of cross entropy; send w_k and n_k."""
+        student = ctx.model(message["student"])
+        train_on_labels(student, ctx)
+        return client, Reply(student=student.vector(), samples=ctx.num_samples)
+
+    def evaluated(self, server: State) -> Mapping[str, Tensor]:
+        """The global model w^t, as `global`."""
+        return {"global": server.weights}
+
+
+class Averaging(SharedModel[GlobalModel, ClientState]):
+    """FedAvg's server: the model goes down, trained models come up, their mean is the next one.
+
+    A method on it may define `client_update`, whose reply has the part `student` and the number `samples`.
+    """
+
+    options: Any
 
     @property
     def up(self) -> Declaration:
@@ -67,18 +109,10 @@ class Averaging(OneExchange[GlobalModel, ClientState]):
         """w^0, the initial model, with version 0."""
         return GlobalModel(ctx.initial_vector())
 
-    def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
-        """Send the global model w^t, [P], as the part `student`."""
-        return Message(student=server.weights)
-
     def absorb(self, server: GlobalModel, replies: Replies, ctx: ServerContext) -> GlobalModel:
         """Make w^{t+1} from the replies' `student`, by `weighting` or a robust mean."""
         mean = new_model(replies, self.options, server.weights)
         return GlobalModel(mean, server.version + 1)
-
-    def evaluated(self, server: GlobalModel) -> Mapping[str, Tensor]:
-        """The global model w^t, as `global`."""
-        return {"global": server.weights}
 
 
 def new_model(replies: Replies, options: AveragingOptions, into: Tensor) -> Tensor:

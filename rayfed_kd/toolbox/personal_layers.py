@@ -21,12 +21,10 @@ from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import (
-    PERSONAL,
     Averaged,
     ClientContext,
     Cohort,
     Declaration,
-    Evaluable,
     Message,
     Method,
     MethodOptions,
@@ -36,6 +34,7 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.toolbox.layers import DroppingOptions, Layers, lowest_layer, mean_of_shared
+from rayfed_kd.toolbox.own_models import OwnModels
 
 
 class PersonalOptions(MethodOptions):
@@ -44,7 +43,7 @@ class PersonalOptions(MethodOptions):
     personal: list[str] = Field(["F1", "F2", "F3"], description="the last layers, which stay at the client")
 
 
-class Trained:
+class Trained(OwnModels):
     """What the two forms below ask of a method: how a client trains."""
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
@@ -66,7 +65,6 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
 
     options: PersonalOptions
     server_keeps: ClassVar[str] = "the shared layers"
-    client_keeps: ClassVar[str] = "its whole model"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": Averaged("weights", by="samples")}
 
@@ -77,10 +75,6 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         """All layers, [P]; those above the border only fill the vector."""
-        return ctx.initial_vector()
-
-    def init_client(self, ctx: ClientContext) -> Tensor:
-        """The whole initial model, [P], whose last layers stay the client's own."""
         return ctx.initial_vector()
 
     def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
@@ -105,14 +99,6 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
         )
         return layers.with_first(server, shared, base)
 
-    def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
-        """Every client's own model; the server's alone is no classifier."""
-        return {"personal": PERSONAL}
-
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        """The client's whole model, [P], as its last update left it."""
-        return client
-
     def shared(self, layers: Layers) -> int:
         """How many layers are shared."""
         return lowest_layer(layers.names, self.options.personal, "method.personal")
@@ -136,7 +122,6 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
 
     options: DroppingOptions
     server_keeps: ClassVar[str] = "all layers, everybody's participations"
-    client_keeps: ClassVar[str] = "its whole model"
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
 
@@ -147,10 +132,6 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     def init_server(self, ctx: ServerContext) -> ServerState:
         """All layers, [P], and no participations."""
         return ServerState(ctx.initial_vector(), {})
-
-    def init_client(self, ctx: ClientContext) -> Tensor:
-        """The whole initial model, [P]."""
-        return ctx.initial_vector()
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Send every client its own first l layers; average each layer over those that sent it."""
@@ -175,14 +156,6 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """One client's step, at the border that the server tells."""
         return self.updated(client, message["base"], int(message["shared"]), ctx)
-
-    def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
-        """Every client's own model."""
-        return {"personal": PERSONAL}
-
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        """The client's whole model, [P], as its last update left it."""
-        return client
 
 
 def layers_of(ctx: ClientContext | ServerContext) -> Layers:

@@ -33,6 +33,7 @@ from rayfed_kd.toolbox.by_class.means import PerClass, mean_features, spread
 from rayfed_kd.toolbox.layers import check_equal_features
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.own_models import OwnModels
 
 NEAREST = "nearest"
 Distance = Literal["mse", "l2sq", "l2"]
@@ -62,11 +63,10 @@ class Prototypes(Protocol):
 State = TypeVar("State", bound=Prototypes)
 
 
-class PrototypeClients(OneExchange[State, Tensor]):
+class PrototypeClients(OwnModels, OneExchange[State, Tensor]):
     """The clients and the evaluation; a method on it says what the server makes of clients' prototypes."""
 
     options: Any
-    client_keeps: ClassVar[str] = "its model"
     down: ClassVar[Declaration] = {"prototypes": "prototypes", "classes": "labels"}
     up: ClassVar[Declaration] = {
         "prototypes": Unaligned("prototypes"),
@@ -82,10 +82,6 @@ class PrototypeClients(OneExchange[State, Tensor]):
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless all models have features, and of one length."""
         check_equal_features(ctx)
-
-    def init_client(self, ctx: ClientContext) -> Tensor:
-        """The initial model, [P_k], equal for all clients of one architecture."""
-        return ctx.initial_vector()
 
     def dispatch(self, server: State, ctx: ServerContext) -> Message:
         """Send the prototypes with the classes that they are of; before the first, nothing."""
@@ -122,10 +118,6 @@ class PrototypeClients(OneExchange[State, Tensor]):
             return {"personal": PERSONAL}
         layer = nearest_layer(server.prototypes, server.num_classes)
         return {"personal": PERSONAL, NEAREST: Completing(layer, NEAREST)}
-
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        """The client's model, [P_k], after its last update."""
-        return client
 
     def completed(self, client: Tensor, part: FlatModule, ctx: ClientContext) -> Callable[[Tensor], Tensor]:
         """The client's features, and behind them the layer of the nearest prototype."""

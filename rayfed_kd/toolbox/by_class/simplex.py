@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -13,10 +12,8 @@ from torch.nn import functional as F
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import (
-    PERSONAL,
     ClientContext,
     Declaration,
-    Evaluable,
     MethodOptions,
     OneExchange,
     Reply,
@@ -25,6 +22,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.toolbox.by_class.means import mean_rows
 from rayfed_kd.toolbox.layers import check_equal_features, head_place
+from rayfed_kd.toolbox.own_models import OwnModels
 
 State = TypeVar("State")
 SMALL = 1e-7  # arccos has an infinite slope at 1 and -1
@@ -91,7 +89,7 @@ class SimplexOptions(MethodOptions):
     scale: float = Field(64.0, gt=0, description="what cosines are multiplied by")
 
 
-class SimplexClients(OneExchange[State, Tensor]):
+class SimplexClients(OwnModels, OneExchange[State, Tensor]):
     """Clients of any architecture, each with a model of its own, whose outputs are compared to a simplex.
 
     They send the mean direction of their outputs for each class. A method on it says how they train and what
@@ -99,7 +97,6 @@ class SimplexClients(OneExchange[State, Tensor]):
     """
 
     options: Any
-    client_keeps: ClassVar[str] = "its model"
     up: ClassVar[Declaration] = {"outputs": Unaligned("prototypes"), "classes": "labels"}
     heterogeneous: ClassVar[bool] = True
 
@@ -109,18 +106,10 @@ class SimplexClients(OneExchange[State, Tensor]):
         for name in ctx.client_architectures:
             head_place(ctx.frozen_model(ctx.initial_vector(name), name))
 
-    def init_client(self, ctx: ClientContext) -> Tensor:
-        """The initial model, [P_k], equal for all clients of one architecture."""
-        return ctx.initial_vector()
-
     def uploaded(self, own: Tensor, ctx: ClientContext) -> Reply:
         """The normalised mean of a model's normalised outputs, over a client's samples of each class."""
         means = mean_rows(ctx.frozen_model(own), unit_outputs, ctx)
         return Reply(outputs=F.normalize(means.values, dim=1), classes=means.classes)
-
-    def evaluated(self, server: State) -> Mapping[str, Evaluable]:
-        """Every client's own model."""
-        return {"personal": PERSONAL}
 
     def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
         """The client's model, [P_k], its last layer turned: the largest output is the largest cosine."""
