@@ -18,26 +18,55 @@ algorithm.)
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
 
-from rayfed_kd.protocol import ClientContext, FlatModule, RecipeError, ServerContext
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_kd.protocol import ClientContext, FlatModule, Method, MethodOptions, RecipeError, ServerContext
 from rayfed_kd.toolbox.layers import DroppingOptions, Layers
 from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.optimizers import Optimizer
-from rayfed_kd.toolbox.personal_layers import DroppedLayers, PersonalLayers, PersonalOptions
-
-HEAD_EPOCHS = Field(
-    3, ge=0, description="of local.epochs, those on the head, E_h; the rest is the representation's"
-)
+from rayfed_kd.toolbox.personal_layers import DroppedLayers, PersonalLayers, PersonalOptions, Trained
 
 
-class Options(PersonalOptions):
+class TurnOptions(MethodOptions):
+    """How a client's epochs are divided."""
+
+    head_epochs: int = Field(
+        3, ge=0, description="of local.epochs, those on the head, E_h; the rest is the representation's"
+    )
+
+
+class TrainedInTurn(Trained, Method[Any, Tensor]):
+    """A client's head and its representation, trained one after the other: of both methods."""
+
+    def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError if the layers that stay are not the last ones, or E_h is above E."""
+        super().check(ctx)
+        if self.options.head_epochs > ctx.local.epochs:
+            said = f"{self.options.head_epochs} is more than local.epochs = {ctx.local.epochs}"
+            raise RecipeError(said, "method.head_epochs")
+
+    def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
+        """E_h epochs on the head above layer `shared`, phi fixed; then E - E_h on phi, the head fixed."""
+        # Without a head all E epochs are the representation's.
+        turn = self.options.head_epochs if shared < len(layers) else 0
+        phases = (
+            (layers.train_rest, layers.parameters(shared, len(layers)), range(turn)),
+            (layers.train_first, layers.parameters(0, shared), range(turn, ctx.local.epochs)),
+        )
+        for train_only, part, epochs in phases:
+            if part.start < part.stop:
+                train_only(shared, student)
+                train_on_labels(student, ctx, epochs, Optimizer(ctx.local.optimizer, student, part=part))
+
+
+class Options(PersonalOptions, TurnOptions):
     """FedRep's options."""
 
-    head_epochs: int = HEAD_EPOCHS
 
-
-class FedRep(PersonalLayers):
+class FedRep(TrainedInTurn, PersonalLayers):
     """A fixed border."""
 
     options: Options
@@ -45,59 +74,15 @@ class FedRep(PersonalLayers):
     paper = "Collins et al. 2021, arXiv 2102.07078"
     group_training = "all local training"
 
-    def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError if `personal` are not the last layers, or E_h is above E."""
-        super().check(ctx)
-        check_head_epochs(self.options.head_epochs, ctx)
 
-    def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
-        """E_h epochs on the head, phi fixed; then E - E_h epochs on phi, the head fixed."""
-        train_in_turn(student, layers, shared, self.options.head_epochs, ctx)
-
-
-class PlusOptions(DroppingOptions):
+class PlusOptions(DroppingOptions, TurnOptions):
     """FedRep+'s options."""
 
-    head_epochs: int = HEAD_EPOCHS
 
-
-class FedRepPlus(DroppedLayers):
-    """A border that falls, client by client."""
+class FedRepPlus(TrainedInTurn, DroppedLayers):
+    """A border that falls, client by client; while all layers are shared, all epochs are phi's."""
 
     options: PlusOptions
     summary = "FedRep whose clients drop shared layers, the deepest first, as they take part"
     paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
     group_training = "all local training"
-
-    def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError if `dropping` are not the last layers, or E_h is above E."""
-        super().check(ctx)
-        check_head_epochs(self.options.head_epochs, ctx)
-
-    def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
-        """The same two turns at the client's present border; while all layers are shared, phi's alone."""
-        train_in_turn(student, layers, shared, self.options.head_epochs, ctx)
-
-
-def train_in_turn(
-    student: FlatModule, layers: Layers, shared: int, head_epochs: int, ctx: ClientContext
-) -> None:
-    """First the head above layer `shared`, then the layers below it; nothing moves what is fixed."""
-    # Without a head all E epochs are the representation's.
-    turn = head_epochs if shared < len(layers) else 0
-    phases = (
-        (layers.train_rest, layers.parameters(shared, len(layers)), range(turn)),
-        (layers.train_first, layers.parameters(0, shared), range(turn, ctx.local.epochs)),
-    )
-    for train_only, part, epochs in phases:
-        if part.start < part.stop:
-            train_only(shared, student)
-            train_on_labels(student, ctx, epochs, Optimizer(ctx.local.optimizer, student, part=part))
-
-
-def check_head_epochs(head_epochs: int, ctx: ServerContext) -> None:
-    """Raises RecipeError if the head takes more epochs than there are."""
-    if head_epochs > ctx.local.epochs:
-        raise RecipeError(
-            f"{head_epochs} is more than local.epochs = {ctx.local.epochs}", "method.head_epochs"
-        )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -241,6 +244,19 @@ class Shortcut(nn.Conv2d):
     def forward(self, images: Tensor) -> Tensor:
         """[batch, into, h, w] -> [batch, out, ceil(h / stride), ceil(w / stride)]."""
         return super().forward(images[:, :, :: self.every, :: self.every])
+
+
+def fully_connected(into: int, units: Sequence[int]) -> list[nn.Module]:
+    """Fully connected layers with ReLU each.
+
+    Args:
+        into: length of the first one's input.
+        units: of each layer.
+    """
+    layers: list[nn.Module] = []
+    for before, out in pairwise([into, *units]):
+        layers += [nn.Linear(before, out), nn.ReLU()]
+    return layers
 
 
 def pooled_relu() -> tuple[nn.Module, nn.Module]:

@@ -52,6 +52,11 @@ class FlatModule:
         self.leaves = [cast(nn.Parameter, one.now) for one in held.trained]
         self.num_parameters = sum(one.shape.numel() for one in held.trained)
         self.num_buffers = sum(one.shape.numel() for one in held.moving)
+        # Where in the vector each of them lies, by name.
+        self._places, start = dict[str, slice](), 0
+        for one in (*held.trained, *held.moving):
+            self._places[one.name] = slice(start, start + one.shape.numel())
+            start += one.shape.numel()
         self.storage = torch.empty(self.num_parameters + self.num_buffers, device=device)
         self.gradients = torch.zeros(self.num_parameters, device=device)
         self.trainable = self.storage[: self.num_parameters]
@@ -132,12 +137,7 @@ class FlatModule:
 
     def _home(self, one: HeldTensor) -> Tensor:
         """A buffer's place in the vector."""
-        start = self.num_parameters
-        for other in self.buffers:
-            if other is one:
-                break
-            start += other.shape.numel()
-        return self.storage[start : start + one.shape.numel()].view(one.shape)
+        return self.storage[self._places[one.name]].view(one.shape)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The module's output."""
@@ -238,30 +238,18 @@ class FlatModule:
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""
-        views, start = [], 0
-        for leaf in self.leaves:
-            views.append(view_as(vector[start : start + leaf.numel()], leaf.shape))
-            start += leaf.numel()
-        return views
+        return [view_as(vector[self._places[one.name]], one.shape) for one in self.trained]
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """`vector`, [num_elements], seen as the module's tensors by name, in its order."""
-        views = dict(zip((one.name for one in self.trained), self.parts(vector), strict=True))
-        start = self.num_parameters
-        for one in self.buffers:
-            stop = start + one.shape.numel()
-            views[one.name] = vector[start:stop].view(one.shape)
-            start = stop
-        return views
+        parameters = zip((one.name for one in self.trained), self.parts(vector), strict=True)
+        buffers = {one.name: vector[self._places[one.name]].view(one.shape) for one in self.buffers}
+        return {**dict(parameters), **buffers}
 
     def spans(self) -> list[tuple[tuple[nn.Module, ...], int, int]]:
         """Where in the vector tensors lie: (the modules that have one, start, stop), in its order."""
-        spans, start = [], 0
-        for one in (*self.trained, *self.buffers):
-            stop = start + one.shape.numel()
-            spans.append((one.owners, start, stop))
-            start = stop
-        return spans
+        every = [(one.owners, self._places[one.name]) for one in (*self.trained, *self.buffers)]
+        return [(owners, place.start, place.stop) for owners, place in every]
 
     @cached_property
     def layout(self) -> Layout:

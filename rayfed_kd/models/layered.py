@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, image_shape, pooled_relu
+from rayfed_kd.models.base import Classifier, fully_connected, image_shape, pooled_relu
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 
@@ -38,7 +38,5 @@ def _layered(shape: Shape, classes: int, maps: Sequence[int], units: Sequence[in
         into = out
     body.append(nn.Flatten())
     into *= (height // 8) * (width // 8)
-    for out in units:
-        body += [nn.Linear(into, out), nn.ReLU()]
-        into = out
-    return Classifier(nn.Sequential(*body), nn.Linear(into, classes), into)
+    body += fully_connected(into, units)
+    return Classifier(nn.Sequential(*body), nn.Linear(units[-1], classes), units[-1])

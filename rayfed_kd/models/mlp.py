@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, number_shape
+from rayfed_kd.models.base import Classifier, fully_connected, number_shape
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 
@@ -35,9 +35,5 @@ def dense(
 
     With [32, 16] layers F1 to F3 of `m1`, with [128, 32] those of `m2`.
     """
-    body: list[nn.Module] = [nn.Flatten()]
-    into = math.prod(number_shape(shape, "dense"))
-    for out in units:
-        body += [nn.Linear(into, out), nn.ReLU()]
-        into = out
-    return Classifier(nn.Sequential(*body), nn.Linear(into, classes), into)
+    hidden = fully_connected(math.prod(number_shape(shape, "dense")), units)
+    return Classifier(nn.Sequential(nn.Flatten(), *hidden), nn.Linear(units[-1], classes), units[-1])

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rayfed_kd.models.base import Classifier, row_shape
+from rayfed_kd.models.base import Classifier, fully_connected, row_shape
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape
 
@@ -43,9 +43,6 @@ def row_mlp(
     It takes rows whose categories are codes: `data.categories=codes`.
     """
     row = row_shape(shape, "row_mlp")
-    body: list[nn.Module] = [RowEmbedding(row, width)]
-    into = row.numbers + width * len(row.categories)
-    for out in units:
-        body += [nn.Linear(into, out), nn.ReLU()]
-        into = out
-    return Classifier(nn.Sequential(*body), nn.Linear(into, classes), into)
+    embedding = RowEmbedding(row, width)
+    body = nn.Sequential(embedding, *fully_connected(row.numbers + width * len(row.categories), units))
+    return Classifier(body, nn.Linear(units[-1], classes), units[-1])

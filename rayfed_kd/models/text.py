@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_kd.models.attention import AttentionBlock, check_heads
-from rayfed_kd.models.base import Classifier, text_shape
+from rayfed_kd.models.base import Classifier, fully_connected, text_shape
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 
@@ -94,12 +94,10 @@ def word_bag(
 
     Width 32, a vocabulary of 512 and 4 classes: 16,516 parameters.
     """
-    body: list[nn.Module] = [MeanEmbedding(text_shape(shape, "word_bag").vocabulary, width)]
-    into = width
-    for out in hidden:
-        body += [nn.Linear(into, out), nn.ReLU()]
-        into = out
-    return Classifier(nn.Sequential(*body), nn.Linear(into, classes), into)
+    words = MeanEmbedding(text_shape(shape, "word_bag").vocabulary, width)
+    body = nn.Sequential(words, *fully_connected(width, hidden))
+    into = [width, *hidden][-1]
+    return Classifier(body, nn.Linear(into, classes), into)
 
 
 @model_builder

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import RECIPE_MODEL
 from rayfed_kd.recipe.registry import blame
-from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape
+from rayfed_kd.recipe.sample_shapes import Shape
+from rayfed_kd.setting.modules.module_checks import drawn_samples
 from rayfed_kd.setting.setting import Setting
 
 
@@ -88,9 +89,9 @@ def single_sample_fault(module: nn.Module, shape: Shape) -> str | None:
         module: a new one, which this changes.
         shape: of a sample.
     """
-    with torch.random.fork_rng(devices=[]):  # dropout draws there, and the samples here
+    samples = drawn_samples(shape, 0)
+    with torch.random.fork_rng(devices=[]):  # dropout draws there
         torch.manual_seed(0)
-        samples = _made_up(shape, 2)
         if _fault(module, samples) is not None:
             return None  # whatever is wrong with it, batches of one are not the reason
         return _fault(module, samples[:1])
@@ -106,13 +107,3 @@ def _fault(module: nn.Module, samples: Tensor) -> str | None:
         return None if bool(torch.isfinite(logits).all()) else "its logits are not finite"
     except Exception as error:  # of a module of anybody's, which is tried
         return blame(error)
-
-
-def _made_up(shape: Shape, count: int) -> Tensor:
-    """Samples that differ, [count, *shape], from torch's global generator."""
-    if isinstance(shape, TextShape):
-        return torch.randint(shape.vocabulary, (count, *shape))
-    samples = torch.randn(count, *shape)
-    if isinstance(shape, RowShape):  # codes of categories are whole numbers, and each has a 0
-        samples[:, shape.numbers :] = 0
-    return samples

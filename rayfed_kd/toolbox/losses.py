@@ -22,6 +22,18 @@ def _check_rows(rows: Tensor, name: str, columns: str = "classes") -> None:
         raise ValueError(f"{name} is {list(rows.shape)}, expected [batch, {columns}], none of them 0")
 
 
+def _check_pair(first: Tensor, second: Tensor, names: tuple[str, str] = ("teacher", "student")) -> None:
+    """Two tensors of one shape, the second of rows [batch, classes]."""
+    _check_rows(second, names[1])
+    if first.shape != second.shape:
+        raise ValueError(f"{names[0]} {list(first.shape)} and {names[1]} {list(second.shape)} differ")
+
+
+def _check_temperature(temperature: float) -> None:
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}, expected above 0 and finite")
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """-log softmax(logits)[label], mean over the batch.
 
@@ -52,9 +64,7 @@ def soft_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     Returns: scalar.
     Raises: ValueError if the shapes differ or are not [batch, classes].
     """
-    _check_rows(logits, "logits")
-    if labels.shape != logits.shape:
-        raise ValueError(f"labels {list(labels.shape)} and student {list(logits.shape)} differ")
+    _check_pair(labels, logits, ("labels", "student"))
     return F.cross_entropy(logits, labels.detach())
 
 
@@ -67,11 +77,7 @@ def kl_divergence(teacher_logits: Tensor, student_logits: Tensor) -> Tensor:
     Returns: scalar.
     Raises: ValueError if the shapes differ or are not [batch, classes].
     """
-    _check_rows(student_logits, "student_logits")
-    if teacher_logits.shape != student_logits.shape:
-        raise ValueError(
-            f"teacher {list(teacher_logits.shape)} and student {list(student_logits.shape)} differ"
-        )
+    _check_pair(teacher_logits, student_logits)
     target = F.log_softmax(teacher_logits, dim=1)
     return F.kl_div(F.log_softmax(student_logits, dim=1), target, reduction="batchmean", log_target=True)
 
@@ -84,9 +90,7 @@ def jensen_shannon_divergence(first_logits: Tensor, second_logits: Tensor) -> Te
     Returns: scalar, in [0, log 2].
     Raises: ValueError if the shapes differ or are not [batch, classes].
     """
-    _check_rows(first_logits, "first_logits")
-    if first_logits.shape != second_logits.shape:
-        raise ValueError(f"first {list(first_logits.shape)} and second {list(second_logits.shape)} differ")
+    _check_pair(first_logits, second_logits, ("first", "second"))
     log_p, log_q = F.log_softmax(first_logits, dim=1), F.log_softmax(second_logits, dim=1)
     # In the log domain, because p and q underflow to 0 where logits are far apart.
     log_m = torch.logaddexp(log_p, log_q) - math.log(2)
@@ -107,8 +111,7 @@ def distillation(teacher_logits: Tensor, student_logits: Tensor, temperature: fl
     Returns: scalar.
     Raises: ValueError if the shapes differ or are not [batch, classes], or T is not above 0 and finite.
     """
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {temperature}, expected above 0 and finite")
+    _check_temperature(temperature)
     teacher = teacher_logits.detach()
     if temperature == 1:
         return kl_divergence(teacher, student_logits)
@@ -149,11 +152,7 @@ def weighted_distillation(
     Returns: scalar.
     Raises: ValueError if the shapes differ.
     """
-    _check_rows(student_logits, "student_logits")
-    if teacher_logits.shape != student_logits.shape:
-        raise ValueError(
-            f"teacher {list(teacher_logits.shape)} and student {list(student_logits.shape)} differ"
-        )
+    _check_pair(teacher_logits, student_logits)
     if weights.shape != student_logits.shape[1:]:
         raise ValueError(f"weights are {list(weights.shape)}, expected [{student_logits.shape[1]}]")
     target = F.log_softmax(teacher_logits.detach() / temperature, dim=1)
@@ -255,10 +254,8 @@ def target_divergence(probabilities: Tensor, logits: Tensor, temperature: float 
     Returns: scalar.
     Raises: ValueError if the shapes differ or T is not above 0 and finite.
     """
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {temperature}, expected above 0 and finite")
-    if probabilities.shape != logits.shape:
-        raise ValueError(f"target {list(probabilities.shape)} and student {list(logits.shape)} differ")
+    _check_temperature(temperature)
+    _check_pair(probabilities, logits, ("target", "student"))
     log_student = F.log_softmax(logits / temperature, dim=1)
     # kl_div takes 0 log 0 as 0 in a target that is given as probabilities.
     return temperature**2 * F.kl_div(log_student, probabilities.detach(), reduction="batchmean")
@@ -313,9 +310,7 @@ def blended_loss(
     Returns: scalar.
     Raises: ValueError if the shapes differ.
     """
-    _check_rows(logits, "logits")
-    if teacher_logits.shape != logits.shape:
-        raise ValueError(f"teacher {list(teacher_logits.shape)} and student {list(logits.shape)} differ")
+    _check_pair(teacher_logits, logits)
     hard, soft = shares
     student = F.log_softmax(logits / temperature, dim=1)
     target = F.log_softmax(teacher_logits.detach() / temperature, dim=1)
@@ -333,11 +328,7 @@ def logit_error(teacher_logits: Tensor, student_logits: Tensor, *, squared: bool
     Returns: scalar.
     Raises: ValueError if the shapes differ or are not [batch, classes].
     """
-    _check_rows(student_logits, "student_logits")
-    if teacher_logits.shape != student_logits.shape:
-        raise ValueError(
-            f"teacher {list(teacher_logits.shape)} and student {list(student_logits.shape)} differ"
-        )
+    _check_pair(teacher_logits, student_logits)
     difference = student_logits - teacher_logits.detach()
     return difference.square().mean() if squared else difference.abs().mean()
 
