@@ -92,29 +92,20 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(RawDataset):
     """A data set, memory-mapped from its cache entry.
 
     Attributes:
+        mean, std: of the recipe's source, or computed.
         name, folder: of the source, and of the cache entry.
-        train, test, class_names, mean, std, writers, columns, held_out, sample, notes: as in RawDataset;
-            mean and std are never None.
         whole: number of training samples before `data.fraction`; None if the cache entry does not say it.
     """
 
-    name: str
-    folder: Path
-    train: Split
-    test: Split | None
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    writers: Array | None = None
-    columns: Mapping[str, Array] = field(default_factory=dict)
-    held_out: Array | None = None
-    sample: Shape | None = None
+    mean: tuple[float, ...] = field(kw_only=True)
+    std: tuple[float, ...] = field(kw_only=True)
+    name: str = field(kw_only=True)
+    folder: Path = field(kw_only=True)
     whole: int | None = None
-    notes: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:

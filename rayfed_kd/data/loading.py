@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.data import SOURCES
-from rayfed_kd.data.cache import load_cached, open_entry
+from rayfed_kd.data.cache import load_cached
 from rayfed_kd.data.dataset import Dataset, Source
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.registry import blaming
@@ -57,8 +57,3 @@ def load_dataset(
     """
     source = find_source(name, folder, options or {})
     return load_cached(name, source, fraction)
-
-
-def open_dataset(folder: Path) -> Dataset:
-    """A finished cache entry, mapped again in this process; milliseconds."""
-    return open_entry(folder)

@@ -10,8 +10,7 @@ from typing import Any
 
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.augment import AUGMENTATIONS
-from rayfed_kd.data.cache import locate_entry
-from rayfed_kd.data.loading import open_dataset
+from rayfed_kd.data.cache import locate_entry, open_entry
 from rayfed_kd.data.partition import SCHEMES, Partition
 from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.features.codecs.loading import Codecs, make_codecs
@@ -68,7 +67,7 @@ class Blueprint:
         # Before unpickling, which imports the user's classes.
         self.find_modules()
         parts: Parts = pickle.loads(self.pickled_parts)
-        dataset = open_dataset(locate_entry(Path(self.dataset_folder)))
+        dataset = open_entry(locate_entry(Path(self.dataset_folder)))
         if self.recipe.data.pixels == "symmetric":
             # (x - 0.5) / 0.5: pixels in [-1, 1], as generators that end in tanh make them (DaFKD).
             half = (0.5,) * len(dataset.mean)

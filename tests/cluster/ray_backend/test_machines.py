@@ -15,8 +15,8 @@ from rayfed_kd.cluster.ray_backend import machines
 from rayfed_kd.cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
 from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.cluster.ray_backend.session import RaySession, check_address
-from rayfed_kd.data.cache import locate_entry, pack_entry, unpack_entry
-from rayfed_kd.data.loading import load_dataset, open_dataset
+from rayfed_kd.data.cache import locate_entry, open_entry, pack_entry, unpack_entry
+from rayfed_kd.data.loading import load_dataset
 from rayfed_kd.errors import DataError, RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.loading import load_recipe
@@ -98,7 +98,7 @@ def test_sent_data_is_the_same_to_the_byte(tmp_path, monkeypatch):
     assert place == tmp_path / original.folder.name
     for _ in range(2):  # the second time it is there already
         unpack_entry(place, pack_entry(original.folder))
-    found = open_dataset(place)
+    found = open_entry(place)
     assert np.array_equal(found.train.images, original.train.images)
     assert np.array_equal(found.train.labels, original.train.labels)
     assert (found.mean, found.std, found.class_names) == (original.mean, original.std, original.class_names)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from rayfed_kd.data import cache, cache_keys
-from rayfed_kd.data.cache import load_cached
+from rayfed_kd.data.cache import load_cached, open_entry
 from rayfed_kd.data.dataset import RawDataset, Source, Split
-from rayfed_kd.data.loading import open_dataset
 from rayfed_kd.errors import DataError
 from rayfed_kd.recipe.sample_shapes import RowShape, TextShape
 
@@ -69,7 +68,7 @@ def test_truncated_entry_is_made_again(counted):
     images = entry / "train-images.npy"
     images.write_bytes(images.read_bytes()[:-3])
     with pytest.raises(DataError, match="no whole cache entry"):
-        open_dataset(entry)
+        open_entry(entry)
     assert len(load_cached("made", counted.source(), 1.0).train) == 4
     assert counted.decoded == 2
 

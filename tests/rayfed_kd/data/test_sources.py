@@ -268,7 +268,8 @@ def test_images_are_decoded_without_torch(tmp_path):
     code = f"""if True:
         import sys
         from pathlib import Path
-        from rayfed_kd.data.loading import load_dataset, open_dataset
-        open_dataset(load_dataset("mnist", Path({str(tmp_path)!r})).folder)
+        from rayfed_kd.data.cache import open_entry
+        from rayfed_kd.data.loading import load_dataset
+        open_entry(load_dataset("mnist", Path({str(tmp_path)!r})).folder)
         assert "torch" not in sys.modules and "torchvision" not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True)
