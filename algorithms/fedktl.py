@@ -20,6 +20,7 @@ are of real images (`batchnorm`). mu = 0: clients use nothing of what they recei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -34,30 +35,40 @@ from rayfed_kd.protocol import (
     ClientContext,
     Cohort,
     Drawn,
+    FlatModule,
     Message,
+    OneExchange,
     Replies,
     Reply,
     Samples,
     ServerContext,
     Shown,
+    Unaligned,
 )
-from rayfed_kd.toolbox.by_class.simplex import SimplexClients, SimplexOptions, angular_logits, simplex
+from rayfed_kd.toolbox.by_class.means import mean_rows
 from rayfed_kd.toolbox.data_free.alignment import AlignmentOptions, aligned
 from rayfed_kd.toolbox.data_free.latent_generator import LatentGenerator
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.generation import generate
+from rayfed_kd.toolbox.layers import check_equal_features, head_place
 from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, own_batches, train_phases
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer, clipped
+from rayfed_kd.toolbox.own_models import OwnModels
+
+SMALL = 1e-7  # arccos has an infinite slope at 1 and -1
 
 
-class Options(SimplexOptions, AlignmentOptions):
+class Options(AlignmentOptions):
     """FedKTL's options; the defaults are those of the released script for StyleGAN-XL."""
 
     generator: LatentGenerator = LatentGenerator()
     mu: float = Field(50.0, ge=0, description="weight of what clients learn from the images they receive")
     clip: float | None = Field(100.0, gt=0, description="largest gradient, unless local.clip; null: any")
     batchnorm: BatchNormMode = Field("keep", description=BATCHNORM)
+    etf_seed: int = Field(0, ge=0, description="what the directions of the classes are drawn from")
+    margin: float = Field(0.5, ge=0, lt=math.pi, description="added to the own class's angle, radians")
+    scale: float = Field(64.0, gt=0, description="what cosines are multiplied by")
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ class ServerState:
     pairs: Mapping[str, Tensor]
 
 
-class FedKTL(SimplexClients[ServerState]):
+class FedKTL(OwnModels, OneExchange[ServerState, Tensor]):
     """Knowledge transfer from a server's generator; a client's state is its model."""
 
     options: Options
@@ -78,6 +89,8 @@ class FedKTL(SimplexClients[ServerState]):
     group_training = "all local training"
     server_keeps = "the generator, the transformer, the last images and latents"
     down = {"images": "images", "latents": "features"}
+    up = {"outputs": Unaligned("prototypes"), "classes": "labels"}
+    heterogeneous = True
 
     @property
     def public(self) -> Literal["none", "samples"]:
@@ -92,7 +105,10 @@ class FedKTL(SimplexClients[ServerState]):
         }
 
     def check(self, ctx: ServerContext) -> None:
-        super().check(ctx)
+        """Raise RecipeError unless all models end in a linear layer, with features of one length."""
+        check_equal_features(ctx)
+        for name in ctx.client_architectures:
+            head_place(ctx.frozen_model(ctx.initial_vector(name), name))
         self.options.generator.given(ctx)
 
     def init_server(self, ctx: ServerContext) -> ServerState:
@@ -118,7 +134,9 @@ class FedKTL(SimplexClients[ServerState]):
         batches = own_batches(ctx, range(ctx.local.epochs), pairs)
         given = {"etf": simplex(ctx.classes, self.options.etf_seed).to(ctx.device)}
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx, given=given)
-        return (own := models["student"].vector()), self.uploaded(own, ctx)
+        own = models["student"].vector()
+        means = mean_rows(ctx.frozen_model(own), unit_outputs, ctx)
+        return own, Reply(outputs=F.normalize(means.values, dim=1), classes=means.classes)
 
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """L, without its second term where nothing was received."""
@@ -147,3 +165,67 @@ class FedKTL(SimplexClients[ServerState]):
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         images = ctx.pixels(server.pairs["images"].to(ctx.device)).cpu()
         return {"samples": Samples(images, server.pairs["classes"].long())}
+
+    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+        """The client's model, [P_k], its last layer turned: the largest output is the largest cosine."""
+        place, whole = head_place(ctx.frozen_model(client)), client.clone()
+        whole[place] = turned(client[place], simplex(ctx.classes, self.options.etf_seed).to(client))
+        return whole
+
+
+def simplex(num_classes: int, seed: int) -> Tensor:
+    """sqrt(C / (C - 1)) P (I - 11' / C), [C, C], with P orthonormal; column c is the direction of class c.
+
+    The columns have length 1 and cosines -1 / (C - 1) with one another.
+
+    Args:
+        num_classes: C, 2 or more.
+        seed: of P, drawn on the CPU in float64, so that all parties have the same.
+    """
+    normal = torch.randn(num_classes, num_classes, generator=torch.Generator().manual_seed(seed))
+    rotation, _ = torch.linalg.qr(normal.double())
+    return frame(rotation).float()
+
+
+def frame(rotation: Tensor) -> Tensor:
+    """The frame of an orthonormal P, [C, C]."""
+    count = len(rotation)
+    centring = torch.eye(count).to(rotation) - 1 / count
+    return math.sqrt(count / (count - 1)) * rotation @ centring
+
+
+def angular_logits(
+    outputs: Tensor, labels: Tensor, directions: Tensor, margin: float, scale: float
+) -> Tensor:
+    """scale cos(angle), with the margin added to the angle of a sample's own class: ArcFace.
+
+    Deng, Guo, Xue, Zafeiriou 2019, arXiv 1801.07698, eq. 3.
+
+    Args:
+        outputs: [batch, C]; gradient passes.
+        labels: [batch] int64.
+        directions: [C, C], of length 1, one a column.
+        margin: radians.
+    Returns: [batch, C], for cross entropy.
+    """
+    cosines = (F.normalize(outputs, dim=1) @ directions).clamp(-1 + SMALL, 1 - SMALL)
+    own = F.one_hot(labels, outputs.shape[1]).bool()
+    return scale * torch.where(own, torch.cos(torch.acos(cosines) + margin), cosines)
+
+
+def turned(head: Tensor, directions: Tensor) -> Tensor:
+    """The linear layer whose largest output is the class of the nearest direction of another one's output.
+
+    Args:
+        head: [C K_f + C], the layer: weights row by row, then biases.
+        directions: [C, C], one a column.
+    Returns: the same shape: E' W and E' b.
+    """
+    count = len(directions)
+    weights, biases = head[:-count].view(count, -1), head[-count:]
+    return torch.cat([(directions.T @ weights).flatten(), directions.T @ biases])
+
+
+def unit_outputs(model: FlatModule, images: Tensor) -> Tensor:
+    """A model's outputs of length 1, [batch, C]."""
+    return F.normalize(model(images), dim=1)

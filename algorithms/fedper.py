@@ -8,7 +8,7 @@ Arivazhagan et al. 2019, Federated Learning with Personalization Layers, arXiv 1
     base = sum over the cohort of n_k base_k / sum of n_k
 
 FedPer+ (Atapour et al. 2024, arXiv 2402.10846, section IV-A) starts with all layers shared and drops them
-as toolbox/layers.py says. The exchange and its readings are in toolbox/personal_layers.py. With
+as toolbox/layers.py says. The exchange and its readings are in toolbox/own_models.py. With
 `personal: []` it is FedAvg with every client's local model evaluated, as FedD2S' tables report it.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 from rayfed_kd.protocol import ClientContext, FlatModule
 from rayfed_kd.toolbox.layers import DroppingOptions, Layers
 from rayfed_kd.toolbox.local_training import train_on_labels
-from rayfed_kd.toolbox.personal_layers import DroppedLayers, PersonalLayers, PersonalOptions
+from rayfed_kd.toolbox.own_models import DroppedLayers, PersonalLayers, PersonalOptions
 
 
 class FedPer(PersonalLayers):

@@ -8,7 +8,7 @@ Collins, Hassani, Mokhtari, Shakkottai 2021, arXiv 2102.07078, Algorithm 1.
     phi = sum over the cohort of n_k phi_k / sum of n_k
 
 FedRep+ (Atapour et al. 2024, arXiv 2402.10846, section IV-A) starts with all layers shared and drops them
-as toolbox/layers.py says. The exchange and its readings are in toolbox/personal_layers.py.
+as toolbox/layers.py says. The exchange and its readings are in toolbox/own_models.py.
 Readings: an optimiser each for head and representation, and what is fixed is in eval mode, so neither
 decay, momentum nor running statistics move it; sample-weighted (the paper's clients have equal n_k); where
 there is no head, all E epochs are the representation's. FedD2S gives E = 4 and no split: 3 and 1 here. (Its
@@ -27,7 +27,7 @@ from rayfed_kd.protocol import ClientContext, FlatModule, Method, MethodOptions,
 from rayfed_kd.toolbox.layers import DroppingOptions, Layers
 from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.optimizers import Optimizer
-from rayfed_kd.toolbox.personal_layers import DroppedLayers, PersonalLayers, PersonalOptions, Trained
+from rayfed_kd.toolbox.own_models import DroppedLayers, PersonalLayers, PersonalOptions, Trained
 
 
 class TurnOptions(MethodOptions):

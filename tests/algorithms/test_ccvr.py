@@ -7,10 +7,9 @@ import torch
 from runs import run_in_process
 from torch import nn
 
-from rayfed_kd.algorithms.ccvr import CCVR, Options
+from rayfed_kd.algorithms.ccvr import CCVR, Options, drawn_rows, moments, pooled_moments
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.toolbox.by_class.moments import drawn_rows, moments, pooled_moments
 
 MLP = "model={name: mlp, hidden: 8}"
 HEAD = 90  # 10 x 8 weights and 10 biases

@@ -4,12 +4,11 @@ import pytest
 import torch
 from runs import run_in_process
 
-from rayfed_kd.algorithms.fd import FD, Options
+from rayfed_kd.algorithms.fd import FD, Options, label_distillation, means_of_others
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message
 from rayfed_kd.toolbox.by_class.means import PerClass
-from rayfed_kd.toolbox.by_class.outputs import label_distillation, means_of_others
 
 TEACHER = torch.tensor([2.0, 0.0, -1.0], dtype=torch.float64)
 STUDENT = torch.tensor([[1.0, 0.5, 0.0]], dtype=torch.float64)

@@ -8,10 +8,9 @@ import torch
 from runs import run_in_process
 from torch.nn import functional as F
 
-from rayfed_kd.algorithms.fedktl import Options
+from rayfed_kd.algorithms.fedktl import Options, angular_logits, simplex
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.toolbox.by_class.simplex import angular_logits, simplex
 from rayfed_kd.toolbox.losses import cross_entropy
 
 FEW = {"generator": {"width": 4, "latent": 6, "epochs": 1}, "server_epochs": 2}

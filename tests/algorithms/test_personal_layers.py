@@ -30,7 +30,7 @@ from rayfed_kd.setting.setting import Setting
 from rayfed_kd.timing.reading import read_timing
 from rayfed_kd.toolbox import local_training as training
 from rayfed_kd.toolbox.layers import Layers, mean_of_shared
-from rayfed_kd.toolbox.personal_layers import PersonalOptions
+from rayfed_kd.toolbox.own_models import PersonalOptions
 
 SMALL = {
     "method": {"name": "fedavg"},

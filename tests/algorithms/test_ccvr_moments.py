@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rayfed_kd.toolbox.by_class.moments import drawn_rows, moments, pooled_moments
+from rayfed_kd.algorithms.ccvr import drawn_rows, moments, pooled_moments
 
 
 def column(*values):
