@@ -124,11 +124,12 @@ class Cronus(Method[None, ClientState]):
             train_on_public(
                 student,
                 soft_label_loss,
-                (self.options.ids(message["seed"], ctx), message["labels"]),
                 ctx,
                 epochs=self.options.public_epochs,
                 batch_size=ctx.local.batch_size,
                 optimizer=optimizer,
+                ids=self.options.ids(message["seed"], ctx),
+                said=message["labels"],
             )
         train_on_labels(student, ctx, optimizer=optimizer)
         return ClientState(student.vector(), client.started), Reply()

@@ -127,10 +127,11 @@ class DSFL(OwnModels, Method[ServerState, Tensor]):
         train_on_public(
             student,
             soft_label_loss,
-            said,
             ctx,
             epochs=epochs,
             batch_size=ctx.local.batch_size,
             optimizer=Optimizer(ctx.local.optimizer, student),
+            ids=said[0],
+            said=said[1],
         )
         return student.vector()

@@ -44,7 +44,7 @@ from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.losses import target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer
-from rayfed_kd.toolbox.public_data import paired_batches
+from rayfed_kd.toolbox.public_data import values_by_id
 
 
 class DistillationOptimizer(OptimizerRecipe):
@@ -138,11 +138,12 @@ class FedDF(Averaging[None]):
         student = ctx.model(start)
         optimizer, best = Optimizer(options.optimizer, student), Best(options.validation, held_out)
         # Passes without end, of which J steps are taken.
-        batches = paired_batches(ids, torch.cat(said), ctx, count(), options.batch_size)
-        for step, (images, targets) in enumerate(islice(batches, steps)):
+        targets = values_by_id(ids, torch.cat(said), ctx)
+        batches = (batch for epoch in count() for batch in ctx.public.epoch(epoch, options.batch_size, ids))
+        for step, (chosen, images) in enumerate(islice(batches, steps)):
             with normalising(student, options.batchnorm):
                 logits = student(images)
-            loss = target_divergence(targets, logits, options.temperature)
+            loss = target_divergence(targets[chosen], logits, options.temperature)
             ctx.log(distillation=loss)
             optimizer.minimise(loss, factor=options.factor(step, steps), clip=options.clip)
             if best.enough(step + 1, steps, student, ctx):

@@ -53,7 +53,7 @@ from rayfed_kd.toolbox.distillation import normalising
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 from rayfed_kd.toolbox.optimizers import Optimizer, faded
-from rayfed_kd.toolbox.public_data import train_on_public_labels
+from rayfed_kd.toolbox.public_data import train_on_public
 from rayfed_kd.toolbox.server_models.larger_server import (
     ClientState,
     GEMOptions,
@@ -146,14 +146,15 @@ class FedGEM(Method[ServerState, ClientState]):
         """The public set with the server's logits (eq. 6), then the client's own data."""
         student = ctx.model(client.model)
         optimizer = Optimizer(faded(ctx.local.optimizer, message["rate"]), student, client.moments)
-        train_on_public_labels(
+        train_on_public(
             student,
+            self.public_loss,
             ctx,
             epochs=self.options.public_epochs,
             batch_size=ctx.local.batch_size,
             optimizer=optimizer,
-            loss=self.public_loss,
             said=message["knowledge"],
+            labelled=True,
             augmenting=self.options,
         )
         train_on_labels(student, ctx, range(ctx.local.epochs), optimizer)

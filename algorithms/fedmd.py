@@ -43,7 +43,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation, logit_error
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
-from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, train_on_public, train_on_public_labels
+from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, train_on_public
 from rayfed_kd.toolbox.robust import AggregationOptions, aggregate
 
 
@@ -149,13 +149,14 @@ class FedMD(Method[ServerState, ClientState]):
         """The first training, on public labels and on the client's own."""
         student = ctx.model(client.model)
         public = Optimizer(ctx.local.optimizer, student, client.public)
-        train_on_public_labels(
+        train_on_public(
             student,
+            public_label_loss,
             ctx,
             epochs=self.options.pretrain_public,
             batch_size=self._batch_size(ctx),
             optimizer=public,
-            loss=public_label_loss,
+            labelled=True,
         )
         private = Optimizer(ctx.local.optimizer, student, client.private)
         train_on_labels(student, ctx, range(self.options.pretrain_private), private)
@@ -186,11 +187,12 @@ class FedMD(Method[ServerState, ClientState]):
             train_on_public(
                 student,
                 self.digest_loss,
-                (self.options.ids(message["seed"], ctx), message["consensus"]),
                 ctx,
                 epochs=self.options.digest_epochs,
                 batch_size=self._batch_size(ctx),
                 optimizer=public,
+                ids=self.options.ids(message["seed"], ctx),
+                said=message["consensus"],
                 labelled=self.options.labelled,
             )
         private = Optimizer(ctx.local.optimizer, student, client.private)

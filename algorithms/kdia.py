@@ -238,7 +238,7 @@ class KDIA(OneExchange[ServerState, None]):
         samples = torch.tensor(replies.numbers("samples"), device=ctx.device)
         shares = samples / samples.sum() / (len(replies) if self.options.ensemble_scale == "k" else 1)
         ensemble = mixed_heads(model, list(replies.vectors("student")), stage_of_maps(model, ctx), shares)
-        train_generator_on_labels(generator, ensemble, self.options.generator.training, ctx)
+        train_generator_on_labels(generator, ensemble, self.options.generator, ctx)
         return generator.vector().cpu()
 
 

@@ -41,19 +41,18 @@ class Honest:
     count: int
 
     @classmethod
-    def of(cls, payloads: Sequence[Tensor]) -> Honest:
-        """From payloads of one shape, added in the given order; one is held at a time."""
-        count = len(payloads)
-        mean = torch.zeros(payloads[0].shape, dtype=torch.float64)
-        for place in range(count):
-            mean += payloads[place].to(mean)
-        mean /= count
+    def of(cls, sent: Mapping[int, Tensor], clients: Sequence[int]) -> Honest:
+        """From the payloads of some clients, of one shape, added in this order; one is held at a time."""
+        mean = torch.zeros(sent[clients[0]].shape, dtype=torch.float64)
+        for client in clients:
+            mean += sent[client].to(mean)
+        mean /= len(clients)
         # A second pass, around the mean: the mean of squares less the squared mean would cancel
         # where clients agree.
         squares = torch.zeros_like(mean)
-        for place in range(count):
-            squares += (payloads[place].to(mean) - mean).square()
-        return cls(mean, (squares / count).sqrt(), count)
+        for client in clients:
+            squares += (sent[client].to(mean) - mean).square()
+        return cls(mean, (squares / len(clients)).sqrt(), len(clients))
 
 
 def paf(honest: Honest, theta: Tensor | float) -> Tensor:
@@ -153,7 +152,7 @@ def poisoned(
     if not lying:
         return {}
     known = [client for client in sorted(sent) if client not in lying] or sorted(lying)
-    honest = Honest.of(_Fetched(known, sent))
+    honest = Honest.of(sent, known)
     if attack.name == "lie":
         return dict.fromkeys(lying, lie(honest, strength(attack, honest.count, len(lying))))
     theta = far_away(attack, honest.mean.shape[-1], seed)
@@ -177,17 +176,6 @@ def strength(attack: AttackRecipe, honest: int, corrupt: int) -> float:
             "expected fewer attackers, or a number"
         )
     return z
-
-
-class _Fetched(Sequence[Tensor]):
-    def __init__(self, clients: Sequence[int], sent: Mapping[int, Tensor]) -> None:
-        self._clients, self._sent = clients, sent
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._sent[self._clients[index]]
 
 
 def check_attack(recipe: Recipe, method: Method[Any, Any]) -> None:

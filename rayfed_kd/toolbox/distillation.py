@@ -37,17 +37,6 @@ def normalising(model: FlatModule, mode: BatchNormMode) -> AbstractContextManage
 
 
 @dataclass(frozen=True)
-class GeneratorTraining:
-    """How a server trains a generator: `epochs` times `batches` steps, and the diversity loss's weight."""
-
-    epochs: int
-    batches: int
-    batch_size: int
-    optimizer: OptimizerRecipe
-    diversity: float
-
-
-@dataclass(frozen=True)
 class Distillation:
     """How a server distils into a student.
 
@@ -75,14 +64,9 @@ class FeatureGenerator(GeneratorOptions):
     batch_size: int = Field(64, ge=2, description="generated samples a batch")
     diversity: float = Field(1.0, ge=0, description="weight of the diversity loss (eq. 4)")
 
-    @property
-    def training(self) -> GeneratorTraining:
-        """What `train_generator_on_labels` takes."""
-        return GeneratorTraining(self.epochs, self.batches, self.batch_size, self.optimizer, self.diversity)
-
 
 def train_generator_on_labels(
-    generator: FlatModule, ensemble: Callable[[Tensor], Tensor], options: GeneratorTraining, ctx: Context
+    generator: FlatModule, ensemble: Callable[[Tensor], Tensor], options: FeatureGenerator, ctx: Context
 ) -> None:
     """Teaches a conditional generator to make what an ensemble takes for the label asked for (KDIA eq. 3, 4).
 

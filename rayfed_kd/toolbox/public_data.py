@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
@@ -69,23 +69,6 @@ def drawn_seed(ctx: ServerContext) -> int:
     return int(torch.randint(2**31, (), generator=stream, device=stream.device))
 
 
-def paired_batches(
-    ids: Tensor, values: Tensor, ctx: Context, epochs: Iterable[int], batch_size: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of public samples with what is said of each: images [batch, ...] and rows of `values`.
-
-    Args:
-        ids: [n] int64, the samples.
-        values: [n, ...], on the step's device, in the order of `ids`.
-        epochs: numbers of the passes, each in an order of its own.
-    """
-    # Indexed by id, because a pass gives ids in an order of its own.
-    by_id = values.new_zeros(len(ctx.public), *values.shape[1:]).index_copy(0, ids, values)
-    for epoch in epochs:
-        for chosen, images in ctx.public.epoch(epoch, batch_size, ids):
-            yield images, by_id[chosen]
-
-
 def soft_label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
     """The student's cross entropy with what is said of a batch, probabilities; logged as `soft_ce`."""
     loss = soft_cross_entropy(batch["said"], models["student"](batch["images"]))
@@ -95,70 +78,48 @@ def soft_label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
 def train_on_public(
     student: FlatModule,
     loss: BatchLoss,
-    said: tuple[Tensor, Tensor],
     ctx: Context,
     *,
     epochs: int,
     batch_size: int,
     optimizer: Optimizer,
+    ids: Tensor | None = None,
+    said: Tensor | None = None,
     labelled: bool = False,
+    augmenting: AugmentingOptions | None = None,
 ) -> None:
-    """Steps on what is said of public samples; clients of a group take them as one.
+    """Steps on public samples: on their labels, on what is said of them, or both. It batches over clients.
 
     Args:
         student: what is trained, `models["student"]` to the loss.
-        loss: of a batch with "images" [batch, ...] and "said" [batch, ...].
-        said: ids [n] int64, and what is said of these samples, [n, ...], on the step's device.
+        loss: of a batch with "images" [batch, ...], and where they are given "said" [batch, ...] and
+            "labels" [batch] int64.
         ctx: the client's or the server's.
         epochs: passes over the samples, each in an order of its own.
         batch_size: samples a step.
         optimizer: on the student.
-        labelled: whether a batch has "labels" as well, [batch] int64.
+        ids: [n] int64, the samples; None: all.
+        said: [n, ...], what is said of each, on the step's device; None: nothing.
+        labelled: whether a batch has labels.
+        augmenting: how images are changed; None: not at all.
     Raises: RunError if labels are asked for and the public labels are not known.
     """
-    ids, values = said
+    by_id = said if said is None or ids is None else values_by_id(ids, said, ctx)
 
     def batches() -> Iterator[OwnBatch]:
-        # Both are looked up by the place of a sample among `ids`.
-        places = torch.arange(len(ids), device=ids.device)
-        for images, chosen in paired_batches(ids, places, ctx, range(epochs), batch_size):
-            batch = {"images": images, "said": values[chosen]}
-            yield None, {**batch, "labels": ctx.public.labels(ids[chosen])} if labelled else batch
-
-    train_phases({"student": student}, [Phase(loss, [optimizer])], batches(), ctx)
-
-
-def train_on_public_labels(
-    student: FlatModule,
-    ctx: Context,
-    *,
-    epochs: int,
-    batch_size: int,
-    optimizer: Optimizer,
-    loss: BatchLoss,
-    said: Tensor | None = None,
-    augmenting: AugmentingOptions | None = None,
-) -> None:
-    """Steps on the labels of all public samples, and on what is said of them.
-
-    Args:
-        student: what is trained, `models["student"]` to the loss.
-        ctx: the client's.
-        epochs: passes over all public samples, each in an order of its own.
-        batch_size: samples a step.
-        optimizer: on the student.
-        loss: of a batch with "images" [batch, ...], "labels" [batch] int64, and "said" if it is given.
-        said: by id, [N0, ...].
-        augmenting: how images are changed; None: not at all.
-    Raises: RunError if the public labels are not known.
-    """
-
-    def batches() -> Iterator[OwnBatch]:
-        public = ctx.public
         for epoch in range(epochs):
-            for ids, stored in public.epoch(epoch, batch_size):
-                images = stored if augmenting is None else augmenting.training_images(ids, stored, ctx)
-                batch = {"images": images, "labels": public.labels(ids)}
-                yield None, batch if said is None else {**batch, "said": said[ids]}
+            for chosen, stored in ctx.public.epoch(epoch, batch_size, ids):
+                images = stored if augmenting is None else augmenting.training_images(chosen, stored, ctx)
+                batch = {"images": images}
+                if labelled:
+                    batch["labels"] = ctx.public.labels(chosen)
+                if by_id is not None:
+                    batch["said"] = by_id[chosen]
+                yield None, batch
 
     train_phases({"student": student}, [Phase(loss, [optimizer])], batches(), ctx)
+
+
+def values_by_id(ids: Tensor, values: Tensor, ctx: Context) -> Tensor:
+    """What is said of some public samples, [n, ...], as rows by the samples' ids; other rows are 0."""
+    return values.new_zeros(len(ctx.public), *values.shape[1:]).index_copy(0, ids, values)

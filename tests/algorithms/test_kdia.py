@@ -163,7 +163,7 @@ def test_server_training_makes_what_the_ensemble_takes_for_the_class_asked_for()
     fits = []
     ctx.log = lambda **values: fits.append(values["generator_ce"].item())
     generator = ctx.model(ctx.initial_vector("generator"), "generator")
-    train_generator_on_labels(generator, ensemble, options.generator.training, ctx)
+    train_generator_on_labels(generator, ensemble, options.generator, ctx)
     assert len(fits) == 80
     assert fits[0] == pytest.approx(np.log(4), abs=0.3)
     assert np.mean(fits[-10:]) < 0.5 * np.log(4)

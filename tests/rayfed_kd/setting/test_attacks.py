@@ -9,7 +9,13 @@ from rayfed_kd.setting.attacks import Honest, lie, lie_z, ofom, paf
 from rayfed_kd.toolbox.robust import coordinate_median, krum_scores, multi_krum, trimmed_mean
 
 B = torch.tensor([[1.0, 2.0], [1.2, 1.8], [0.8, 2.1], [1.1, 2.3]], dtype=torch.float64)
-HONEST = Honest.of(B)
+
+
+def of(payloads):
+    return Honest.of(dict(enumerate(payloads)), range(len(payloads)))
+
+
+HONEST = of(B)
 
 
 def near(values):
@@ -85,7 +91,7 @@ def test_z_without_a_bound_is_infinite():
 def test_an_attack_on_some_rows_is_those_rows_of_an_attack_on_all():
     payloads = torch.rand(5, 8, 3, generator=torch.Generator().manual_seed(1))
     rows = torch.tensor([6, 1])
-    whole, part = Honest.of(payloads), Honest.of(payloads[:, rows])
+    whole, part = of(payloads), of(payloads[:, rows])
     assert torch.equal(lie(whole, 1.5)[rows], lie(part, 1.5))
     assert torch.equal(ofom(whole, 10)[1][rows], ofom(part, 10)[1])
 

@@ -7,7 +7,7 @@ from contexts import client_context, server_context
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, paired_batches
+from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, values_by_id
 
 RECIPE = {
     "method": {"name": "fedavg"},
@@ -45,11 +45,11 @@ def test_seeds_differ_from_round_to_round_and_repeat():
 def test_every_sample_comes_with_its_own_row_once_an_epoch():
     ctx, ids = client(), torch.tensor([21, 4, 9, 0, 28])
     images = {number: ctx.public.images(torch.tensor([number]))[0] for number in ids.tolist()}
-    orders = []
+    values, orders = values_by_id(ids, ids.float()[:, None] * 10, ctx), []
     for epoch in (0, 1):
         seen = []
-        for shown, rows in paired_batches(ids, ids.float()[:, None] * 10, ctx, [epoch], 2):
-            for image, row in zip(shown, rows, strict=True):
+        for chosen, shown in ctx.public.epoch(epoch, 2, ids):
+            for image, row in zip(shown, values[chosen], strict=True):
                 assert torch.equal(image, images[int(row) // 10])
                 seen.append(int(row) // 10)
         assert sorted(seen) == sorted(ids.tolist())
