@@ -24,7 +24,7 @@ def _check_rows(rows: Tensor, name: str, columns: str = "classes") -> None:
 
 def _check_pair(first: Tensor, second: Tensor, names: tuple[str, str] = ("teacher", "student")) -> None:
     """Two tensors of one shape, the second of rows [batch, classes]."""
-    _check_rows(second, names[1])
+    _check_rows(second, f"{names[1]} logits")
     if first.shape != second.shape:
         raise ValueError(f"{names[0]} {list(first.shape)} and {names[1]} {list(second.shape)} differ")
 
