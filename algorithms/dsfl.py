@@ -21,7 +21,6 @@ goes down; without the server's as well nothing travels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
@@ -55,15 +54,8 @@ class Options(PublicOptions):
     server_epochs: int = Field(1, ge=0, description="the server's; 0: it has no model")
 
 
-@dataclass(frozen=True)
-class ServerState:
-    """The server's own model, [P]."""
-
-    model: Tensor
-
-
-class DSFL(OwnModels, Method[ServerState, Tensor]):
-    """Distillation-based semi-supervised federated learning. A client keeps its model, [P_k]."""
+class DSFL(OwnModels, Method[Tensor, Tensor]):
+    """Distillation-based semi-supervised federated learning: server and clients keep a model each, [P_k]."""
 
     options: Options
     summary = "clients and server learn from the sharpened mean of predictions on a public set"
@@ -79,11 +71,11 @@ class DSFL(OwnModels, Method[ServerState, Tensor]):
         """Raise RecipeError if `public_samples` is more than the public set has."""
         self.options.check_public(ctx)
 
-    def init_server(self, ctx: ServerContext) -> ServerState:
+    def init_server(self, ctx: ServerContext) -> Tensor:
         """The server's own initial model, [P]; `server_epochs: 0` never trains it."""
-        return ServerState(ctx.initial_vector())
+        return ctx.initial_vector()
 
-    def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
+    def run_round(self, server: Tensor, cohort: Cohort, ctx: ServerContext) -> Tensor:
         """Update and predict, aggregate, distil."""
         options = self.options
         if not (options.distill_epochs or options.server_epochs):
@@ -94,7 +86,7 @@ class DSFL(OwnModels, Method[ServerState, Tensor]):
         if options.distill_epochs:
             cohort.broadcast(self.distil, Message(labels=labels, seed=seed))
         said = (options.ids(seed, ctx), labels.to(ctx.device))
-        return ServerState(self._distilled(server.model, said, options.server_epochs, ctx).cpu())
+        return self._distilled(server, said, options.server_epochs, ctx).cpu()
 
     def update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """The client's own data, then Y_k: [N0, C]."""
@@ -116,10 +108,10 @@ class DSFL(OwnModels, Method[ServerState, Tensor]):
         said = (self.options.ids(message["seed"], ctx), message["labels"])
         return self._distilled(client, said, self.options.distill_epochs, ctx), Reply()
 
-    def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
+    def evaluated(self, server: Tensor) -> dict[str, Evaluable]:
         """Every client's own model, and the server's if `server_epochs` trains it."""
         personal: dict[str, Evaluable] = {"personal": PERSONAL}
-        return {"server": server.model, **personal} if self.options.server_epochs else personal
+        return {"server": server, **personal} if self.options.server_epochs else personal
 
     def _distilled(self, model: Tensor, said: tuple[Tensor, Tensor], epochs: int, ctx: Context) -> Tensor:
         """A model, [P], after passes over ids [N0] with labels [N0, C]."""

@@ -20,7 +20,6 @@ starts in the first round (released: after 50 of 70). lambda_kd = 0 is FedAvg.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -61,19 +60,8 @@ class Options(AveragingOptions):
     batchnorm: BatchNormMode = Field("keep", description=BATCHNORM)
 
 
-@dataclass(frozen=True)
-class ClientState:
-    """What a client keeps.
-
-    Attributes:
-        previous: [P], its last local model w_k.
-    """
-
-    previous: Tensor
-
-
-class FedCOG(Averaging[ClientState | None]):
-    """Consensus-oriented generation."""
+class FedCOG(Averaging[Tensor | None]):
+    """Consensus-oriented generation. A client's state is its last local model, [P]; None before the first."""
 
     options: Options
     summary = "clients generate images of the classes they lack from the consensus model, and distil on them"
@@ -87,15 +75,15 @@ class FedCOG(Averaging[ClientState | None]):
         return Message(student=server.weights, version=server.version)
 
     def client_update(
-        self, client: ClientState | None, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState | None, Reply]:
+        self, client: Tensor | None, message: Message, ctx: ClientContext
+    ) -> tuple[Tensor | None, Reply]:
         """Generate x~ of missing classes and learn what w^t predicts on them; otherwise CE alone."""
         options, student = self.options, ctx.model(message["student"])
         labels = missing_labels(ctx.label_counts(), options.images)
         # Updates are counted from 0, rounds from 1.
         if options.lambda_kd and len(labels) and message["version"] + 1 >= options.generation_from_round:
             consensus = ctx.frozen_model(message["student"])
-            own = None if client is None else ctx.frozen_model(client.previous)
+            own = None if client is None else ctx.frozen_model(client)
             images = self._images(labels, consensus, own, ctx)
             with torch.no_grad():
                 taught = consensus(images)
@@ -112,7 +100,7 @@ class FedCOG(Averaging[ClientState | None]):
         else:
             train_on_labels(student, ctx)
         trained = student.vector()
-        return ClientState(trained), Reply(student=trained, samples=ctx.num_samples)
+        return trained, Reply(student=trained, samples=ctx.num_samples)
 
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """CE on a real batch, distillation on a generated one."""

@@ -17,8 +17,6 @@ FedAvg.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -40,19 +38,8 @@ class Options(AveragingOptions):
     buffer: int = Field(1, ge=1, description="how many of its last models a client is pushed away from")
 
 
-@dataclass(frozen=True)
-class ClientState:
-    """What a client keeps.
-
-    Attributes:
-        previous: its last local models, [P] each, the latest first.
-    """
-
-    previous: tuple[Tensor, ...]
-
-
-class MOON(Averaging[ClientState]):
-    """Model-contrastive federated learning."""
+class MOON(Averaging[tuple[Tensor, ...]]):
+    """Model-contrastive federated learning. A client's state are its last local models, the latest first."""
 
     options: Options
     summary = "contrastive term between features of the local, the received and the client's last model"
@@ -64,21 +51,21 @@ class MOON(Averaging[ClientState]):
         """Raise RecipeError if the features z of the model are not known."""
         check_features(ctx)
 
-    def init_client(self, ctx: ClientContext) -> ClientState:
+    def init_client(self, ctx: ClientContext) -> tuple[Tensor, ...]:
         """No past: the first participation has no z_p."""
-        return ClientState(())
+        return ()
 
     def client_update(
-        self, client: ClientState, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
+        self, client: tuple[Tensor, ...], message: Message, ctx: ClientContext
+    ) -> tuple[tuple[Tensor, ...], Reply]:
         """Train from w^t on L; the trained model joins the at most `buffer` that give z_p next time."""
         student = ctx.model(message["student"])
         models = {"student": student, "received": ctx.frozen_model(message["student"])}
-        for age, vector in enumerate(client.previous):
+        for age, vector in enumerate(client):
             models[f"{PREVIOUS}{age}"] = ctx.frozen_model(vector)
         train_batches(models, self.loss, ctx)
         trained = student.vector()
-        state = ClientState((trained, *client.previous)[: self.options.buffer])
+        state = (trained, *client)[: self.options.buffer]
         return state, Reply(student=trained, samples=ctx.num_samples)
 
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:

@@ -34,12 +34,10 @@ from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.client_groups import Groups, decide_groups
-from rayfed_kd.setting.generated_data import check_generated
+from rayfed_kd.setting.method_needs import check_generated, check_public, check_summed_replies
 from rayfed_kd.setting.modules.architectures import Architectures
 from rayfed_kd.setting.modules.training_trial import Outcome
 from rayfed_kd.setting.modules.vector_layouts import vector_borders, vector_layouts
-from rayfed_kd.setting.public_data import check_public
-from rayfed_kd.setting.summed_replies import check_summed_replies
 from rayfed_kd.timing import Clock, Devices, Schedule
 from rayfed_kd.timing.reading import Timing, check_schedule
 from rayfed_kd.toolbox.robust import AggregationOptions

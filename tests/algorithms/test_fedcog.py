@@ -79,7 +79,7 @@ def test_client_without_a_past_disagrees_with_nobody_and_one_with_a_past_with_it
     sent = table.exchange(server, [1], 5)[0]["student"]
     assert "task" in table.logs[1]
     assert "disagreement" not in table.logs[1]
-    assert torch.equal(table.states[1].previous, sent)
+    assert torch.equal(table.states[1], sent)
     table.exchange(server, [1, 2], 6)
     assert table.logs[1]["disagreement"] > 0
     assert "disagreement" not in table.logs[2]
@@ -126,7 +126,7 @@ def test_frozen_models_are_in_eval_mode(bench, monkeypatch):
     monkeypatch.setattr(
         Context, "frozen_model", lambda self, *what: lent.append(original(self, *what)) or lent[-1]
     )
-    kept = table.states[0].previous
+    kept = table.states[0]
     table.exchange(server, [0], 2)
     assert len(lent) == 2
     assert not any(flat.module.training for flat in lent)

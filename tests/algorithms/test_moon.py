@@ -80,7 +80,7 @@ def test_client_keeps_as_many_of_its_last_models_as_the_buffer_holds(bench):
     table = bench({"name": "moon", "buffer": 2}, *SIMPLE)
     server = table.method.init_server(table.server())
     sent = [table.exchange(server, [1], index)[0]["student"] for index in (1, 2, 3)]
-    kept = table.states[1].previous
+    kept = table.states[1]
     assert len(kept) == 2
     assert torch.equal(kept[0], sent[2])
     assert torch.equal(kept[1], sent[1])

@@ -130,16 +130,6 @@ class LocalRecipe(Strict):
     def _off_is_a_word(cls, value: Any) -> Any:
         return "off" if value is False else value  # what YAML makes of a plain `off`
 
-    @field_validator("vectorise", mode="before")
-    @classmethod
-    def _nothing_is_measured(cls, value: Any) -> Any:
-        if value == "auto":
-            raise ValueError(
-                "auto is gone: it measured time, so the bits depended on the machine; expected by_shape, "
-                "off or a number of clients"
-            )
-        return value
-
     def batch_sizes(self, samples: int, size: int | None = None) -> list[int]:
         """The sizes of one pass's batches, in order; a pass of fewer samples than a batch is one batch.
 

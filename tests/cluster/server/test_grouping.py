@@ -232,13 +232,6 @@ def test_a_number_is_told_and_off_where_method_or_model_has_no_groups(changed, r
     assert re.search(rf"local\.vectorise = 3: clients train one by one: .*{reason}", setting.notes[-1])
 
 
-def test_auto_is_refused_with_what_takes_its_place():
-    with pytest.raises(
-        RecipeError, match=r"local\.vectorise.*auto is gone.*expected by_shape, off or a number"
-    ):
-        prepare(recipe(vectorise="auto"))
-
-
 @pytest.mark.parametrize(("model", "decided"), [("mlp", 25), ("own_of_grouping:dropout", "off")])
 def test_a_run_writes_the_decision_down_and_is_resumed_by_it(model, decided, own, tmp_path):
     asked = {**TINY, "model": {"name": model}, "rounds": 4, "checkpoint": {"every": 1}}
