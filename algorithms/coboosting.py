@@ -37,9 +37,9 @@ from rayfed_kd.toolbox.data_free.synthesis import (
     StudentOptimizer,
     Synthesis,
     SynthesisOptions,
+    Teachers,
     Terms,
 )
-from rayfed_kd.toolbox.data_free.teachers import Teachers
 from rayfed_kd.toolbox.losses import cross_entropy, distillation, kl_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer
 

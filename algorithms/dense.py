@@ -29,8 +29,7 @@ from torch.nn import functional as F
 
 from rayfed_kd.protocol import FlatModule, ServerContext
 from rayfed_kd.toolbox.data_free.one_shot import OneShot
-from rayfed_kd.toolbox.data_free.synthesis import ImagePool, Synthesis, SynthesisOptions, Terms
-from rayfed_kd.toolbox.data_free.teachers import Teachers
+from rayfed_kd.toolbox.data_free.synthesis import ImagePool, Synthesis, SynthesisOptions, Teachers, Terms
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 from rayfed_kd.toolbox.optimizers import Optimizer
 

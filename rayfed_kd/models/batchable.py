@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rayfed_kd.models import attention, base, conditional, projected, resnet, rows, text
+from rayfed_kd.models import attention, base, conditional, mlp, projected, resnet, text
 
 BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, projected.SteadyBatchNorm2d)
 # Exact types: a subclass may compute something else.
@@ -25,7 +25,7 @@ TYPES = {
     *(base.Classifier, base.Generator, base.ConditionalGenerator, base.Shortcut),
     *(resnet.BasicBlock, resnet.Bottleneck),
     *(attention.AttentionBlock, attention.Patches, attention.MeanOfPlaces),
-    *(text.MeanEmbedding, text.MeanOfPairs, text.Encoder, rows.RowEmbedding),
+    *(text.MeanEmbedding, text.MeanOfPairs, text.Encoder, mlp.RowEmbedding),
     *(conditional.Embedded, conditional.Projected, conditional.OneHot, conditional.Growing),
 }
 # Of some types not all options.

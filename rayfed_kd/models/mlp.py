@@ -1,16 +1,17 @@
-"""Perceptrons, for feature vectors and small images."""
+"""Perceptrons, for feature vectors, small images, and rows of numbers and categories."""
 
 from __future__ import annotations
 
 import math
 from typing import Annotated
 
+import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
-from rayfed_kd.models.base import Classifier, fully_connected, number_shape
+from rayfed_kd.models.base import Classifier, fully_connected, number_shape, row_shape
 from rayfed_kd.recipe.roles import model_builder
-from rayfed_kd.recipe.sample_shapes import Shape
+from rayfed_kd.recipe.sample_shapes import RowShape, Shape
 
 
 @model_builder
@@ -37,3 +38,38 @@ def dense(
     """
     hidden = fully_connected(math.prod(number_shape(shape, "dense")), units)
     return Classifier(nn.Sequential(nn.Flatten(), *hidden), nn.Linear(units[-1], classes), units[-1])
+
+
+class RowEmbedding(nn.Module):
+    """[batch, numbers + categories] -> [batch, numbers + categories x width]."""
+
+    def __init__(self, row: RowShape, width: int) -> None:
+        super().__init__()
+        self.numbers = row.numbers
+        self.embeddings = nn.ModuleList(nn.Embedding(codes, width) for codes in row.categories)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The numbers, and each category's embedding."""
+        codes = rows[:, self.numbers :].to(torch.int64)
+        embedded = [embedding(codes[:, place]) for place, embedding in enumerate(self.embeddings)]
+        return torch.cat([rows[:, : self.numbers], *embedded], dim=1)
+
+
+@model_builder
+def row_mlp(
+    shape: Shape,
+    classes: int,
+    *,
+    width: Annotated[int, Field(ge=1, description="length of each category's embedding")] = 8,
+    units: Annotated[
+        list[Annotated[int, Field(ge=1)]], Field(min_length=1, description="units of each hidden layer")
+    ] = [64, 32],  # noqa: B006 -- read, never changed
+) -> Classifier:
+    """An embedding for each category, beside the numbers; fully connected `units` with ReLU; classes.
+
+    It takes rows whose categories are codes: `data.categories=codes`.
+    """
+    row = row_shape(shape, "row_mlp")
+    embedding = RowEmbedding(row, width)
+    body = nn.Sequential(embedding, *fully_connected(row.numbers + width * len(row.categories), units))
+    return Classifier(body, nn.Linear(units[-1], classes), units[-1])

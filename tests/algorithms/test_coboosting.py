@@ -14,7 +14,7 @@ from rayfed_kd.algorithms.coboosting import (
     mixed,
     student_divergence,
 )
-from rayfed_kd.toolbox.data_free.teachers import Teachers
+from rayfed_kd.toolbox.data_free.synthesis import Teachers
 from rayfed_kd.toolbox.losses import cross_entropy
 
 SAID = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,15 +14,15 @@ from torch import nn
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS, HEADS
-from rayfed_kd.models.base import layer_shape
+from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.models.whole_modules import head_of
 from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.client_models import name_key
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.setting.modules.module_checks import check_module_size, checked_module, trial
-from rayfed_kd.setting.modules.spaces import ModelSpaces, shown_sides
 from rayfed_kd.setting.modules.training_trial import Outcome
 
 REGISTRIES = {
@@ -193,3 +193,48 @@ def _own_name(model: Named, recipe_model: Named) -> str:
     """The module pool's name of a client's architecture; the recipe's own model is "model"."""
     same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
     return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
+
+
+class ModelSpaces(Mapping[str, tuple[int, ...]]):
+    """Space ("images", "maps", "features", "logits") -> its shape, computed on access.
+
+    A plain module has no maps, and the features of its last linear layer, if it ends in one.
+
+    Args:
+        images: shape of an image, (channels, height, width).
+        classes: of the data.
+        build: makes the recipe's model.
+    """
+
+    def __init__(self, images: tuple[int, ...], classes: int, build: Callable[[], nn.Module]) -> None:
+        self._images, self._classes, self._build = images, classes, build
+
+    def __getitem__(self, space: str) -> tuple[int, ...]:
+        if space == "images":
+            return self._images
+        if space == "logits":
+            return (self._classes,)
+        with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
+            model = self._build()
+        if space == "features":
+            width = model.feature_size if isinstance(model, Classifier) else head_of(model).in_features
+            return (int(width),)  # type: ignore[arg-type]
+        if not isinstance(model, Classifier):
+            raise RecipeError(
+                f"this method needs feature maps, and a {type(model).__name__} does not say where they come "
+                "out; expected a model whose parts run one after the other: one of ours, most of "
+                "torchvision's, or a rayfed_kd.models.base.Classifier",
+                path="model.name",
+            )
+        return last_maps(model, self._images)[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("images", "maps", "features", "logits"))
+
+    def __len__(self) -> int:
+        return 4
+
+
+def shown_sides(shape: tuple[int, ...]) -> str:
+    """A shape for messages, such as "3x32x32"."""
+    return "x".join(map(str, shape))

@@ -24,8 +24,7 @@ from rayfed_kd.protocol import (
     Shown,
     Unaligned,
 )
-from rayfed_kd.toolbox.data_free.synthesis import ImagePool
-from rayfed_kd.toolbox.data_free.teachers import Teachers
+from rayfed_kd.toolbox.data_free.synthesis import ImagePool, Teachers
 from rayfed_kd.toolbox.local_training import train_on_labels
 
 

@@ -15,10 +15,9 @@ from rayfed_kd.models.batchable import TYPES, unbatchable
 from rayfed_kd.models.conditional import Growing, conditional_image, dense_feature, fedcg_feature
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.generators import dafl_image
-from rayfed_kd.models.mlp import mlp
+from rayfed_kd.models.mlp import mlp, row_mlp
 from rayfed_kd.models.projected import SteadyBatchNorm2d
 from rayfed_kd.models.resnet import BasicBlock, Bottleneck
-from rayfed_kd.models.rows import row_mlp
 from rayfed_kd.models.text import fast_text, text_transformer, word_bag
 from rayfed_kd.recipe.sample_shapes import RowShape, TextShape
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe

@@ -8,8 +8,7 @@ import torch
 from runs import run_in_process
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.mlp import mlp
-from rayfed_kd.models.rows import row_mlp
+from rayfed_kd.models.mlp import mlp, row_mlp
 from rayfed_kd.models.text import FIRST, SECOND, fast_text, text_transformer, word_bag
 from rayfed_kd.recipe.sample_shapes import RowShape, TextShape, shape_details, shape_of
 

@@ -5,7 +5,7 @@ import torch
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.layered import m1
+from rayfed_kd.models.small_cnns import m1
 from rayfed_kd.toolbox.layers import DroppingOptions, Layers, shared_layers
 
 

@@ -7,8 +7,7 @@ from torch import nn
 
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.toolbox.data_free.synthesis import ImagePool, Synthesis, SynthesisOptions, Terms
-from rayfed_kd.toolbox.data_free.teachers import Teachers
+from rayfed_kd.toolbox.data_free.synthesis import ImagePool, Synthesis, SynthesisOptions, Teachers, Terms
 
 GENERATOR = {"name": "dafl_image", "width": 4, "latent": 8}
 RECIPE = {
