@@ -29,10 +29,10 @@ CLASSIFIERS = Registry(
 GENERATORS = Registry(
     {
         "dafl_image": "rayfed_kd.models.generators:dafl_image",
-        "conditional_image": "rayfed_kd.models.conditional:conditional_image",
-        "dense_image": "rayfed_kd.models.conditional:dense_image",
-        "fedcg_feature": "rayfed_kd.models.conditional:fedcg_feature",
-        "dense_feature": "rayfed_kd.models.conditional:dense_feature",
+        "conditional_image": "rayfed_kd.models.generators:conditional_image",
+        "dense_image": "rayfed_kd.models.generators:dense_image",
+        "fedcg_feature": "rayfed_kd.models.generators:fedcg_feature",
+        "dense_feature": "rayfed_kd.models.generators:dense_feature",
     },
     "torch.nn:Module",
     MODEL_BUILDER,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rayfed_kd.models import attention, base, conditional, mlp, projected, resnet, text
+from rayfed_kd.models import attention, base, generators, mlp, projected, resnet, text
 
 BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, projected.SteadyBatchNorm2d)
 # Exact types: a subclass may compute something else.
@@ -26,7 +26,7 @@ TYPES = {
     *(resnet.BasicBlock, resnet.Bottleneck),
     *(attention.AttentionBlock, attention.Patches, attention.MeanOfPlaces),
     *(text.MeanEmbedding, text.MeanOfPairs, text.Encoder, mlp.RowEmbedding),
-    *(conditional.Embedded, conditional.Projected, conditional.OneHot, conditional.Growing),
+    *(generators.Embedded, generators.Projected, generators.OneHot, generators.Growing),
 }
 # Of some types not all options.
 OPTIONS: Mapping[type[nn.Module], Callable[[Any], bool]] = {

@@ -12,9 +12,8 @@ from rayfed_kd.cluster.engine.batching.batched_steps import BatchedSteps
 from rayfed_kd.models.attention import AttentionBlock, MeanOfPlaces, Patches
 from rayfed_kd.models.base import Shortcut
 from rayfed_kd.models.batchable import TYPES, unbatchable
-from rayfed_kd.models.conditional import Growing, conditional_image, dense_feature, fedcg_feature
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.generators import dafl_image
+from rayfed_kd.models.generators import Growing, conditional_image, dafl_image, dense_feature, fedcg_feature
 from rayfed_kd.models.mlp import mlp, row_mlp
 from rayfed_kd.models.projected import SteadyBatchNorm2d
 from rayfed_kd.models.resnet import BasicBlock, Bottleneck
