@@ -15,8 +15,9 @@ from rayfed_kd.data.sources.csv_files import CsvForm
 from rayfed_kd.data.sources.features import Rows
 from rayfed_kd.data.sources.own_text import Length, Vocabulary
 from rayfed_kd.data.sources.tables import LabelledTables
-from rayfed_kd.data.sources.tokens import HashTokenizer, text_shape_of, tokens_of
+from rayfed_kd.data.sources.tokens import tokens_of
 from rayfed_kd.recipe.roles import data_source
+from rayfed_kd.recipe.sample_shapes import TextShape
 from rayfed_kd.recipe.seeds import numpy_stream
 
 TOPICS = {
@@ -58,7 +59,6 @@ def synthetic_text(
 
     The column `author` is for the partition `by_column`; `natural` takes an author for a client.
     """
-    tokenizer = HashTokenizer(vocabulary)
 
     def decode() -> RawDataset:
         stream = numpy_stream(data_seed, "synthetic text")
@@ -73,7 +73,7 @@ def synthetic_text(
             drawn = stream.choice(3, words, p=(0.3, 0.2, 0.5))
             sources = [topics[label], favourites[writer], common]
             texts.append(" ".join(sources[kind][int(stream.integers(len(sources[kind])))] for kind in drawn))
-        tokens = tokens_of(texts, length, tokenizer)
+        tokens = tokens_of(texts, length, vocabulary)
         test = Split(tokens[samples:], labels[samples:]) if test_samples else None
         own = writers[:samples]
         return RawDataset(
@@ -82,7 +82,7 @@ def synthetic_text(
             tuple(TOPICS),
             writers=own,
             columns={"author": own},
-            sample=text_shape_of(length, tokenizer),
+            sample=TextShape(length, vocabulary),
         )
 
     return Source((), {}, decode)

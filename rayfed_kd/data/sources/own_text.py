@@ -12,9 +12,10 @@ from rayfed_kd.data.sources.columns import meaning
 from rayfed_kd.data.sources.csv_files import CsvForm, Encoding, Separator
 from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, own_file
 from rayfed_kd.data.sources.tables import column_of, present, read_labelled
-from rayfed_kd.data.sources.tokens import FileTokenizer, HashTokenizer, Tokenizer, text_shape_of, tokens_of
+from rayfed_kd.data.sources.tokens import tokens_of
 from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.recipe.roles import data_source
+from rayfed_kd.recipe.sample_shapes import TextShape
 
 MOST_TOKENS = 1_000_000  # of a text, and of a vocabulary: beyond it a number is a slip
 
@@ -29,9 +30,7 @@ ClientColumn = Annotated[
 Length = Annotated[
     int, Field(ge=1, le=MOST_TOKENS, description="tokens of a text; longer ones are cut, shorter ones padded")
 ]
-Vocabulary = Annotated[
-    int, Field(ge=2, le=MOST_TOKENS, description="numbers that words are hashed to, without a tokenizer")
-]
+Vocabulary = Annotated[int, Field(ge=2, le=MOST_TOKENS, description="numbers that words are hashed to")]
 
 
 @data_source
@@ -43,10 +42,6 @@ def text(
     text_column: Annotated[str, Field(description="the column of texts")] = "text",
     label_column: LabelColumn = "label",
     client_column: ClientColumn = None,
-    tokenizer: Annotated[
-        str | None,
-        Field(min_length=1, description="a tokenizer.json of the package tokenizers; null: words by a hash"),
-    ] = None,
     length: Length = 64,
     vocabulary: Vocabulary = 8192,
     separator: Separator = ",",
@@ -59,9 +54,7 @@ def text(
     Further columns of texts or whole numbers are kept for the partition `by_column`.
     """
     files = table_files(folder, train, test, test_fraction)
-    names = None if tokenizer is None else own_file(folder, tokenizer, "data.tokenizer")
     form = CsvForm(separator, encoding)
-    numbering: Tokenizer = HashTokenizer(vocabulary) if names is None else FileTokenizer(names)
 
     def decode() -> RawDataset:
         others = [] if client_column is None else [client_column]
@@ -73,11 +66,11 @@ def text(
             if what not in ("texts", "categories"):
                 raise DataError(f"{file}: the column {shown(text_column)} holds {what}, expected texts")
             texts = column_of(file, table, text_column).to_pylist()
-            tokens.append(tokens_of(list(map(str, texts)), length, numbering))
+            tokens.append(tokens_of(list(map(str, texts)), length, vocabulary))
         used = [text_column, label_column]
-        return read.dataset(read.parts(tokens), used, client_column, text_shape_of(length, numbering))
+        return read.dataset(read.parts(tokens), used, client_column, TextShape(length, vocabulary))
 
-    return Source((*files, *([] if names is None else [names])), {}, decode)
+    return Source(files, {}, decode)
 
 
 def table_files(folder: Path, train: str, test: str | None, test_fraction: float) -> list[Path]:

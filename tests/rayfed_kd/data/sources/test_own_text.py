@@ -1,7 +1,5 @@
 """Texts of a user's own: how words become numbers, and what is broken in one message."""
 
-import json
-import sys
 import zlib
 
 import numpy as np
@@ -10,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayfed_kd.data.loading import load_dataset
-from rayfed_kd.data.sources.tokens import HashTokenizer, tokens_of
+from rayfed_kd.data.sources.tokens import tokens_of
 from rayfed_kd.errors import DataError, RecipeError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -70,7 +68,7 @@ def test_a_test_file_and_a_drawn_test_part(tmp_path):
 
 
 def test_a_token_is_never_padding():
-    rows = tokens_of(["a b c d e f g h"] * 2, 8, HashTokenizer(2))
+    rows = tokens_of(["a b c d e f g h"] * 2, 8, 2)
     assert rows.tolist() == [[1] * 8] * 2
 
 
@@ -84,45 +82,13 @@ def no_column(folder):
     return {"text_column": "txt"}
 
 
-def no_tokenizer(folder):
-    write_csv(folder / "train.csv")
-    return {"tokenizer": "none.json"}
-
-
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
         (numbers_for_texts, "column 'text' holds numbers, expected texts"),
         (no_column, "data.text_column = 'txt'.*Did you mean text"),
-        (no_tokenizer, "data.tokenizer = 'none.json': no file"),
     ],
 )
 def test_what_is_broken_is_one_message(tmp_path, prepare, message):
     with pytest.raises(DataError, match=message):
         load_dataset("text", tmp_path, options=prepare(tmp_path))
-
-
-def word_level(folder):
-    vocabulary = {"[UNK]": 0, "good": 1, "day": 2}
-    file = folder / "tokenizer.json"
-    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
-    file.write_text(json.dumps({"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model}))
-    return {"tokenizer": file.name, "length": 5}
-
-
-def test_a_tokenizers_file_numbers_words_from_1(tmp_path):
-    pytest.importorskip("tokenizers")
-    write_csv(tmp_path / "train.csv")
-    data = load_dataset("text", tmp_path, options=word_level(tmp_path))
-    assert data.train.images.tolist() == [[1, 2, 1, 2, 3], [1, 3, 0, 0, 0], [1, 0, 0, 0, 0]]
-    assert data.shape.vocabulary == 4
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError, match=r"tokenizer.json: no tokenizer's file"):
-        load_dataset("text", tmp_path, options={"tokenizer": "tokenizer.json"})
-
-
-def test_a_tokenizers_file_without_the_package_is_told(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    write_csv(tmp_path / "train.csv")
-    with pytest.raises(RecipeError, match=r"data.tokenizer: .*\[text\]"):
-        load_dataset("text", tmp_path, options=word_level(tmp_path))
