@@ -143,10 +143,22 @@ def class_fraction(labels: Array, fraction: float) -> Array:
         fraction: above 0 and at most 1.
     Returns: ascending indices, [m] int64: floor(fraction n_c) of each class of n_c samples, at least one.
     """
-    stream = numpy_stream(0, "data fraction")
+    return of_each_class(labels, fraction, numpy_stream(0, "data fraction"), least=1)
+
+
+def of_each_class(labels: Array, fraction: float, stream: np.random.Generator, least: int = 0) -> Array:
+    """Draw a share of each class's samples.
+
+    Args:
+        labels: [n] int64.
+        fraction: at most 1.
+        stream: decides which.
+        least: samples of each class that are drawn at least.
+    Returns: ascending indices, [m] int64: floor(fraction n_c) of each class of n_c samples.
+    """
     chosen = []
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         # 1e-9: 0.1 * 30 is 2.9999999999999996 in floats, and 3 samples are meant.
-        chosen.append(stream.permutation(members)[: max(1, int(fraction * len(members) + 1e-9))])
+        chosen.append(stream.permutation(members)[: max(least, int(fraction * len(members) + 1e-9))])
     return np.sort(np.concatenate(chosen))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from rayfed_kd.files import path_fault
 
@@ -49,3 +49,12 @@ class Named(BaseModel):
     def options(self) -> dict[str, Any]:
         """The keys that are not the frame's."""
         return dict(self.model_extra or {})
+
+
+class ByName(Named):
+    """A registered thing that a recipe may also write as its name alone."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, written: Any) -> Any:
+        return {"name": written} if isinstance(written, str) else written

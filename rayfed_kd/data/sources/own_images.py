@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, check_size
+from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, check_size, of_each_class
 from rayfed_kd.data.sources.image_tree import image_tree
 from rayfed_kd.data.sources.parquet import decode_image
 from rayfed_kd.errors import DataError, RecipeError, nearest, shown
@@ -160,13 +160,8 @@ def held_out_rows(labels: Array, fraction: float, seed: int) -> Array | None:
     """
     if not fraction:
         return None
-    stream, chosen = numpy_stream(seed, "official test set"), []
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
-        # 1e-9: 0.1 * 30 is 2.9999999999999996 in floats, and 3 samples are meant.
-        chosen.append(stream.permutation(members)[: int(fraction * len(members) + 1e-9)])
     test = np.zeros(len(labels), bool)
-    test[np.concatenate(chosen)] = True
+    test[of_each_class(labels, fraction, numpy_stream(seed, "official test set"))] = True
     if not test.any():
         raise RecipeError(f"{fraction:g} of each class is no sample", path="data.test_fraction")
     return test

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
-from rayfed_kd.recipe.strict import Named, Strict
+from rayfed_kd.recipe.strict import ByName, Strict
 
 
-class StageRecipe(Named):
+class StageRecipe(ByName):
     """One codec of a chain: a name, or a name with its options."""
 
     feedback: bool = Field(
         False, description="whether what receivers did not get is added to the next time's"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, written: Any) -> Any:
-        return {"name": written} if isinstance(written, str) else written
 
 
 def _chain(written: Any) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
 from rayfed_kd.recipe.roles import Better
-from rayfed_kd.recipe.strict import MOST, Named, Strict
+from rayfed_kd.recipe.strict import MOST, ByName, Strict
 
 
 def _plain_title(text: str) -> str:
@@ -17,7 +17,7 @@ def _plain_title(text: str) -> str:
     return text
 
 
-class MetricRecipe(Named):
+class MetricRecipe(ByName):
     """One more metric of every evaluated model."""
 
     label: Annotated[str, AfterValidator(_plain_title)] | None = Field(
@@ -26,11 +26,6 @@ class MetricRecipe(Named):
     better: Better | None = Field(
         None, description="which of two values is the better one; null: as the metric's author says"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, written: Any) -> Any:
-        return {"name": written} if isinstance(written, str) else written
 
     @property
     def title(self) -> str:
