@@ -1,7 +1,8 @@
 """The command `rayfed-kd` in a process that starts in milliseconds: forked where torch is imported already.
 
 The parent of the processes is the fork server of `multiprocessing`. It has imported what a run on the local
-engine imports (two seconds of a core), and nothing was called in it. What the child runs is the real `main`.
+engine imports (two seconds of a core), not Ray, and nothing was called in it. What the child runs is the real
+`main`.
 """
 
 import multiprocessing
@@ -31,12 +32,14 @@ class ForkedCommand:
     Args:
         words: of the command line, after the program's name.
         errors: the file that gets its standard error.
+        environment: variables that it has beside this process's, as the address of a Ray.
     """
 
-    def __init__(self, words, errors):
+    def __init__(self, words, errors, environment=()):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*PRELOADED, *algorithms()])
-        self._process = context.Process(target=call_main, args=(list(map(str, words)), str(errors)))
+        arguments = (list(map(str, words)), str(errors), dict(environment))
+        self._process = context.Process(target=call_main, args=arguments)
         self._process.start()
         self.pid = self._process.pid
 
@@ -68,7 +71,7 @@ def algorithms():
     return sorted({location.partition(":")[0] for location in METHODS.values()})
 
 
-def call_main(words, errors):
+def call_main(words, errors, environment):
     """What the forked process does: the command, with a session and an error stream of its own."""
     os.setsid()
     for number, path in ((1, os.devnull), (2, errors)):
@@ -80,6 +83,7 @@ def call_main(words, errors):
     assert threading.active_count() == len(list(Path("/proc/self/task").iterdir())) == 1, (
         "a fork copies one thread only"
     )
+    os.environ.update(environment)
     sys.argv = ["rayfed-kd", *words]
     from rayfed_kd.cli.main import main
 

@@ -61,13 +61,15 @@ STARTS = 100
 
 
 @cache
-def cases():
-    """METHOD:SCHEDULE:CODEC:PRIVACY, with each of them at least LEAST times where methods accept it.
+def cases(engine):
+    """METHOD:SCHEDULE:CODEC:PRIVACY; always what had the fewest cases so far, of what the recipe may have.
 
-    A method's cases try in turn a privacy setting, a codec, and neither, the last two under some schedule;
-    always what had the fewest cases so far, of those that the method's recipe may have.
+    On the local engine each of them is in at least LEAST cases where methods accept it. A method's cases try
+    in turn a privacy setting, a codec, and neither, the last two under some schedule. On Ray each of them is
+    in at least one case, and a method has one, with all three as far as they go together.
     """
-    times = Counter()
+    times, found = Counter(), []
+    turns, least = (LEAST, LEAST) if engine == "local" else (1, 1)
 
     def tried(case, kind, names):
         """The case with the rarest of these names that a recipe may have; None: no recipe may."""
@@ -78,22 +80,26 @@ def cases():
                 return one
         return None
 
-    found = []
-    for turn in range(LEAST):
+    def add(case):
+        found.append(case)
+        times.update(zip(KINDS, case, strict=True))
+
+    for turn in range(turns):
         for number, method in enumerate(METHODS):
-            kind = (*KINDS, None)[2 + (number + turn) % LEAST]
-            plain = (method, "sync", NONE, NONE)
-            case = tried(plain, kind, SETTINGS[kind]) if kind else None
-            if kind != "privacy" or case is None:
-                case = tried(case or plain, "schedule", SETTINGS["schedule"]) or case or plain
-            found.append(case)
-            times.update(zip(KINDS, case, strict=True))
+            case = plain = (method, "sync", NONE, NONE)
+            kinds = (
+                [(*KINDS, None)[2 + (number + turn) % LEAST]] if engine == "local" else ["privacy", "codec"]
+            )
+            for kind in filter(None, kinds):
+                case = tried(case, kind, SETTINGS[kind]) or case
+            if kinds != ["privacy"] or case == plain:
+                case = tried(case, "schedule", SETTINGS["schedule"]) or case
+            add(case)
     for kind, settings in SETTINGS.items():
         for name, method in product(settings, METHODS):
-            case = (method, "sync", NONE, NONE) if times[kind, name] < LEAST else None
+            case = (method, "sync", NONE, NONE) if times[kind, name] < least else None
             if case and (case := tried(case, kind, [name])):
-                found.append(case)
-                times.update(zip(KINDS, case, strict=True))
+                add(case)
     return [":".join(case) for case in found]
 
 
@@ -134,10 +140,12 @@ class KilledRun:
         engine: local or ray.
         stream: numpy's generator that decides victims and moments.
         longest_s: seconds from a kill, or a start, to the next kill, at most.
+        address: of a Ray that this process has started; None: each start has a private one.
     """
 
-    def __init__(self, folder, case, engine, stream, longest_s):
+    def __init__(self, folder, case, engine, stream, longest_s, address=None):
         self.folder, self.engine, self.stream, self.longest_s = folder, engine, stream, longest_s
+        self.address, self._before = address, set()
         self.path, self.errors = folder.with_suffix(".yaml"), folder.with_suffix(".txt")
         recipe, self._changes = recipe_of(case)
         self.path.write_text(yaml.safe_dump({**recipe, "results": {"folder": str(folder)}}))
@@ -172,11 +180,16 @@ class KilledRun:
         if self.engine == "local":
             self.process = ForkedCommand([*words, "--local"], self.errors)
             return
+        if self.address is not None:
+            self._before = set(self._actors((SERVER, *CLIENTS)))  # of a command that was just killed
+            self.process = ForkedCommand(words, self.errors, {"RAY_ADDRESS": self.address})
+            return
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "rayfed_kd", *map(str, words)],
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
+                env={name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
                 start_new_session=True,
             )
 
@@ -212,7 +225,18 @@ class KilledRun:
             return []
         if victim == "command":
             return [self.process.pid]
-        return actors(psutil.Process(self.process.pid), SERVER if victim == "server" else CLIENTS)
+        pids = self._actors(SERVER if victim == "server" else CLIENTS)
+        return [pid for pid in pids if pid not in self._before]
+
+    def _actors(self, titles):
+        return actors(psutil.Process(self.process.pid if self.address is None else None), titles)
+
+    def assert_no_actors(self):
+        """That Ray has ended the actors of all starts. Raises: AssertionError after a minute."""
+        deadline = time.monotonic() + 60
+        while left := self.address is not None and self._actors((SERVER, *CLIENTS)):
+            assert time.monotonic() < deadline, f"actors are left: {left}"
+            time.sleep(0.1)
 
     def _damage(self):
         """Cut the newest checkpoint off, every third time."""
@@ -240,8 +264,8 @@ def assert_same_files(folder, expected):
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours), model
 
 
-def kill_one_run(case, engine, seed, most, folder):
-    """One run with up to `most` kills.
+def kill_one_run(case, engine, seed, most, folder, address=None):
+    """One run with up to `most` kills; `address` as `KilledRun` has it.
 
     Returns: kills by victim, checkpoints cut off, resumes and seconds; or the error under "wrong".
     """
@@ -250,8 +274,10 @@ def kill_one_run(case, engine, seed, most, folder):
         expected, seconds = undisturbed(case, folder)
         stream = np.random.default_rng([seed, *f"{case} {engine}".encode()])
         longest_s = seconds * LONGEST_PART if engine == "local" else LONGEST_S
-        run = KilledRun(folder / f"{case.replace(':', '-')}-{engine}-{seed}", case, engine, stream, longest_s)
+        name = f"{case.replace(':', '-')}-{engine}-{seed}"
+        run = KilledRun(folder / name, case, engine, stream, longest_s, address)
         run.to_the_end(most)
+        run.assert_no_actors()
         assert_same_files(run.folder, expected)
     except (AssertionError, RayfedError, subprocess.TimeoutExpired) as error:
         wrong = str(error)[-2000:] or type(error).__name__
@@ -260,6 +286,7 @@ def kill_one_run(case, engine, seed, most, folder):
     return {
         "case": case,
         "engine": engine,
+        "private": engine == "ray" and address is None,
         "seed": seed,
         "kills": {} if run is None else dict(run.kills),
         "checkpoints cut off": 0 if run is None else run.damaged,

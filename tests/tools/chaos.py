@@ -4,12 +4,17 @@
     python tests/tools/chaos.py --log chaos.jsonl --engine ray    # on Ray alone, as beside another process
     python tests/tools/chaos.py --table --log chaos.jsonl
 
-The cases follow from what is registered: every method, schedule, codec and privacy setting is in three of
-them (`cases` of tests/helpers/killed_runs.py). Each run is killed up to `--each` times, resumed until it is
-finished, and its tables and models are held against those of the undisturbed run, bit for bit. A run that
-ended before its third kill is followed by another of the same case. On the local engine the commands are
-forked where torch is imported already; on Ray most kills hit client hosts, which a run gets over without a
-new start.
+The cases follow from what is registered (`cases` of tests/helpers/killed_runs.py). Each run is killed up to
+`--each` times, resumed until it is finished, and its tables and models are held against those of the
+undisturbed run, bit for bit. A run that ended before its third kill is followed by another of the same case.
+
+Without Ray runs are counted: every method, schedule, codec and privacy setting is in three cases. On Ray
+kills are counted: each of them is in one case, whose runs are killed three times in all.
+
+Where torch is imported already commands are forked, and on Ray workers, too. A command on Ray connects to one
+that this tool starts and ends; every tenth case has a Ray and processes of its own, as users have. Most kills
+on Ray hit client hosts, which a run gets over without a new start. After each run on the Ray that stays no
+actor may be left.
 
 A line of the log is one run with all its kills. With the same log the command goes on where it was ended. The
 exit code is 1 if any run ended otherwise; its folder is then kept.
@@ -24,12 +29,12 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
+PRIVATE = 10  # every tenth case on Ray has private ones
 KINDS = ("method", "schedule", "codec", "privacy")
 COLUMNS = {
     ("local", "command"): "without Ray: command",
@@ -48,27 +53,33 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="only print the table of the log")
     given = parser.parse_args()
     if not given.table:
-        kill_all(given.log, [given.engine] if given.engine else ["local", "ray"], given.each)
+        for engine in [given.engine] if given.engine else ["local", "ray"]:
+            kill_all(given.log, engine, given.each)
     runs = read(given.log)
     sys.stdout.write(table(runs))
     return int(any(run["wrong"] for run in runs))
 
 
-def kill_all(log: Path, engines: Sequence[str], most: int) -> None:
+def kill_all(log: Path, engine: str, most: int) -> None:
     """Kill each case's run, but for those of the log, which gets a line for each run."""
+    from forked_workers import LastingRay
     from killed_runs import LEAST, cases, kill_one_run
 
     folder, done = Path(tempfile.mkdtemp(prefix="chaos-")), read(log)
-    for engine, case in product(engines, cases()):
+    ray = LastingRay(folder) if engine == "ray" else None
+    for number, case in enumerate(cases(engine), 1):
         before = [run for run in done if (run["case"], run["engine"]) == (case, engine)]
+        address = None if ray is None or number % PRIVATE == 0 else ray.address
         while kills(before) < LEAST and all(run["wrong"] is None for run in before):
-            run = kill_one_run(case, engine, len(before), most, folder)
+            run = kill_one_run(case, engine, len(before), most, folder, address)
             before.append(run)
             with log.open("a", encoding="utf8") as file:
                 file.write(json.dumps(run) + "\n")
         if all(run["wrong"] is None for run in before):
             for left in folder.glob(f"{case.replace(':', '-')}*"):
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
+    if ray is not None:
+        ray.end()
 
 
 def read(log: Path) -> list[dict[str, Any]]:
