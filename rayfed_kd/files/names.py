@@ -40,15 +40,16 @@ def path_fault(text: str) -> str | None:
 
 
 def plain_folder(text: str) -> str:
-    """A folder that a user named, with `~` replaced and without `..`.
+    """A folder that a user named, with `~` replaced, without `..`, and absolute if it begins with `-`.
 
-    A folder `a/../x` is `x` for us, and none for the operating system as long as there is no `a`.
+    A folder `a/../x` is `x` for us, and none for the operating system as long as there is no `a`. A command
+    that we name, as `report -x`, would take `-x` for an option.
 
     Args:
         text: a path in which `path_fault` finds nothing.
     """
     folder = Path(text).expanduser()
-    return str(folder.resolve() if ".." in folder.parts else folder)
+    return str(folder.resolve() if ".." in folder.parts or text.startswith("-") else folder)
 
 
 def file_name(label: str) -> str:

@@ -542,15 +542,19 @@ def test_ray_that_does_not_start_is_answered(place, answered, no_ray_yet, monkey
     assert "timed out during startup" in answered(["run", recipe(place)])
 
 
+@pytest.mark.parametrize("folder", ["a/../x", "-x"])
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_dots_in_a_folder_lead_where_they_say(command, place, monkeypatch):
-    alone = ["run", recipe(place), "--local", "results.folder=a/../x"]
-    words = alone if command == "run" else study(place, folder="a/../x")
+def test_dots_in_a_folder_lead_where_they_say_and_a_dash_is_no_option(
+    command, folder, place, monkeypatch, capsys
+):
+    alone = ["run", recipe(place), "--local", f"results.folder={folder}"]
+    words = alone if command == "run" else study(place, folder=folder)
     monkeypatch.setattr(sys, "argv", ["rayfed-kd", *words])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
-    assert list((place / "x").iterdir())
+    assert list((place / folder[-2:].strip("/")).iterdir())
+    assert command == "run" or f"\n{place / folder[-2:].strip('/')}/" in capsys.readouterr().out
 
 
 TARGETS = {
