@@ -87,12 +87,10 @@ def cases(engine):
     for turn in range(turns):
         for number, method in enumerate(METHODS):
             case = plain = (method, "sync", NONE, NONE)
-            kinds = (
-                [(*KINDS, None)[2 + (number + turn) % LEAST]] if engine == "local" else ["privacy", "codec"]
-            )
-            for kind in filter(None, kinds):
+            one = [["codec"], ["privacy"], []][(number + turn) % LEAST]
+            for kind in one if engine == "local" else ["privacy", "codec"]:
                 case = tried(case, kind, SETTINGS[kind]) or case
-            if kinds != ["privacy"] or case == plain:
+            if engine == "ray" or one != ["privacy"] or case == plain:
                 case = tried(case, "schedule", SETTINGS["schedule"]) or case
             add(case)
     for kind, settings in SETTINGS.items():
