@@ -42,6 +42,8 @@ def test_a_cut_loses_bytes_and_names_that_were_not_flushed():
     renamed = [*GROWING, ("flush", 0), ("name", 0, "b", 1), ("name", 0, "a", None)]
     assert left(renamed, Cut())[0].keys() == {"a"}
     assert left(renamed, NamesOnly())[0].keys() == {"b"}
+    replacing = [("data", 2, FLUSHED), ("name", 0, "b", 2), *GROWING, ("flush", 0), ("name", 0, "b", 1)]
+    assert left(replacing, NamesOnly())[0].keys() == {"b"}, "it was cut within a rename"
 
 
 def test_drawn_cuts_keep_what_was_flushed_and_lose_the_rest_in_all_ways():

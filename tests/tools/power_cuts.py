@@ -175,7 +175,9 @@ class Disk:
         elif what == "folder":
             self.folders.setdefault(file, {})
         elif what == "name":
-            self.folders.setdefault(file, {}).setdefault(operation[2], [None]).append(operation[3])
+            names = self.folders.setdefault(file, {})
+            # The newest name comes last: in the middle of a rename a file has both, and the new one counts.
+            names[operation[2]] = [*names.pop(operation[2], [None]), operation[3]]
         elif file in self.files:
             self.files[file] = self.files[file][-1:]
         else:
