@@ -164,8 +164,7 @@ class KilledRun:
                 return
             said = self.errors.read_text()
             self._restart = "--restart" in said  # nothing to go on from: its message says what to do
-            killed = self.process.returncode == -signal.SIGKILL or self.engine == "ray"
-            assert killed or self._restart, f"it ended by itself: {said}"
+            assert self._ended or self._restart, f"it ended by itself: {said}"
             self._damage()
         raise AssertionError(f"{STARTS} starts were not enough; the last said: {self.errors.read_text()}")
 
@@ -175,6 +174,7 @@ class KilledRun:
         words = ["resume", self.folder] if begun else ["run", self.path, *self._changes]
         words += ["--restart"] if self._restart else []
         self.resumes += 1
+        self._ended = False  # by a kill of what it cannot get over
         if self.engine == "local":
             self.process = ForkedCommand([*words, "--local"], self.errors)
             return
@@ -211,6 +211,7 @@ class KilledRun:
         self.kills[victim] += 1
         if victim in ("command", "server"):  # the next victim is of a start that got over this one
             self.process.wait(timeout=600)
+            self._ended = True
 
     def _under_way(self):
         if self.engine == "local":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,8 @@ from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.modules.attributes import Attributes, bits
 
 RATE = 0.01  # of the trial's steps
+# Other threads draw, too, as Ray's does while it starts. What a module draws, it draws in each try.
+TRIES = 4
 TRAINED = (0, 1)  # numbers of the batches of plain training, which are as large as a client's
 Batch = Callable[[int], tuple[Tensor, ...]]
 
@@ -73,6 +75,12 @@ class TrainingTrial:
 
         Raises: RecipeError if what must stay changes, or the module cannot be held or trained.
         """
+        for _ in range(TRIES - 1):
+            with suppress(_DrawnMeanwhileError):
+                return self._tried()
+        return self._tried()
+
+    def _tried(self) -> Outcome:
         used, fresh = self._built(), self._built()
         if not ModuleTensors.of(used).trained:
             raise RecipeError(
@@ -277,9 +285,13 @@ def _check_alike(one: nn.Module, other: nn.Module) -> None:
             )
 
 
+class _DrawnMeanwhileError(RecipeError):
+    """Somebody drew from a global generator: the module, or another thread."""
+
+
 @contextmanager
 def _own_draws() -> Iterator[None]:
-    """Refuse a block that draws from Python's or NumPy's global generator, and put these back."""
+    """Refuse a block in which Python's or NumPy's global generator is drawn from, and put these back."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         yield
@@ -288,7 +300,7 @@ def _own_draws() -> Iterator[None]:
         random.setstate(of_python)
         np.random.set_state(of_numpy)
     if drawn:
-        raise RecipeError(
+        raise _DrawnMeanwhileError(
             "it draws from Python's or NumPy's global generator while it computes, which no seed of a "
             "run reaches; expected torch's, as torch.rand(())"
         )

@@ -4,6 +4,7 @@ A report of a module that is trained wrongly adds a row.
 """
 
 import inspect
+import random
 from pathlib import Path
 from typing import ClassVar
 
@@ -190,3 +191,16 @@ def test_a_module_that_cannot_be_had_is_one_line_before_the_first_round(name):
         prepare(recipe(name))
     assert told.value.path == "model.name"
     assert "\n" not in str(told.value)
+
+
+def test_what_another_thread_draws_during_the_trial_is_not_the_modules(monkeypatch):
+    """Ray's thread does while it starts, and a run was refused."""
+    drawn = []
+
+    def between(self, hidden):
+        drawn.append(1 if drawn else random.random())
+        return hidden
+
+    monkeypatch.setattr(zoo_modules.PythonDraws, "between", between)
+    prepare(recipe("PythonDraws"))
+    assert len(drawn) > 1
