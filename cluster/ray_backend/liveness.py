@@ -49,11 +49,17 @@ class RayProcesses:
 
 
 def _raylet_of(node: str) -> psutil.Process | None:
-    """The raylet with this node's id; None if other users' processes cannot be seen."""
-    for process in psutil.process_iter(["name", "cmdline"]):
-        if process.info["name"] == "raylet" and f"--node_id={node}" in (process.info["cmdline"] or ()):
-            return process
-    return None
+    """The raylet with this node's id; None if other users' processes cannot be seen.
+
+    A child that it has just forked, as a worker will be, has its name and command line for a moment, and a
+    lower number once the system's numbers began again: the oldest is the raylet.
+    """
+    found = [
+        process
+        for process in psutil.process_iter(["name", "cmdline", "create_time"])
+        if process.info["name"] == "raylet" and f"--node_id={node}" in (process.info["cmdline"] or ())
+    ]
+    return min(found, key=lambda process: process.info["create_time"], default=None)
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -60,6 +60,14 @@ def test_raylet_that_was_killed_is_named(watched, raylet):
     assert watched.lost() == "Ray's raylet on this machine has ended"
 
 
+def test_child_that_the_raylet_has_just_forked_is_not_taken_for_it(watched, monkeypatch):
+    """It looks alike until it is another program, and its number is lower where numbers began again."""
+    info = {"name": "raylet", "cmdline": ["raylet", "--node_id=ab12"], "create_time": time.time() + 1}
+    younger, iterate = SimpleNamespace(info=info, is_running=lambda: False), psutil.process_iter
+    monkeypatch.setattr(psutil, "process_iter", lambda attributes: [younger, *iterate(attributes)])
+    assert RayProcesses().lost() == ""
+
+
 def test_gcs_that_refuses_connections_is_named(watched, gcs):
     assert watched.lost() == ""
     gcs.close()
