@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -65,10 +65,13 @@ from rayfed_kd.toolbox.server_models.larger_server import (
     mean_logits,
 )
 
+COUNTED = ("self_training", "self_distillation", "ensemble_distillation", "untaught")
+
 
 class Options(GEMOptions):
     """FedGEMS' options: a branch that is off learns as FedGEM does (Table 5)."""
 
+    selective: ClassVar[bool] = True
     branch: Literal["eval", "train"] = Field(
         "eval", description="the server's forward pass that says which samples it is right about"
     )
@@ -122,12 +125,12 @@ class FedGEM(Method[ServerState, ClientState]):
     def fuse(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> tuple[ServerState, Tensor]:
         """Every sample learns from the mean of all clients' logits. Gives L_s, [N0, C], too."""
         mean = torch.zeros_like(server.pool, device=ctx.device)
-        if self.options.epsilon < 1:
+        if self.options.label_weight < 1:
             questions = cohort.questions(self.predict, Message(), answer="logits")
             mean = mean_logits(list(questions.ask(ctx.public.ids))).to(ctx.device)
 
         def teach(ids: Tensor, logits: Tensor, labels: Tensor) -> Lesson:
-            return blended(mean[ids], self.options.epsilon)
+            return blended(self.options.taught(mean[ids]), self.options.label_weight)
 
         return learn_public(server, teach, self.options, ctx)
 
@@ -153,7 +156,7 @@ class FedGEM(Method[ServerState, ClientState]):
             epochs=self.options.public_epochs,
             batch_size=ctx.local.batch_size,
             optimizer=optimizer,
-            said=message["knowledge"],
+            said=self.options.taught(message["knowledge"]),
             labelled=True,
             augmenting=self.options,
         )
@@ -162,7 +165,7 @@ class FedGEM(Method[ServerState, ClientState]):
 
     def public_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """eps CE + (1 - eps) KL(L_s, l_c) (eq. 6)."""
-        epsilon, student = self.options.epsilon, models["student"]
+        epsilon, student = self.options.label_weight, models["student"]
         with normalising(student, self.options.batchnorm):
             logits = student(batch["images"])
         loss = epsilon * cross_entropy(logits, batch["labels"])
@@ -192,7 +195,7 @@ class FedGEMS(FedGEM):
     def fuse(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> tuple[ServerState, Tensor]:
         """Every sample learns as its branch says."""
         questions = None
-        if self.options.epsilon < 1:
+        if self.options.label_weight < 1:
             questions = cohort.questions(self.predict, Message(), answer="logits", question="ids")
         fusion = Fusion(self.options, server, questions, ctx)
         learned, knowledge = learn_public(server, fusion.teach, self.options, ctx, self.options.branch)
@@ -214,9 +217,7 @@ class Fusion:
         self._options, self._questions = options, questions
         # Copied, because `teach` writes into them and the server's state before the round must stay.
         self.pool, self.known = (value.to(ctx.device, copy=True) for value in (server.pool, server.known))
-        self.counts = dict.fromkeys(
-            ("self_training", "self_distillation", "ensemble_distillation", "untaught"), 0.0
-        )
+        self.counts = dict.fromkeys(COUNTED, 0.0)
 
     def teach(self, ids: Tensor, logits: Tensor, labels: Tensor) -> Lesson:
         """A batch's lesson from the server's logits on it (Algorithm 1, lines 5 to 13)."""
@@ -225,7 +226,7 @@ class Fusion:
         recalled, unknown = ~right & self.known[ids], ~right & ~self.known[ids]
         self.pool[ids[right]], self.known[ids[right]] = logits[right], True
         # As if all were S2's; the rows of S1, S3 and ablated branches are put right below.
-        lesson = blended(self.pool[ids], options.epsilon)  # S2
+        lesson = blended(self.pool[ids], options.label_weight)  # S2
         if options.self_training:  # S1
             lesson.hard[right], lesson.soft[right] = 1.0, 0.0
         # Samples that clients are asked about: S3's, and those of a branch that is ablated (Table 5).
@@ -245,4 +246,4 @@ class Fusion:
                 lesson.soft[untaught] = 0.0
         for name, where in zip(self.counts, (right, recalled, unknown, untaught), strict=True):
             self.counts[name] += float(where.sum())
-        return lesson
+        return lesson._replace(teacher=options.taught(lesson.teacher))

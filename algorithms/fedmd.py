@@ -20,8 +20,9 @@ each round from a seed that the server sends, so that no ids travel; without dig
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -32,6 +33,7 @@ from rayfed_kd.protocol import (
     Averaged,
     ClientContext,
     Cohort,
+    Control,
     Declaration,
     Evaluable,
     Message,
@@ -43,11 +45,18 @@ from rayfed_kd.protocol import (
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation, logit_error
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
-from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, train_on_public
+from rayfed_kd.toolbox.public_data import (
+    TEACHER_CONTROLS,
+    PublicOptions,
+    TeacherOptions,
+    drawn_seed,
+    public_label_loss,
+    train_on_public,
+)
 from rayfed_kd.toolbox.robust import AggregationOptions, aggregate
 
 
-class Options(AggregationOptions, PublicOptions):
+class Options(AggregationOptions, PublicOptions, TeacherOptions):
     """FedMD's options; E of the recipe's `local` are the revisit's epochs."""
 
     digest: Literal["mae_logits", "mse_logits", "kl", "ce_kl"] = Field(
@@ -70,6 +79,19 @@ class Options(AggregationOptions, PublicOptions):
     def labelled(self) -> bool:
         """Whether the digest needs public labels (eq. 5 of FedD2S, as its FedMD is described)."""
         return self.digest == "ce_kl" and self.digest_epochs > 0
+
+    @property
+    def digests(self) -> bool:
+        """Whether clients learn on a round's public samples; without a teacher only labels are left."""
+        return self.digest_epochs > 0 and (self.teacher != "none" or self.labelled)
+
+    @property
+    def controls(self) -> Mapping[Control, Sequence[str]]:
+        """Of a run that is none itself and trains on public labels."""
+        if self.teacher != "exchanged" or not (self.digests and (self.pretrain_public or self.labelled)):
+            return {}
+        kl = ["method.digest=kl"] if self.labelled else []
+        return TEACHER_CONTROLS | {"no labels": ["method.pretrain_public=0", *kl]}
 
     @property
     def averages(self) -> bool:
@@ -137,12 +159,10 @@ class FedMD(Method[ServerState, ClientState]):
         new = [client for client in cohort.clients if client not in server.started]
         if new and (self.options.pretrain_public or self.options.pretrain_private):
             cohort.scatter(self.start, {client: Message() for client in new})
-        if self.options.digest_epochs:
-            seed = drawn_seed(ctx)
-            replies = cohort.broadcast(self.predict, Message(seed=seed))
-            cohort.broadcast(self.update, Message(consensus=self.agreed(replies), seed=seed))
-        else:
-            cohort.broadcast(self.update, Message())
+        said: dict[str, Any] = {"seed": drawn_seed(ctx)} if self.options.digests else {}
+        if said and self.options.teacher != "none":
+            said["consensus"] = self.agreed(cohort.broadcast(self.predict, Message(**said)))
+        cohort.broadcast(self.update, Message(**said))
         return ServerState(tuple(sorted({*server.started, *new})))
 
     def start(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
@@ -183,7 +203,7 @@ class FedMD(Method[ServerState, ClientState]):
         """Digest, then revisit."""
         student = ctx.model(client.model)
         public = Optimizer(ctx.local.optimizer, student, client.public)
-        if self.options.digest_epochs:
+        if self.options.digests:
             train_on_public(
                 student,
                 self.digest_loss,
@@ -192,7 +212,7 @@ class FedMD(Method[ServerState, ClientState]):
                 batch_size=self._batch_size(ctx),
                 optimizer=public,
                 ids=self.options.ids(message["seed"], ctx),
-                said=message["consensus"],
+                said=self.options.taught(message["consensus"]) if "consensus" in message else None,
                 labelled=self.options.labelled,
             )
         private = Optimizer(ctx.local.optimizer, student, client.private)
@@ -202,9 +222,9 @@ class FedMD(Method[ServerState, ClientState]):
     def digest_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """Own logits towards z~, and with `ce_kl` towards the labels."""
         logits = models["student"](batch["images"])
-        loss = self._digest(batch["said"], logits)
-        if self.options.labelled:
-            loss = loss + cross_entropy(logits, batch["labels"])
+        loss: Any = cross_entropy(logits, batch["labels"]) if self.options.labelled else 0.0
+        if self.options.teacher != "none":
+            loss = loss + self._digest(batch["said"], logits)
         return Loss(loss, {"digest": loss})
 
     def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
@@ -222,8 +242,3 @@ class FedMD(Method[ServerState, ClientState]):
 
     def _batch_size(self, ctx: ClientContext) -> int:
         return self.options.digest_batch_size or ctx.local.batch_size
-
-
-def public_label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
-    """Cross entropy, not logged: it is of another data set than the tables' `ce`."""
-    return Loss(cross_entropy(models["student"](batch["images"]), batch["labels"]))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rayfed_kd.comparison.checking import resolve_recipes
 from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.controls import uncontrolled
 from rayfed_kd.comparison.costs import read_totals
 from rayfed_kd.comparison.curves import read_curves
 from rayfed_kd.comparison.planning import PlannedRun, finished_seeds, plan_runs
@@ -43,7 +44,11 @@ def compare(
     if missing:
         run(missing)
     recipes_by_label = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
-    notes = [*row_notes(study, recipes_by_label), *_other_seeds(study)]
+    notes = [
+        *row_notes(study, recipes_by_label),
+        *uncontrolled(study, recipes_by_label),
+        *_other_seeds(study),
+    ]
     totals = {(one.label, one.seed): read_totals(one.folder) for one in planned}
     return Comparison(study, read_curves(planned), totals, notes)
 

@@ -32,6 +32,9 @@ claims:                               # each gets a verdict: shown, not shown, c
   - {says: T above S, higher: {run: KDIA, model: teacher}, lower: {run: KDIA, model: student}}
   - {says: S above FedAvg, higher: {run: KDIA, model: student}, lower: FedAvg}
   - {says: T no worse than FedAvg, higher: KDIA, lower: FedAvg, margin: 1.0}   # by a point, as in the table
+controls: all                         # rows that are added to methods on public labels: labels (the
+                                      # default) adds `labels alone`; all adds `teacher at chance` and
+                                      # `no labels`, too; none adds none, and a sentence says so
 published:
   - {paper: kdia, table: "2", where: {dataset: CIFAR-10}, metric: accuracy, statistic: last}
 quick:                                # `quick=true`: what two cores do in their time
@@ -249,6 +252,7 @@ class Study(Closed):
     baseline: str | None = None
     baselines: dict[str, str] = {}
     claims: list[Claim] = []
+    controls: Literal["labels", "all", "none"] = "labels"
     published: list[Published] = []
     quick: Quick | None = None
     _source: str = PrivateAttr("")

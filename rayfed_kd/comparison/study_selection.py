@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayfed_kd.comparison.controls import control_labels, with_controls
 from rayfed_kd.comparison.costs import AXES
 from rayfed_kd.comparison.planning import begun_seeds, finished_seeds
 from rayfed_kd.comparison.studies import Study, check_names, read_study, with_folder
@@ -83,14 +84,15 @@ def select_studies(
         check_names("--against", against, AXES)
         study = study.model_copy(update={"against": list(dict.fromkeys([*study.against, *against]))})
         check_names("--only", only, study.labels)
-        check_names("--without", without, study.labels)
+        without_rows = [label for label in without if label not in control_labels(study)]
+        check_names("--without", without_rows, study.labels)
         parts = split_into_tables(with_tables(study, tables))
         selected = _changed(parts, overrides, numbers, only, without)
         if not selected:
             raise RecipeError("--only and --without leave no row; expected at least one")
         if add_seeds is not None:
             selected = _changed(parts, overrides, more_seeds(selected, add_seeds), only, without)
-        return selected
+    return [with_controls(table, without) for table in selected]
 
 
 def more_seeds(tables: Sequence[Study], count: int) -> list[int]:

@@ -50,10 +50,24 @@ ServerState = TypeVar("ServerState")
 ClientState = TypeVar("ClientState")
 
 
+Control = Literal["labels alone", "teacher at chance", "no labels"]
+
+
 class MethodOptions(BaseModel):
     """Base of every method's options: strict, frozen, unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @property
+    def controls(self) -> Mapping[Control, Sequence[str]]:
+        """Runs that tell what labels of the public set do without the exchange: name -> recipe changes.
+
+        A method that trains on such labels gives at least `labels alone`, the same steps without a teacher.
+        At `teacher at chance` every teacher's logits are uniform; `no labels` is the exchange without a loss
+        on public labels. `rayfed-kd compare` adds these rows, as a gain over clients alone may be the labels'
+        (arXiv 2607.01272).
+        """
+        return {}
 
 
 Step = Callable[[Any, Message, "ClientContext"], tuple[Any, Reply]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal
 
@@ -13,9 +13,9 @@ from torch import Tensor
 from rayfed_kd.data.augment import augment, check_augmentation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.protocol import Context, MethodOptions, ServerContext
+from rayfed_kd.protocol import Context, Control, MethodOptions, ServerContext
 from rayfed_kd.toolbox.local_training import BatchLoss, Loss, Models, OwnBatch, Phase, Tensors, train_phases
-from rayfed_kd.toolbox.losses import soft_cross_entropy
+from rayfed_kd.toolbox.losses import cross_entropy, soft_cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
 
 
@@ -42,6 +42,25 @@ class PublicOptions(MethodOptions):
         # Drawn on the CPU, so that server and clients get the same samples on any device.
         order = torch.randperm(len(ctx.public), generator=torch.Generator().manual_seed(int(seed)))
         return order[: self.public_samples].to(ctx.device)
+
+
+# Of methods with `TeacherOptions` that train on public labels, as their `controls` give them.
+TEACHER_CONTROLS: dict[Control, Sequence[str]] = {
+    "labels alone": ["method.teacher=none"],
+    "teacher at chance": ["method.teacher=uniform"],
+}
+
+
+class TeacherOptions(MethodOptions):
+    """Whose logits are distilled; a teacher that knows nothing is a control."""
+
+    teacher: Literal["exchanged", "uniform", "none"] = Field(
+        "exchanged", description="of public samples; controls: uniform: at chance, none: labels alone"
+    )
+
+    def taught(self, logits: Tensor) -> Tensor:
+        """The teacher's logits, [n, C], or those of a teacher at chance, all zero."""
+        return logits if self.teacher == "exchanged" else torch.zeros_like(logits)
 
 
 class AugmentingOptions(MethodOptions):
@@ -73,6 +92,11 @@ def soft_label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
     """The student's cross entropy with what is said of a batch, probabilities; logged as `soft_ce`."""
     loss = soft_cross_entropy(batch["said"], models["student"](batch["images"]))
     return Loss(loss, {"soft_ce": loss})
+
+
+def public_label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
+    """Cross entropy, not logged: it is of another data set than the tables' `ce`."""
+    return Loss(cross_entropy(models["student"](batch["images"]), batch["labels"]))
 
 
 def train_on_public(

@@ -6,9 +6,9 @@ Cheng et al. 2021 (FedGEMS), arXiv 2110.11027, Algorithm 1, lines 4 to 15: the e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rayfed_kd.protocol import (
     Architecture,
+    Control,
     MethodOptions,
     OptimizerName,
     OptimizerRecipe,
@@ -25,7 +26,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode
 from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer, faded
-from rayfed_kd.toolbox.public_data import AugmentingOptions
+from rayfed_kd.toolbox.public_data import TEACHER_CONTROLS, AugmentingOptions, TeacherOptions
 
 # In nats. The entropy of a client that is certain rounds to 0: 1 / H would be infinite, its softmax NaN.
 LEAST_ENTROPY = 1e-8
@@ -65,9 +66,10 @@ class Plateau(MethodOptions):
     patience: int = Field(10, ge=0, description="rounds without a new best that are waited through")
 
 
-class GEMOptions(AugmentingOptions):
+class GEMOptions(AugmentingOptions, TeacherOptions):
     """FedGEM's options; E of the recipe's `local` are a client's epochs on its own data."""
 
+    selective: ClassVar[bool] = False  # whether labels also choose what is learned from whom
     server: ServerModel = ServerModel()
     epsilon: float = Field(0.75, ge=0, le=1, description="weight of the labels; 1 - epsilon of the teachers")
     temperature: float = Field(1.0, gt=0, description="T of every KL term, which is times T^2")
@@ -78,6 +80,20 @@ class GEMOptions(AugmentingOptions):
     start_epochs: int = Field(1, ge=0, description="a client's first epochs on its own data")
     plateau: Plateau | None = Field(None, description="a schedule of the learning rates; null: constant")
     batchnorm: BatchNormMode = Field("update", description="at clients on public images: " + BATCHNORM)
+
+    @property
+    def label_weight(self) -> float:
+        """Epsilon; 1 without a teacher."""
+        return 1.0 if self.teacher == "none" else self.epsilon
+
+    @property
+    def controls(self) -> Mapping[Control, Sequence[str]]:
+        """Of a run that is none itself."""
+        if self.teacher != "exchanged" or self.epsilon in (0, 1):
+            return {}
+        if self.selective:
+            return TEACHER_CONTROLS
+        return {**TEACHER_CONTROLS, "no labels": ["method.epsilon=0.0"]}
 
 
 @dataclass(frozen=True)

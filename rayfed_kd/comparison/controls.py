@@ -1,0 +1,110 @@
+"""Rows that a comparison adds to methods on labelled public samples: what the labels do alone.
+
+With labels at the server or on a public set, accuracy says little about what clients teach one another: in
+arXiv 2607.01272 a student of a teacher at chance learns from the labels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import get_args
+
+from rayfed_kd.comparison.checking import evaluated_models
+from rayfed_kd.comparison.planning import plan_runs
+from rayfed_kd.comparison.studies import Claim, RowModel, Study, StudyRun
+from rayfed_kd.errors import in_words, naming
+from rayfed_kd.experiment.preparation import find_own_modules, method_location
+from rayfed_kd.protocol import Control
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.schema import Recipe
+
+LABELS: Control = "labels alone"
+
+
+def control_label(label: str, control: Control) -> str:
+    """The label of a row's control."""
+    return f"{label}, {control}"
+
+
+def control_labels(study: Study) -> list[str]:
+    """The labels of all controls that a study's rows can have."""
+    return [control_label(label, control) for label in study.labels for control in get_args(Control)]
+
+
+def with_controls(study: Study, without: Collection[str]) -> Study:
+    """The study with the controls that its key `controls` asks for, each behind its row.
+
+    A claim for each evaluated model says whether the method lies above its labels alone. A control that the
+    study has as a row of its own is not added again.
+
+    Args:
+        study: one table's study, with the command line's changes: a control's changes win over these.
+        without: labels of rows that are left out.
+
+    Raises:
+        RecipeError: a row has no recipe, or a bad one.
+    """
+    if study.controls == "none":
+        return study
+    runs, claims = list[StudyRun](), list[Claim]()
+    for run, recipe in zip(study.runs, _recipes(study), strict=True):
+        controls = controls_of(recipe)
+        runs.append(run)
+        for name, changes in controls.items():
+            label = control_label(run.label, name)
+            if label in without or (study.controls == "labels" and name != LABELS):
+                continue
+            if label not in study.labels:
+                own = {"label": label, "published": None, "against": None}
+                runs.append(run.with_overrides(changes).model_copy(update=own))
+            if name == LABELS:
+                claims += _claims(study, run.label, recipe)
+    return study.model_copy(update={"runs": runs, "claims": [*study.claims, *claims]})
+
+
+def controls_of(recipe: Recipe) -> Mapping[Control, Sequence[str]]:
+    """The controls that the recipe's method offers with its options: name -> changes of the recipe.
+
+    Raises: RecipeError if there is no such method, or an option is bad.
+    """
+    find_own_modules()
+    from rayfed_kd.setting.blueprint import make_method
+
+    options = make_method(method_location(recipe), recipe.method).options
+    return getattr(options, "controls", {})
+
+
+def uncontrolled(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
+    """A sentence on rows that learn from public labels, and beside which no row has these labels alone.
+
+    Args:
+        study: one table's study.
+        recipes: label -> the row's recipe.
+    """
+    rows = [
+        label
+        for label, recipe in recipes.items()
+        if LABELS in controls_of(recipe) and control_label(label, LABELS) not in recipes
+    ]
+    if not rows:
+        return []
+    return [f"public labels train {in_words(rows)}, and no row has these labels alone: a gain may be theirs"]
+
+
+def _recipes(study: Study) -> Iterator[Recipe]:
+    """Each row's recipe, with the first seed."""
+    with naming(study.source or None):
+        for planned in plan_runs(study.model_copy(update={"seeds": study.seeds[:1]})):
+            with planned.naming():
+                yield load_recipe(planned.source, planned.overrides)
+
+
+def _claims(study: Study, label: str, recipe: Recipe) -> Iterator[Claim]:
+    """One for each shown model of the method; None stands for the first of a user's own method."""
+    models: Sequence[str | None] = evaluated_models(recipe) or [None]
+    for model in (model for model in models if model is None or model in (study.models or models)):
+        yield Claim(
+            says=f"{label} above its public labels alone{f' ({model})' if model else ''}",
+            higher=RowModel(run=label, model=model),
+            lower=RowModel(run=control_label(label, LABELS), model=model),
+        )
