@@ -6,13 +6,13 @@ arXiv 2607.01272 a student of a teacher at chance learns from the labels alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
 from rayfed_kd.comparison.checking import evaluated_models
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import Claim, RowModel, Study, StudyRun
-from rayfed_kd.errors import in_words, naming
+from rayfed_kd.errors import RecipeError, in_words
 from rayfed_kd.experiment.preparation import find_own_modules, method_location
 from rayfed_kd.protocol import Control
 from rayfed_kd.recipe.loading import load_recipe
@@ -35,30 +35,26 @@ def with_controls(study: Study, without: Collection[str]) -> Study:
     """The study with the controls that its key `controls` asks for, each behind its row.
 
     A claim for each evaluated model says whether the method lies above its labels alone. A control that the
-    study has as a row of its own is not added again.
+    study has as a row of its own is left to the study.
 
     Args:
         study: one table's study, with the command line's changes: a control's changes win over these.
         without: labels of rows that are left out.
-
-    Raises:
-        RecipeError: a row has no recipe, or a bad one.
     """
     if study.controls == "none":
         return study
     runs, claims = list[StudyRun](), list[Claim]()
-    for run, recipe in zip(study.runs, _recipes(study), strict=True):
-        controls = controls_of(recipe)
+    for run in study.runs:
+        controls, models = _controls(study, run)
         runs.append(run)
         for name, changes in controls.items():
             label = control_label(run.label, name)
-            if label in without or (study.controls == "labels" and name != LABELS):
+            if label in (*without, *study.labels) or (study.controls == "labels" and name != LABELS):
                 continue
-            if label not in study.labels:
-                own = {"label": label, "published": None, "against": None}
-                runs.append(run.with_overrides(changes).model_copy(update=own))
+            own = {"label": label, "published": None, "against": None}
+            runs.append(run.with_overrides(changes).model_copy(update=own))
             if name == LABELS:
-                claims += _claims(study, run.label, recipe)
+                claims += [_claim(run.label, model) for model in models]
     return study.model_copy(update={"runs": runs, "claims": [*study.claims, *claims]})
 
 
@@ -91,20 +87,24 @@ def uncontrolled(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
     return [f"public labels train {in_words(rows)}, and no row has these labels alone: a gain may be theirs"]
 
 
-def _recipes(study: Study) -> Iterator[Recipe]:
-    """Each row's recipe, with the first seed."""
-    with naming(study.source or None):
-        for planned in plan_runs(study.model_copy(update={"seeds": study.seeds[:1]})):
-            with planned.naming():
-                yield load_recipe(planned.source, planned.overrides)
+def _controls(study: Study, run: StudyRun) -> tuple[Mapping[Control, Sequence[str]], Sequence[str | None]]:
+    """A row's controls, and which models are compared; None is the first of a user's own method.
 
-
-def _claims(study: Study, label: str, recipe: Recipe) -> Iterator[Claim]:
-    """One for each shown model of the method; None stands for the first of a user's own method."""
+    A recipe that cannot be read has none: the check before the first run refuses it.
+    """
+    try:
+        (planned,) = plan_runs(study.model_copy(update={"runs": [run], "seeds": study.seeds[:1]}))
+        recipe = load_recipe(planned.source, planned.overrides)
+        controls = controls_of(recipe)
+    except RecipeError:
+        return {}, []
     models: Sequence[str | None] = evaluated_models(recipe) or [None]
-    for model in (model for model in models if model is None or model in (study.models or models)):
-        yield Claim(
-            says=f"{label} above its public labels alone{f' ({model})' if model else ''}",
-            higher=RowModel(run=label, model=model),
-            lower=RowModel(run=control_label(label, LABELS), model=model),
-        )
+    return controls, [model for model in models if model is None or model in (study.models or models)]
+
+
+def _claim(label: str, model: str | None) -> Claim:
+    return Claim(
+        says=f"{label} above its public labels alone{f' ({model})' if model else ''}",
+        higher=RowModel(run=label, model=model),
+        lower=RowModel(run=control_label(label, LABELS), model=model),
+    )

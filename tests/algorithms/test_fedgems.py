@@ -185,9 +185,21 @@ def test_without_selection_fedgems_is_fedgem_bit_for_bit():
     assert up[0] == up[1] == [CLIENTS * PUBLIC * CLASSES * 4] * 3
 
 
+def test_server_learns_from_uniform_clients_where_its_teacher_is_at_chance():
+    ids, labels = torch.tensor([0, 1]), torch.tensor([0, 1])
+    run_ = simulation("method.teacher=uniform", "method.self_training=false")
+    asked = Asked(torch.tensor([[T] * PUBLIC, [U] * PUBLIC]))
+    state = run_.setting.method.init_server(server_context(run_.setting))
+    fusion = Fusion(run_.setting.method.options, state, asked, server_context(run_.setting))
+    lesson = fusion.teach(ids, torch.tensor([U, U]), labels)
+    assert lesson.teacher.tolist() == [[0.0] * CLASSES] * 2
+    assert lesson.hard.tolist() == [0.75, 0.75]  # labels keep their weight
+
+
 @pytest.mark.parametrize("name", ["fedgem", "fedgems"])
-def test_epsilon_one_trains_the_server_on_labels_alone_bit_for_bit(name):
-    result = run(f"method.name={name}", "method.epsilon=1.0")
+@pytest.mark.parametrize("control", ["method.epsilon=1.0", "method.teacher=none"])
+def test_epsilon_one_trains_the_server_on_labels_alone_bit_for_bit(name, control):
+    result = run(f"method.name={name}", control)
     run_ = simulation()
     first = server_context(run_.setting)
     model = first.model(first.initial_vector("server"), "server")
@@ -204,9 +216,10 @@ def test_epsilon_one_trains_the_server_on_labels_alone_bit_for_bit(name):
     assert result.tables["rounds"]["bytes_up"].to_pylist() == [0, 0, 0]  # no client is asked
 
 
-def test_epsilon_one_trains_clients_on_labels_alone():
-    """No server logits reach them: other ones change nothing."""
-    setting = prepare(SMALL, ["method.epsilon=1.0"]).setting
+@pytest.mark.parametrize("control", ["method.epsilon=1.0", "method.teacher=none", "method.teacher=uniform"])
+def test_epsilon_one_trains_clients_on_labels_alone(control):
+    """No server logits reach them, nor do those of a teacher at chance: other ones change nothing."""
+    setting = prepare(SMALL, [control]).setting
     run_ = Simulation(setting, LocalEngine(Host(setting)), Silent())
     found = []
     for fill in (0.0, 5.0):

@@ -270,3 +270,30 @@ def test_digest_with_labels_needs_them():
     ]
     with pytest.raises(RecipeError, match="fedmd needs the labels of public samples with these options"):
         prepare(SMALL, changes)
+
+
+def test_controls_are_labels_alone_a_uniform_teacher_and_the_exchange_without_labels():
+    """Labels alone are pre-training and local training, to the bit, and send nothing."""
+    alone, without = run("method.teacher=none"), run("method.digest_epochs=0")
+    assert alone.tables["metrics"].equals(without.tables["metrics"])
+    assert alone.tables["rounds"]["bytes_up"].to_pylist() == [0, 0]
+    assert not Options(digest="ce_kl", teacher="none").controls
+    assert Options(digest="ce_kl").controls == {
+        "labels alone": ["method.teacher=none"],
+        "teacher at chance": ["method.teacher=uniform"],
+        "no labels": ["method.pretrain_public=0", "method.digest=kl"],
+    }
+    assert not Options(pretrain_public=0).controls  # nothing of it is learned from public labels
+
+
+@pytest.mark.parametrize(
+    ("teacher", "expected"),
+    # CE of (1, 0.5, 0) at label 0 is 0.6802696706; KL from uniform to its softmax 0.0816573820.
+    [("none", 0.6802696706), ("uniform", 0.6802696706 + 0.0816573820)],
+)
+def test_loss_of_a_control_is_worked_by_hand(teacher, expected):
+    method = FedMD(Options(digest="ce_kl", teacher=teacher))
+    said = method.options.taught(torch.tensor([[2.0, 0.0, -1.0]]))
+    batch = {"images": torch.tensor([[1.0, 0.5, 0.0]]), "labels": torch.tensor([0]), "said": said}
+    found = method.digest_loss({"student": torch.nn.Identity()}, batch, {}).value
+    assert float(found) == pytest.approx(expected, abs=1e-6)
