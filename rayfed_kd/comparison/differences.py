@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from rayfed_kd.comparison.studies import Claim
 from rayfed_kd.results.schemas import is_score
@@ -74,6 +74,14 @@ class Difference:
             return "shown"
         return "contradicted" if self.high < -margin else "not shown"
 
+    def probability(self, margin: float = 0.0) -> float:
+        """The two-sided p value of Student's paired test that the true difference is minus `margin`."""
+        error = self.deviation / math.sqrt(len(self.by_seed))
+        away = abs(self.mean + margin)
+        if not error:
+            return float(away == 0.0)
+        return float(_beyond(away / error, len(self.by_seed) - 1))
+
     def seeds_to_decide(self) -> int | None:
         """How many seeds it takes in all until zero is left out, if mean and deviation stay as they are.
 
@@ -119,9 +127,34 @@ class JudgedClaim:
     @property
     def verdict(self) -> Verdict | None:
         """Shown, not shown or contradicted; None without a difference."""
-        # A margin has the table's unit, differences that of the metric.
-        margin = self.claim.margin / metric_scale(self.metric)
-        return None if self.difference is None else self.difference.verdict(margin)
+        return None if self.difference is None else self.difference.verdict(self.margin)
+
+    @property
+    def margin(self) -> float:
+        """The claim's margin, which has the table's unit, in that of the metric."""
+        return self.claim.margin / metric_scale(self.metric)
+
+
+def after_holm(claims: Sequence[JudgedClaim]) -> list[bool]:
+    """Which claims are decided if all of them are to be right together with 95 % confidence.
+
+    Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure": the i-th smallest of m p values must
+    be at most 0.05 / (m - i + 1), and so must all before it.
+
+    Args:
+        claims: those of one table; a claim without a difference is not decided and does not count.
+    """
+    values = sorted(
+        (one.difference.probability(one.margin), place)
+        for place, one in enumerate(claims)
+        if one.difference is not None
+    )
+    decided = [False] * len(claims)
+    for smaller, (probability, place) in enumerate(values):
+        if probability > (1 - CONFIDENCE) / (len(values) - smaller):
+            break
+        decided[place] = True
+    return decided
 
 
 def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
@@ -151,12 +184,17 @@ def student_t(degrees: int) -> float:
     Args:
         degrees: degrees of freedom, at least 1.
     """
-    import mpmath  # torch depends on it; scipy has this as one call, and would be 40 MB more to install
-
-    def beyond(t: float) -> object:
-        """The probability of a value beyond -t or t, less what the interval leaves out."""
-        x = degrees / (degrees + t * t)
-        return mpmath.betainc(degrees / 2, 0.5, 0, x, regularized=True) - (1 - CONFIDENCE)
+    import mpmath
 
     # 12.71 with one degree of freedom, 1.96 with infinitely many.
-    return float(mpmath.findroot(beyond, (1.9, 13.0), solver="anderson"))
+    between = (1.9, 13.0)
+    return float(
+        mpmath.findroot(lambda t: _beyond(t, degrees) - (1 - CONFIDENCE), between, solver="anderson")
+    )
+
+
+def _beyond(t: Any, degrees: int) -> Any:
+    """The probability of a value beyond -t or t of Student's t distribution."""
+    import mpmath  # torch depends on it; scipy has this as one call, and would be 40 MB more to install
+
+    return mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True)

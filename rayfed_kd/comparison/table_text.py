@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from rayfed_kd.comparison.comparison import STATISTICS, Comparison
 from rayfed_kd.comparison.costs import AXES
 from rayfed_kd.comparison.differences import (
+    CONFIDENCE,
     FEWEST_SEEDS_FOR_ADVICE,
     MOST_SEEDS,
     Difference,
@@ -130,8 +131,8 @@ def remarks(comparison: Comparison) -> list[str]:
     study = comparison.study
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
         notes.append(f"the target's run has no {metric_title(comparison.headline)}, so there is no target")
-    notes += [*_score_notes(comparison), *_difference_notes(comparison), *_changes_note(comparison)]
-    notes += [*_privacy_notes(comparison), *_axis_notes(comparison)]
+    notes += [*_score_notes(comparison), *_difference_notes(comparison), *_claim_notes(comparison)]
+    notes += [*_changes_note(comparison), *_privacy_notes(comparison), *_axis_notes(comparison)]
     # A study may give models names of its own.
     names = {model for _, model in comparison.rows if model not in study.models}
     legend = model_notes(names) if len(names) > 1 else []
@@ -218,6 +219,17 @@ def _difference_notes(comparison: Comparison) -> list[str]:
     if _averaged_evaluations(comparison) == _evaluations(comparison) > 1:
         notes.append("these are all evaluations of a run, from its first on; a study's `last` takes fewer")
     return [*notes, *_advice(comparison)]
+
+
+def _claim_notes(comparison: Comparison) -> list[str]:
+    judged = [one for one in comparison.judged_claims() if one.difference is not None]
+    if len(judged) < 2:
+        return []
+    by_chance = len(judged) * (1 - CONFIDENCE) / 2
+    return [
+        f"each claim's verdict is of its own 95 % interval: of {len(judged)} claims without any difference, "
+        f"{by_chance:.2g} would be shown by chance; Holm's correction is of all of them together"
+    ]
 
 
 def _advice(comparison: Comparison) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.differences import JudgedClaim
+from rayfed_kd.comparison.differences import JudgedClaim, after_holm
 from rayfed_kd.comparison.table_text import (
     difference_text,
     mean_of_last,
@@ -17,7 +17,13 @@ CLAIM_HEADER = ("claim", "number", "difference [95 % interval]", "verdict")
 
 def claim_cells(comparison: Comparison) -> list[list[str]]:
     """The rows below `CLAIM_HEADER`: each claim of the study, its difference, and the verdict."""
-    return [_claim_cells(comparison, judged) for judged in comparison.judged_claims()]
+    claims = comparison.judged_claims()
+    rows = [_claim_cells(comparison, judged) for judged in claims]
+    if len(rows) > 1:
+        for judged, row, stands in zip(claims, rows, after_holm(claims), strict=True):
+            if judged.verdict in ("shown", "contradicted"):
+                row[-1] += "; also after Holm's correction" if stands else "; not after Holm's correction"
+    return rows
 
 
 def claims_without_model(comparison: Comparison) -> list[str]:

@@ -1,6 +1,7 @@
 """Paired differences, their intervals and verdicts, by hand and by the printed table of Student's t."""
 
 import math
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -10,8 +11,14 @@ from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
-from rayfed_kd.comparison.differences import Difference, paired_difference, student_t
-from rayfed_kd.comparison.studies import Study
+from rayfed_kd.comparison.differences import (
+    Difference,
+    JudgedClaim,
+    after_holm,
+    paired_difference,
+    student_t,
+)
+from rayfed_kd.comparison.studies import Claim, Study
 from rayfed_kd.comparison.study_tables import without_rows
 from rayfed_kd.comparison.table_text import cells, header, remarks
 from rayfed_kd.comparison.writers.claim_table import claim_cells
@@ -42,6 +49,34 @@ def test_interval_by_hand():
 
 def test_one_seed_in_common_has_no_interval():
     assert paired_difference({1: 0.5, 2: 0.6}, {2: 0.5, 3: 0.4}) is None
+
+
+def of_two_seeds(p, margin=0.0):
+    """A claim over two seeds: with one degree of freedom p is 1 - 2 / pi atan(t), so t is known."""
+    t = math.tan((1 - p) * math.pi / 2)
+    difference = paired_difference({1: t - 1 - margin, 2: t + 1 - margin}, {1: 0.0, 2: 0.0})  # error 1
+    assert difference.probability(margin) == pytest.approx(p, rel=1e-6)
+    claim = Claim(says="A above B", higher="A", lower="B", metric="bytes", margin=margin)
+    return JudgedClaim(claim, ("A", "m"), ("B", "m"), "bytes", difference)
+
+
+@pytest.mark.parametrize(
+    ("values", "decided"),
+    [
+        ((0.02, 0.01, 0.04), (True, True, True)),  # 0.01 <= 0.05 / 3, 0.02 <= 0.05 / 2, 0.04 <= 0.05
+        ((0.03, 0.04), (False, False)),  # both by themselves; 0.03 > 0.05 / 2 ends it
+        ((0.001, 0.03, 0.04), (True, False, False)),
+    ],
+)
+def test_holms_correction_by_hand(values, decided):
+    without = replace(of_two_seeds(0.5), difference=None)  # does not count
+    assert after_holm([without, *map(of_two_seeds, values)]) == [False, *decided]
+    assert after_holm([of_two_seeds(0.04, margin=2.0)]) == [True]
+
+
+def test_probability_of_no_deviation():
+    same = paired_difference({1: 0.5, 2: 0.5}, {1: 0.5, 2: 0.5})
+    assert (same.probability(), same.probability(0.1)) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +212,11 @@ def test_claims_get_a_verdict_everywhere(tmp_path):
         "not shown; 2 seeds are too few to say how many more would decide",
     ]
     assert second[1] == "MiB sent: A (aca) less B (aca)"
-    assert second[3] == "shown"
+    assert second[3] == "shown; also after Holm's correction"
     assert "| B sends less | MiB sent: " in render_markdown(comparison)
     assert r"B sends less & MiB sent: " in render_latex(comparison)
     tables = comparison_section("x", render_markdown(comparison)).tables
-    assert [row[-1] for row in tables[1].rows] == [first[3], "shown"]
+    assert [row[-1] for row in tables[1].rows] == [first[3], second[3]]
     write_comparison(comparison, tmp_path)
     rows = pq.read_table(tmp_path / "comparison.parquet").to_pylist()
     (row,) = (row for row in rows if row["statistic"] == "difference to A")
