@@ -105,3 +105,9 @@ def test_no_page_waits_for_a_table_or_a_word(path):
     page = path.read_text(encoding="utf8")
     empty = [found["study"] for found in measured.BLOCK.finditer(page) if not found["table"].strip()]
     assert [*empty, *re.findall(r"@[A-Z]+@", page)] == []
+
+
+@pytest.mark.parametrize("page", ["results.md", "leaderboard.md"])
+def test_page_says_of_its_claims_together_what_its_tables_say(page):
+    text = (ROOT / "docs" / page).read_text()
+    assert hook("together").sentence(text) in text
