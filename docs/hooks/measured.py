@@ -34,7 +34,14 @@ from rayfed_kd.recipe.loading import load_recipe
 
 DOCS = Path(__file__).parents[1]
 PAGES = tuple(
-    DOCS / name for name in ("results.md", "leaderboard.md", "tables.md", "guide/codecs.md", "privacy.md")
+    DOCS / f"{name}.md"
+    for name in (
+        "measured/results",
+        "measured/leaderboard",
+        "measured/tables",
+        "guide/codecs",
+        "guide/privacy",
+    )
 )
 # A study's picture -> where a page has it.
 PICTURES = {

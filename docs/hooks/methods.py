@@ -32,7 +32,11 @@ from rayfed_kd.recipe.shipped import last_part, purpose, shipped_files
 FOLDER = "methods/"
 PUBLISHED = ROOT / "rayfed_kd/comparison/published"
 # Pages of docs/ with tables of real runs -> what a reader must know of all tables on the page.
-MEASURED = {"results.md": "", "leaderboard.md": "", "tables.md": " (smaller: the page says how)"}
+MEASURED = {
+    "measured/results.md": "",
+    "measured/leaderboard.md": "",
+    "measured/tables.md": " (smaller: the page says how)",
+}
 # The tables in which a paper compares methods by their accuracy.
 MAIN_TABLES = {
     "fedkf": ("V", "VI", "VII"),

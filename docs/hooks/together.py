@@ -1,6 +1,6 @@
 """How many of a page's claims are decided, by themselves and with all others of the page (Holm's correction).
 
-    python docs/hooks/together.py docs/results.md
+    python docs/hooks/together.py docs/measured/results.md
 
 From the page's own tables: a claim's p value follows from its printed mean, interval and number of seeds.
 """

@@ -30,7 +30,7 @@ LAUNCH = ROOT / "cluster/launch"
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 WORKERS_PORTS = range(10002, 20000)  # Ray refuses to start with a port of its own among them
 SOCKET_PATH = 107  # Linux: sun_path less its end
-PULL_MS = 120_000  # as measured in docs/performance.md, What a network costs
+PULL_MS = 120_000  # as measured in docs/measured/performance.md, What a network costs
 
 
 def recipe_of(command: str) -> None:

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md are those that `compare` wrote, and every claim has its verdict there."""
+"""The tables of docs/measured are those that `compare` wrote, and every claim has its verdict there."""
 
 import json
 import re
@@ -107,7 +107,7 @@ def test_no_page_waits_for_a_table_or_a_word(path):
     assert [*empty, *re.findall(r"@[A-Z]+@", page)] == []
 
 
-@pytest.mark.parametrize("page", ["results.md", "leaderboard.md"])
+@pytest.mark.parametrize("page", ["results", "leaderboard"])
 def test_page_says_of_its_claims_together_what_its_tables_say(page):
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / f"docs/measured/{page}.md").read_text()
     assert hook("together").sentence(text) in text

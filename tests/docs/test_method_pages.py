@@ -180,6 +180,7 @@ def test_a_curve_is_shown_where_there_is_a_picture(tmp_path, monkeypatch):
     (tmp_path / "docs/images/methods").mkdir(parents=True)
     (tmp_path / "docs/images/methods/fedprox.png").touch()
     for page in methods.MEASURED:
+        (tmp_path / "docs" / page).parent.mkdir(exist_ok=True)
         (tmp_path / "docs" / page).write_text("# No table\n")
     monkeypatch.setattr(methods, "ROOT", tmp_path)
     assert part("fedprox", "measured").startswith(

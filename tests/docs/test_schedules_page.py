@@ -1,4 +1,4 @@
-"""docs/schedules.md: its tables name every schedule, clock and rule, and every option with its default."""
+"""docs/guide/schedules.md: its tables name every schedule, clock and rule, and all options and defaults."""
 
 import re
 
@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.timing.staleness import STALENESS_RULES
 
-PAGE = (ROOT / "docs/schedules.md").read_text(encoding="utf8")
+PAGE = (ROOT / "docs/guide/schedules.md").read_text(encoding="utf8")
 CLASSES = {
     "Schedules": {name: SCHEDULES.find(name, "") for name in SCHEDULES},
     "Clocks": {name: CLOCKS.find(name, "") for name in CLOCKS},

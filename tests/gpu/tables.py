@@ -1,4 +1,4 @@
-"""The check's Markdown page: one table a section, as docs/performance.md can take it."""
+"""The check's Markdown page: one table a section, as docs/measured/performance.md can take it."""
 
 from __future__ import annotations
 

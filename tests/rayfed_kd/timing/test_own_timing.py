@@ -1,4 +1,4 @@
-"""A user's own schedule, clock and staleness rule, from the one file that docs/schedules.md shows."""
+"""A user's own schedule, clock and staleness rule, from the one file that docs/guide/schedules.md shows."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from small_recipes import assert_same_run, small_recipe
 import rayfed_kd
 from rayfed_kd.errors import RecipeError, RunError
 
-PAGE = (ROOT / "docs/schedules.md").read_text(encoding="utf8")
+PAGE = (ROOT / "docs/guide/schedules.md").read_text(encoding="utf8")
 (OWN,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 BAD = '''
 
