@@ -20,7 +20,7 @@ from rayfed_kd.comparison.differences import (
     Row,
     metric_scale,
 )
-from rayfed_kd.comparison.paper_rows import printed_text
+from rayfed_kd.comparison.published.paper_rows import printed_text
 from rayfed_kd.errors import in_words
 from rayfed_kd.results.model_names import model_notes
 from rayfed_kd.results.schemas import EPSILONS, is_score

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rayfed_kd.comparison.costs import AXES, AxisName
 from rayfed_kd.comparison.differences import metric_scale
-from rayfed_kd.comparison.mean_lines import lines_over_cost
 from rayfed_kd.comparison.studies import check_names
 from rayfed_kd.comparison.table_text import metric_title
+from rayfed_kd.comparison.writers.mean_lines import lines_over_cost
 from rayfed_kd.errors import RecipeError, in_words
 from rayfed_kd.reporting.pictures import Picture, lines_picture
 from rayfed_kd.reporting.reading import Run

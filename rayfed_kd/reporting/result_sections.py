@@ -13,8 +13,8 @@ import numpy as np
 
 from rayfed_kd.comparison.costs import AXES, AxisName
 from rayfed_kd.comparison.differences import metric_scale
-from rayfed_kd.comparison.mean_lines import mean_line
 from rayfed_kd.comparison.table_text import metric_digits, metric_title
+from rayfed_kd.comparison.writers.mean_lines import mean_line
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
 from rayfed_kd.reporting.pictures import (

@@ -24,7 +24,8 @@ from rayfed_kd.timing import Schedule
 Builders = Mapping[str, Callable[[], nn.Module]]
 BY_SHAPE = 25  # clients in a group by shape; on two cores larger groups gain little more
 # Where a batched step was at least twice as fast as the same steps one by one, on one core: a step of up to
-# so many products in its forward pass. Larger steps gain less, and convolutions lose (docs/measured/performance.md).
+# so many products in its forward pass. Larger steps gain less, and convolutions lose
+# (docs/measured/performance.md).
 MOST_PRODUCTS = 2**20
 # A client with more steps keeps a host busy long enough that all hosts should share the cohort.
 MOST_STEPS = 32

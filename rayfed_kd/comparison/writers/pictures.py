@@ -11,9 +11,9 @@ from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.costs import AXES, AxisName
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.differences import metric_scale
-from rayfed_kd.comparison.mean_lines import lines_over_cost, mean_line
 from rayfed_kd.comparison.studies import check_names
 from rayfed_kd.comparison.table_text import metric_title, row_name
+from rayfed_kd.comparison.writers.mean_lines import lines_over_cost, mean_line
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.charts.lines import lines_figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.paper_rows import PaperRows, PrintedValue, printed_text
+from rayfed_kd.comparison.published.paper_rows import PaperRows, PrintedValue, printed_text
 from rayfed_kd.comparison.table_text import metric_title
 from rayfed_kd.results.screen_table import TextTable
 

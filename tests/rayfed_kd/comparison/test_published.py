@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from rayfed_kd.comparison.paper_rows import rank_correlation
 from rayfed_kd.comparison.published import published_lines, published_rows
+from rayfed_kd.comparison.published.paper_rows import rank_correlation
 from rayfed_kd.errors import RecipeError
 
 
