@@ -1,6 +1,6 @@
 """A run in TensorBoard, by round and, where a clock runs, by simulated second.
 
-`RunWriter` also writes the curves of comparisons and the trials of searches.
+`RunWriter` also writes the trials of searches.
 """
 
 from __future__ import annotations
