@@ -65,9 +65,10 @@ class DrawnPartition:
         heat_map = heat_map_figure(self.counts, self.class_names, self._title())
         with writing(folder, "--out"):
             make_folder(folder)
+            # What a recipe reads comes first: where the disk is full nothing else is there.
+            self.partition.save(paths[2])
             save_figure(self.plot(), paths[0])
             save_figure(heat_map, paths[1])
-            self.partition.save(paths[2])
             for path in paths:
                 remove_unfinished(path.parent, path.name)
         return paths
