@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ from rayfed_kd.recipe.schema import Recipe
 if TYPE_CHECKING:
     from rayfed_kd.setting.blueprint import Blueprint
     from rayfed_kd.setting.setting import Setting
+
+# Modules are built and tried with the process's own random generators, which all threads share: two runs of
+# a comparison that are prepared at the same time would draw from one another's.
+_PREPARING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,11 @@ def make_ready(recipe: Recipe, *, measured: bool = False) -> Prepared:
 
     Raises: RecipeError or DataError.
     """
+    with _PREPARING:
+        return _checked(recipe, measured)
+
+
+def _checked(recipe: Recipe, measured: bool) -> Prepared:
     location = method_location(recipe)
     own = find_own_modules()
     from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names

@@ -2,6 +2,11 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from small_recipes import THREE_CLIENTS
+
+from rayfed_kd.experiment.preparation import prepare
 
 
 def test_checks_before_ray_starts_load_neither_torch_nor_ray(tmp_path):
@@ -15,3 +20,10 @@ check_unused(load_recipe("quickstart", ["results.folder={tmp_path}/run"]).result
 assert not {{"torch", "ray"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_runs_that_are_prepared_at_the_same_time_do_not_take_one_anothers_draws():
+    """As `compare` prepares those that share a Ray: modules draw from generators that all threads share."""
+    with ThreadPoolExecutor(8) as threads:
+        ready = list(threads.map(lambda _: prepare(THREE_CLIENTS), range(16)))
+    assert len(ready) == 16
