@@ -12,6 +12,7 @@ from typing import get_args
 from rayfed_kd.comparison.checking import evaluated_models
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import Claim, RowModel, Study, StudyRun
+from rayfed_kd.comparison.study_changes import with_changes_in_title
 from rayfed_kd.errors import RecipeError, in_words
 from rayfed_kd.experiment.preparation import find_own_modules, method_location
 from rayfed_kd.protocol import Control
@@ -43,19 +44,23 @@ def with_controls(study: Study, without: Collection[str]) -> Study:
     """
     if study.controls == "none":
         return study
-    runs, claims = list[StudyRun](), list[Claim]()
+    runs, claims, left_out = list[StudyRun](), list[Claim](), list[str]()
     for run in study.runs:
         controls, models = _controls(study, run)
         runs.append(run)
         for name, changes in controls.items():
             label = control_label(run.label, name)
-            if label in (*without, *study.labels) or (study.controls == "labels" and name != LABELS):
+            if label in study.labels or (study.controls == "labels" and name != LABELS):
+                continue
+            if label in without:
+                left_out.append(label)
                 continue
             own = {"label": label, "published": None, "against": None}
             runs.append(run.with_overrides(changes).model_copy(update=own))
             if name == LABELS:
                 claims += [_claim(run.label, model) for model in models]
-    return study.model_copy(update={"runs": runs, "claims": [*study.claims, *claims]})
+    controlled = study.model_copy(update={"runs": runs, "claims": [*study.claims, *claims]})
+    return with_changes_in_title(controlled, [f"without {in_words(left_out)}"] if left_out else [])
 
 
 def controls_of(recipe: Recipe) -> Mapping[Control, Sequence[str]]:

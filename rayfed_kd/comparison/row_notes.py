@@ -40,15 +40,20 @@ def _row_differences(recipes: Mapping[str, Recipe]) -> Iterator[str]:
         options = {f"method.{key}": value for key, value in recipe.method.model_dump().items()}
         by_method.setdefault(recipe.method.name, {})[label] = options
     for name, rows in by_method.items():
-        yield from _differences("rows" if len(by_method) == 1 else f"rows of {name}", rows)
+        # An option that a recipe leaves out has its default, which may be another value than null.
+        yield from _differences("rows" if len(by_method) == 1 else f"rows of {name}", rows, "the default")
 
 
-def _differences(who: str, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence per key in which rows differ; the most common value is that of `the others`."""
+def _differences(who: str, rows: Mapping[str, Mapping[str, Any]], absent: str = "null") -> Iterator[str]:
+    """A sentence per key in which rows differ; the most common value is that of `the others`.
+
+    Args:
+        absent: what is said of a row that does not have the key.
+    """
     for key in sorted({key for row in rows.values() for key in row}):
         labels_by_value: dict[str, list[str]] = {}
         for label, row in rows.items():
-            labels_by_value.setdefault(yaml_line(row.get(key)), []).append(label)
+            labels_by_value.setdefault(yaml_line(row[key]) if key in row else absent, []).append(label)
         if len(labels_by_value) > 1:
             usual = max(labels_by_value, key=lambda value: len(labels_by_value[value]))
             others = labels_by_value.pop(usual)

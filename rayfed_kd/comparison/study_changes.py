@@ -49,7 +49,7 @@ def change_study(
         changes.append(f"without {in_words(left_out)}")
     runs = [run.with_overrides(overrides) for run in changed.runs]
     changed = changed.model_copy(update={"seeds": new_seeds, "runs": runs})
-    return _with_changes_in_title(changed, [*changes, *lost_references])
+    return with_changes_in_title(changed, [*changes, *lost_references])
 
 
 def _without_references(study: Study, left_out: Collection[str]) -> tuple[Study, list[str]]:
@@ -85,14 +85,19 @@ def _replaced_settings(study: Study, override: str) -> str:
     return f" ({'; '.join(replaced)})" if replaced else ""
 
 
-def _with_changes_in_title(study: Study, changes: Sequence[str]) -> Study:
+def with_changes_in_title(study: Study, changes: Sequence[str]) -> Study:
+    """The study whose title and papers' headings say what the command line changed.
+
+    Args:
+        changes: in words; empty: none.
+    """
     if not changes:
         return study
     sentence = f"changed on the command line: {', '.join(changes)}"
     published = [table.with_difference(sentence) for table in study.published]
     title = joined(study.title or "Comparison", sentence)
     changed = study.model_copy(update={"title": title, "published": published})
-    changed._changes = tuple(changes)
+    changed._changes = (*study.changes, *changes)
     return changed
 
 

@@ -215,7 +215,7 @@ def load(
     if architecture is None and ":" in named.name:
         raise RecipeError(
             f"{path}: the model was made by {shortened(named.name)}, which is code that this file does not "
-            "hold; expected the object itself, as architecture=small_cnn"
+            f"hold; expected the object itself, as architecture={shortened(named.name.rpartition(':')[2])}"
         )
     return described_model(description, state, architecture)
 

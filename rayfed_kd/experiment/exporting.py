@@ -122,7 +122,8 @@ def read_model(
         clients = len(setting.partition.train)
         if client is None or not 0 <= client < clients:
             raise RecipeError(
-                f"client {client}: {model} is each client's own model; expected a client, 0 to {clients - 1}"
+                f"client {client}: {model} is each client's own model; expected a client, 0 to {clients - 1} "
+                "(--client)"
             )
         record = snapshot.records.get(client, ClientRecord())
         chosen = host.personal(PersonalCall(client, record.state, record.version, "local"))

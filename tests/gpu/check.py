@@ -37,7 +37,6 @@ SECTIONS = {
     "bits": 110,
     "devices": 130,
     "fedkf": 50,
-    "phases": 80,
     "workloads": 80,
     "hosts": 150,
     "precision": 40,

@@ -10,7 +10,6 @@ TITLES = {
     "bits": "The same bits: twice on the local engine, and on Ray",
     "devices": "Every method on the device: the same bits twice, and how far from the CPU",
     "fedkf": "FedKF over FedAvg",
-    "phases": "Seconds of a round by phase",
     "workloads": "Rounds in one process against the bare loop on the same device",
     "hosts": "Hosts on Ray that share the device, against as many plain processes",
     "precision": "Precision of local training",

@@ -201,7 +201,10 @@ def column_of(file: Path, table: pa.Table, name: str) -> pa.ChunkedArray:
         blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(column), ""), True)
     if count := pc.sum(blank).as_py():
         row = pc.index(blank, pa.scalar(True)).as_py()
-        raise DataError(f"{file}, row {row + 1}: no value in the column {shown(name)}; {count} have none")
+        raise DataError(
+            f"{file}, row {row + 1}: no value in the column {shown(name)}; {count} have none. "
+            "Expected a table without these rows, or a value for them"
+        )
     return column
 
 

@@ -11,7 +11,6 @@ from functools import partial
 
 import psutil
 import torch
-from phases import WORK, Silent
 from sections.apart import fresh
 from size import Row, Size, rows_of
 
@@ -21,13 +20,29 @@ from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.host_memory import host_memory
 from rayfed_kd.experiment.preparation import prepare
 
+GENERATORS = {
+    "fedkf": {"generator": {"name": "dafl_image", "width": 32}},
+    "kdia": {"generator": {"epochs": 1, "batches": 100}},
+}
 TOY = "FedAvg, LeNet-5"
-FULL = ("FedAvg, 2.2 M parameters", "FedKF, LeNet-5, width 32", "KDIA, 100 server steps")
+FULL = {
+    "FedAvg, 2.2 M parameters": ("fedavg", "cnn2", [3, 32, 32]),
+    "FedKF, LeNet-5, width 32": ("fedkf", "lenet5", [1, 28, 28]),
+    "KDIA, 100 server steps": ("kdia", "simple_cnn", [3, 32, 32]),
+}
+WORK = {TOY: ("fedavg", "lenet5", [1, 28, 28]), **FULL}
+
+
+class Silent:
+    """Nobody writes anything down."""
+
+    def record(self, record: object) -> None:
+        """Forgets it."""
 
 
 def rows(size: Size) -> Iterator[Row]:
-    """A row for some recipes of `phases`, each in a process of its own."""
-    names = size.of(FULL, (TOY,))
+    """A row for some recipes, each in a process of its own."""
+    names = size.of(tuple(FULL), (TOY,))
     kinds = {
         f"{name}, samples {'on the GPU' if where == 'whole' else 'in memory'}": partial(
             fresh, _row, name, where, size
@@ -38,12 +53,24 @@ def rows(size: Size) -> Iterator[Row]:
     yield from rows_of("host", kinds)
 
 
+def _recipe(method: str, model: str, shape: list[int]) -> dict[str, object]:
+    """Ten clients with 300 images each; four take part in a round."""
+    return {
+        "method": {"name": method, **GENERATORS.get(method, {})},
+        "model": {"name": model},
+        "data": {"name": "synthetic", "samples": 3000, "shape": shape, "test_samples": 2000, "signal": 0.5},
+        "partition": {"name": "iid", "clients": 10, "test": "official"},
+        "local": {"epochs": 2, "batch_size": 64},
+        "sampling": {"count": 4},
+    }
+
+
 def _row(name: str, where: str, size: Size) -> Row:
     """In a new process: it holds nothing of another host."""
     on_gpu = size.device != "cpu"
     free_before = torch.cuda.mem_get_info()[0] if on_gpu else 0
     size.set_up()
-    setting = prepare(WORK[name], [f"placement.gpu_data={where}"]).setting
+    setting = prepare(_recipe(*WORK[name]), [f"placement.gpu_data={where}"]).setting
     splits = [setting.dataset.train, *([setting.dataset.test] if setting.dataset.test else [])]
     data = sum(split.images.nbytes + split.labels.nbytes for split in splits)
     host = make_host(setting, device=size.device, keep_states=setting.recipe.partition.clients)

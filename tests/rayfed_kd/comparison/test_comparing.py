@@ -398,7 +398,7 @@ def test_any_key_in_which_rows_differ_is_named():
 def test_options_of_a_method_that_several_rows_have_are_named():
     """FedAvg's rows differ in its weighting; a single row of another method has nothing to differ from."""
     rows = {"A": [], "B": ["method.weighting=uniform"], "C": ["method={name: fedprox, mu: 0.3}"]}
-    assert notes_of(rows) == ["rows of fedavg differ in method.weighting: uniform in B; null in A"]
+    assert notes_of(rows) == ["rows of fedavg differ in method.weighting: uniform in B; the default in A"]
     two = {"A": ["method={name: fedprox, mu: 0.3}"], "B": ["method={name: fedprox, mu: 0.1}"]}
     assert notes_of(two) == ["rows differ in method.mu: 0.1 in B; 0.3 in A"]
 

@@ -50,6 +50,7 @@ def test_study_may_ask_for_all_controls_or_leave_some_out(asked):
         *("M", "M, labels alone", "M, teacher at chance", "M, no labels"),
         *("G", "G, labels alone", "G, teacher at chance"),
     ]
+    assert study.changes == ("without A", 'without "G, no labels"')
     (study,) = select_studies([asked(controls="none")])
     assert study.labels == ["A", "M", "G"]
     with pytest.raises(RecipeError, match="--without: 'A, labels' is unknown"):

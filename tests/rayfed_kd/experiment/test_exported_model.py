@@ -145,7 +145,7 @@ def test_own_architecture_is_not_imported_but_given(own, tmp_path, monkeypatch):
     (tmp_path / "own_net_of_export.py").write_text("raise AssertionError('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
-        RecipeError, match=r"made by own_net_of_export:net, which is code .* as architecture=small_cnn"
+        RecipeError, match=r"made by own_net_of_export:net, which is code .* as architecture=net"
     ):
         rayfed_kd.load(path)
     assert "own_net_of_export" not in sys.modules
