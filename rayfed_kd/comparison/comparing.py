@@ -44,11 +44,7 @@ def compare(
     if missing:
         run(missing)
     recipes_by_label = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
-    notes = [
-        *row_notes(study, recipes_by_label),
-        *uncontrolled(study, recipes_by_label),
-        *_other_seeds(study),
-    ]
+    notes = [*row_notes(study, recipes_by_label), *uncontrolled(recipes_by_label), *_other_seeds(study)]
     totals = {(one.label, one.seed): read_totals(one.folder) for one in planned}
     return Comparison(study, read_curves(planned), totals, notes)
 

@@ -224,8 +224,10 @@ class Comparison:
                 continue
             place = next((i for i, value in enumerate(curve.values) if curve.reaches(value, target)), None)
             for name in TARGET_COSTS:
-                at = curve.rounds if name == "rounds" else [getattr(cost, name) for cost in curve.costs]
-                costs[name].append(None if place is None else at[place])
+                cost = None
+                if place is not None:
+                    cost = curve.rounds[place] if name == "rounds" else getattr(curve.costs[place], name)
+                costs[name].append(cost)
         return costs
 
     def target(self, seed: int) -> float | None:

@@ -75,11 +75,10 @@ def controls_of(recipe: Recipe) -> Mapping[Control, Sequence[str]]:
     return getattr(options, "controls", {})
 
 
-def uncontrolled(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
+def uncontrolled(recipes: Mapping[str, Recipe]) -> list[str]:
     """A sentence on rows that learn from public labels, and beside which no row has these labels alone.
 
     Args:
-        study: one table's study.
         recipes: label -> the row's recipe.
     """
     rows = [
