@@ -15,9 +15,9 @@ from size import PACKAGE, rooms, total
 
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (31_525, 26_000),
+    PACKAGE: (31_417, 26_000),
     ("cluster",): (5_070, 4_100),
-    ("tests",): (36_900, 30_000),
+    ("tests",): (36_680, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {

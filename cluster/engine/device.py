@@ -11,7 +11,6 @@ import torch
 
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.compiling import compiler_fault
 from rayfed_kd.setting.setting import Setting
 
 DATA = "the data"
@@ -72,17 +71,6 @@ def precision_fault(precision: str, name: str, capability: tuple[int, int] | Non
         f"{precision} needs a GPU of capability {AMPERE[0]}.{AMPERE[1]} or more, and {name} has "
         f"{capability[0]}.{capability[1]}; expected fp32"
     )
-
-
-def check_compiler(device: torch.device) -> None:
-    """Check that this machine compiles for a device: for `local.compile`.
-
-    Raises: RecipeError with what is missing.
-    """
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    fault = compiler_fault("cuda" if device.type == "cuda" else "cpu", capability)
-    if fault is not None:
-        raise RecipeError(f"{fault}; expected that, or local.compile: false", path="local.compile")
 
 
 def least_memory(setting: Setting) -> dict[str, int]:

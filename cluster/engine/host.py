@@ -30,7 +30,7 @@ from rayfed_kd.cluster.engine.calls import (
     StepCall,
     StepFacts,
 )
-from rayfed_kd.cluster.engine.device import check_compiler, check_precision, placed_data, tf32_products
+from rayfed_kd.cluster.engine.device import check_precision, placed_data, tf32_products
 from rayfed_kd.cluster.engine.evaluating import ModelEvaluation
 from rayfed_kd.cluster.engine.last_message import LastMessage
 from rayfed_kd.cluster.engine.outcomes import CAUGHT, checked_outcome, non_finite_parts, one_line
@@ -71,8 +71,8 @@ class Host:
     Attributes:
         module_pool: its modules.
         caught: what an error in a method may be.
-    Raises: RecipeError if the device cannot compute in the recipe's `local.precision`, if the machine cannot
-        compile for `local.compile`, or if data and models do not fit into the device's memory.
+    Raises: RecipeError if the device cannot compute in the recipe's `local.precision`, or if data and models
+        do not fit into the device's memory.
     """
 
     def __init__(
@@ -90,8 +90,6 @@ class Host:
         self._setting, self._host, self._device = setting, host, torch.device(device)
         precision = setting.recipe.local.precision
         check_precision(precision, self._device)
-        if setting.recipe.local.compile:
-            check_compiler(self._device)
         self._products = tf32_products if precision == "tf32" else nullcontext
         self._data = placed_data(setting, self._device, gpu_share)
         self.module_pool = setting.module_pool(device)

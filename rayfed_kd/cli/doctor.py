@@ -29,7 +29,6 @@ def _torch_lines() -> Iterator[str]:
     import torch
 
     from rayfed_kd.cli.gpus import gpu_lines
-    from rayfed_kd.models.compiling import compiler_fault
     from rayfed_kd.recipe.torchvision_import import torchvision_state
 
     driver = list(gpu_lines())  # first: from the next line on this process itself holds memory of each GPU
@@ -37,9 +36,6 @@ def _torch_lines() -> Iterator[str]:
     kernels = torch.backends.cpu.get_cpu_capability()
     yield f"torch sees    {os.cpu_count()} cores ({kernels}), GPUs: {', '.join(gpus) or 'none'}"
     yield from driver
-    # What clients compute on: on a machine with GPUs the fault is theirs.
-    fault = compiler_fault("cuda" if gpus else "cpu", torch.cuda.get_device_capability() if gpus else None)
-    yield f"compiler      {'local.compile can be used' if fault is None else f'no local.compile: {fault}'}"
     yield f"torchvision   {torchvision_state()}"
 
 

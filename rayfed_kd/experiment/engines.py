@@ -136,11 +136,11 @@ class InProcess(Launcher):
         """This process.
 
         Raises: RecipeError if the recipe's placement asks for a GPU and torch sees none, or if the device
-            cannot compute in `local.precision`, or if this machine cannot compile for `local.compile`.
+            cannot compute in `local.precision`.
         """
         import torch
 
-        from rayfed_kd.cluster.engine.device import check_compiler, check_precision
+        from rayfed_kd.cluster.engine.device import check_precision
         from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
 
         recipe, counted = prepared.recipe, is_logical()
@@ -155,8 +155,6 @@ class InProcess(Launcher):
         on_cpu = recipe.placement.client.num_gpus == 0 or counted
         device = torch.device("cpu" if on_cpu else "cuda")
         check_precision(recipe.local.precision, device)
-        if recipe.local.compile:
-            check_compiler(device)
         return super().layout(prepared)
 
     def launch(

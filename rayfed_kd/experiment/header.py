@@ -72,11 +72,6 @@ def describe_run(prepared: Prepared, engine: str, layout: str) -> dict[str, str]
         f"{counted(recipe.rounds, 'round')}, seed {recipe.seed}",
         "processes": layout,
     }
-    if recipe.local.compile:
-        facts["compile"] = (
-            f"clients' training on batches of {recipe.local.batch_size}; each host compiles a model before "
-            "its first such step, which takes seconds to a minute"
-        )
     if recipe.codec.chains:
         facts["codec"] = _codecs(prepared)
     if recipe.privacy is not None:

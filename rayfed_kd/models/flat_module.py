@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_kd.errors import RunError
-from rayfed_kd.models.compiling import compiled
 from rayfed_kd.models.module_tensors import HeldTensor, ModuleTensors
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.models.whole_modules import classify, features_of
@@ -41,7 +40,6 @@ class FlatModule:
         submodules: the module and all within it.
         autocast: what it computes in beside float32, where torch's autocast holds that safe; None: nothing.
             Inputs that it is given and outputs that it gives are float32 all the same.
-        compiled_batch: training passes on batches of this size are compiled; None: none is.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -62,8 +60,6 @@ class FlatModule:
         self.trainable = self.storage[: self.num_parameters]
         self.submodules = list(self.module.modules())
         self.autocast: torch.dtype | None = None
-        self.compiled_batch: int | None = None
-        self._programs: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
         self._requires_grad = True
         self._training: bool | None = None  # the mode that `_switch` has set
         with torch.no_grad():
@@ -145,8 +141,6 @@ class FlatModule:
 
     def _computed(self, function: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """What a part of the module gives; the only way by which inputs reach it."""
-        if self.compiled_batch is not None and self._compiles(inputs[-1]):
-            function = self._program(function)
         if self.autocast is None:
             return function(*inputs)
         # No cache: it would hold copies of weights, which an optimiser changes in place.
@@ -154,24 +148,6 @@ class FlatModule:
             output = function(*inputs)
         # Losses are computed in float32, and a backward pass begins in it.
         return output.float()
-
-    def _compiles(self, batch: Tensor) -> bool:
-        """Whether this pass is a compiled one.
-
-        Not what trains nothing, nor under torch.func, which takes no compiled function. And batches of one
-        size alone: each further one, as the last of an epoch, would take every host seconds of compiling.
-        """
-        return (
-            self.module.training
-            and torch.is_grad_enabled()
-            and len(batch) == self.compiled_batch
-            and torch._C._functorch.peek_interpreter_stack() is None
-        )
-
-    def _program(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        if function not in self._programs:
-            self._programs[function] = compiled(function, self.storage.device)
-        return self._programs[function]
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The output in eval mode, without gradient; a module in training goes on training after it."""

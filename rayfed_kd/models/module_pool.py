@@ -30,20 +30,13 @@ class ModulePool:
         self._lent: list[tuple[str, FlatModule]] = []
         self._initial: dict[str, Tensor] = {}
 
-    def lend(
-        self,
-        name: str,
-        vector: Tensor,
-        autocast: torch.dtype | None = None,
-        compiled_batch: int | None = None,
-    ) -> FlatModule:
+    def lend(self, name: str, vector: Tensor, autocast: torch.dtype | None = None) -> FlatModule:
         """A module of this architecture that holds `vector`, until `take_back`.
 
         Args:
             name: of the architecture.
             vector: [num_elements] float32.
             autocast: what it computes in, as `FlatModule.autocast` says.
-            compiled_batch: batches of which size it trains on in compiled form, as `FlatModule` says.
         Raises: KeyError if no architecture has that name; MisuseError if the vector is none of it.
         """
         if name not in self._builders:
@@ -60,7 +53,7 @@ class ModulePool:
                 f"a model of {name!r} was asked for with {given}; expected its {module.num_elements} floats"
             )
         module.load(vector)
-        module.autocast, module.compiled_batch = autocast, compiled_batch
+        module.autocast = autocast
         self._lent.append((name, module))
         return module
 

@@ -24,7 +24,6 @@ class Context:
 
     local: LocalRecipe
     _autocast: torch.dtype | None = None
-    _compiled_batch: int | None = None
     group_runner: Callable[[Any], None] | None = None
 
     def __init__(
@@ -87,7 +86,7 @@ class Context:
     def model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """A module to train that holds `vector`; a new one at each call, lent for this step."""
         name = self.architecture(architecture)
-        return self._module_pool.lend(name, vector, self._autocast, self._compiled_batch).train()
+        return self._module_pool.lend(name, vector, self._autocast).train()
 
     def frozen_model(self, vector: Tensor, architecture: str = "model") -> FlatModule:
         """The same in eval mode, its parameters without gradient: a teacher."""
@@ -155,14 +154,13 @@ class ClientContext(Context):
         self.client, self.round, self.participation = dispatch.client, dispatch.round, dispatch.participation
         self.local = client_data.local.of_client(len(client_data.indices))
         self._autocast = torch.bfloat16 if self.local.precision == "bf16" else None
-        self._compiled_batch = self.local.batch_size if self.local.compile else None
         self._client_data = client_data
         self.num_samples = len(client_data.indices)
         self.samples_drawn = 0
 
     def compute_exactly(self) -> None:
-        """From now on models compute in float32, not compiled, whatever `local` says: for evaluations."""
-        self._autocast = self._compiled_batch = None
+        """From now on models compute in float32, whatever `local` says: for evaluations."""
+        self._autocast = None
 
     def architecture(self, name: str) -> str:
         """The module pool's name: "model" is the client's own, where the recipe has `client_models`."""

@@ -147,16 +147,6 @@ class Recipe(Strict):
         return self
 
     @model_validator(mode="after")
-    def _compiled_or_batched(self) -> Recipe:
-        if self.local.compile and isinstance(self.local.vectorise, int):
-            raise ValueError(
-                f"local.compile = true: local.vectorise = {self.local.vectorise} trains groups by "
-                "torch.vmap, which takes no compiled model; expected local.vectorise: off or by_shape, "
-                "which is off then, or local.compile: false"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _lists_fit_the_clients(self) -> Recipe:
         clients = self.partition.clients
         fault = None if self.client_models is None else self.client_models.fault(clients)

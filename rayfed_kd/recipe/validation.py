@@ -24,7 +24,6 @@ ELSEWHERE = {
     **dict.fromkeys(("optimizer", "optim"), "local.optimizer"),
     **dict.fromkeys(("dataset", "data_name"), "data.name"),
     **dict.fromkeys(("precision", "amp", "mixed_precision", "bf16", "tf32"), "local.precision"),
-    **dict.fromkeys(("compile", "torch_compile", "compile_model"), "local.compile"),
     "seeds": "--seeds, an option of `rayfed-kd compare`, or seed",
     **dict.fromkeys(
         ("lr_decay", "learning_rate_decay", "lr_scheduler", "learning_rate_schedule"),

@@ -67,7 +67,7 @@ def decide_groups(
         return Groups(1)
     apart = _schedule_without_groups(recipe, schedule)
     if local.vectorise == "by_shape":
-        tiny = not apart and not local.compile and is_tiny(local, sizes, builders)
+        tiny = not apart and is_tiny(local, sizes, builders)
         return Groups(BY_SHAPE if tiny and not _obstacle(recipe, method, builders) else 1)
     if apart:
         raise RecipeError(

@@ -29,7 +29,6 @@ class Workload:
     vectorise: str | int = "off"
     epochs: int = 1
     precision: str | None = None
-    compile: bool = False
 
     def recipe(self) -> dict[str, Any]:
         """The workload as a recipe."""
@@ -50,7 +49,6 @@ class Workload:
                 "vectorise": self.vectorise,
                 "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9},
                 **({} if self.precision is None else {"precision": self.precision}),
-                **({"compile": True} if self.compile else {}),
             },
             "rounds": self.rounds,
             "sampling": {"count": self.cohort},

@@ -13,7 +13,7 @@ TITLES = {
     "workloads": "Rounds in one process against the bare loop on the same device",
     "hosts": "Hosts on Ray that share the device, against as many plain processes",
     "precision": "Precision of local training",
-    "graphs": "A training step as it is, as a CUDA graph, and compiled",
+    "graphs": "A training step as it is, and as a CUDA graph",
     "memory": "Memory of a host",
 }
 USED = "The GPU meanwhile"

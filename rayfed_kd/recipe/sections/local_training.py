@@ -119,11 +119,6 @@ class LocalRecipe(Strict):
         "mantissa; or bf16, which models compute in while weights and optimiser stay in fp32. The server's "
         "steps and evaluations are in fp32 always",
     )
-    compile: bool = Field(
-        False,
-        description="whether clients' models train through torch.compile, on whole batches, and by_shape "
-        "makes no groups then; part of what makes bits equal",
-    )
 
     @field_validator("vectorise", "sum_replies", mode="before")
     @classmethod

@@ -166,7 +166,6 @@ def test_tiny_clients_form_groups_of_25_unless_the_recipe_says_otherwise():
         {"local": {"epochs": 0, "batch_size": 16}},
         {"partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6}},
         {"schedule": {"name": "fedbuff", "buffer": 2}, "clock": {"name": "lognormal"}},
-        {"local": {"epochs": 2, "batch_size": 16, "compile": True}},
         {"method": {"name": "own_of_grouping:Derived"}},
         {"model": {"name": "own_of_grouping:dropout"}},
         {"model": {"name": "own_of_grouping:DropoutMlp"}},

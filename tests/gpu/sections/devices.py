@@ -12,15 +12,12 @@ from device_cases import cases, run
 from sections.apart import each
 from size import Row, Size
 
-from rayfed_kd.models.compiling import compiler_fault
-
 TOY = ("fedavg", "fedkf", "batched")
 
 
 def rows(size: Size) -> Iterator[Row]:
     """A row for each case, in the order in which they end."""
-    compiling = [] if compiler_fault(size.device) else ["compiled"]
-    names = size.of([*cases(), "batched", "bf16", *compiling], list(TOY))
+    names = size.of([*cases(), "batched", "bf16"], list(TOY))
     processes = size.of(max(1, min(8, (os.cpu_count() or 2) // 2)), 1)
     yield from each(_case, [(name, size) for name in names], processes)
 
@@ -32,15 +29,12 @@ def _case(name: str, size: Size) -> Row:
     own = {
         "batched": fedavg | {"local": {**local, "vectorise": 4}},
         "bf16": fedavg | {"local": {**local, "precision": "bf16"}},
-        "compiled": fedavg | {"local": {**local, "compile": True}},
     }
     recipe = own[name] if name in own else cases()[name]
-    # A machine that compiles for its GPU may have no C++ compiler for its CPU.
-    plain = fedavg if name == "compiled" else recipe
     began = time.perf_counter()
     try:
         one, other = (run(recipe, size.device).models for _ in range(2))
-        here = run(plain, "cpu").models
+        here = run(recipe, "cpu").models
     except Exception as error:  # of any kind: the next case may be well
         traceback.print_exc()
         return {"case": name, "fault": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}

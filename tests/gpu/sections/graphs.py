@@ -1,8 +1,7 @@
-"""One training step on a batch of fixed shape: as it is, replayed as a CUDA graph, and with `local.compile`.
+"""One training step on a batch of fixed shape: as it is, and replayed as a CUDA graph.
 
 What is captured is the step of local training, forward, backward and the fused update: the most that a recipe
-key for graphs could save. On the CPU there are no graphs. `compile_s` is one process's first step, where
-nothing is in torch's cache of programs.
+key for graphs could save. On the CPU there are no graphs.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from functools import partial
 
 import torch
 from size import Row, Size, rows_of
-from torch import Tensor
 
 from rayfed_kd.models import CLASSIFIERS
-from rayfed_kd.models.compiling import compiler_fault
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
@@ -55,13 +52,6 @@ class _Step:
         self.optimizer.minimise(cross_entropy(self.model(self.images), self.labels))
 
 
-def _compiled_step(name: str, size: Size) -> _Step:
-    """A step as clients make it with `local.compile`."""
-    step = _Step(name, size)
-    step.model.compiled_batch = len(step.images)
-    return step
-
-
 def _row(name: str, size: Size) -> Row:
     row: Row = {"batch": MODELS[name][1], "eager_ms": _milliseconds(_Step(name, size), size)}
     if size.device != "cpu":
@@ -69,25 +59,7 @@ def _row(name: str, size: Size) -> Row:
         row["graph_ms"] = _milliseconds(replay, size)
         row["graph_speeds_up"] = row["eager_ms"] / row["graph_ms"]
         row["graph_same_bits"] = _same_bits(name, size)
-    if fault := compiler_fault(size.device):
-        return row | {"no_compile": fault}
-    began, compiled = time.perf_counter(), _compiled_step(name, size)
-    compiled()
-    size.wait()
-    row["compile_s"] = time.perf_counter() - began
-    row["compiled_ms"] = _milliseconds(compiled, size)
-    row["compile_speeds_up"] = row["eager_ms"] / row["compiled_ms"]
-    row["compiled_same_bits_twice"] = _five_steps(name, size).equal(_five_steps(name, size))
     return row
-
-
-def _five_steps(name: str, size: Size) -> Tensor:
-    """Where five compiled steps end."""
-    step = _compiled_step(name, size)
-    for _ in range(5):
-        step()
-    size.wait()
-    return step.model.vector()
 
 
 def _captured(step: _Step) -> Callable[[], None]:

@@ -132,13 +132,7 @@ BAD = [
         "local.precision = tf32: tf32 is arithmetic of NVIDIA GPUs, and placement.client.num_gpus is 0; "
         "expected a GPU for all clients, or fp32 or bf16",
     ),
-    (
-        "local={compile: true, vectorise: 4}",
-        "local.compile = true: local.vectorise = 4 trains groups by torch.vmap, which takes no "
-        "compiled model; expected local.vectorise: off or by_shape, which is off then, or local.compile: ",
-    ),
-    ("local.compile=inductor", "local.compile = 'inductor': expected "),
-    ("torch_compile=true", "torch_compile is no key of a recipe. Did you mean local.compile?"),
+    ("local.compile=true", "local.compile is no key of local. There are: batch_size, clip, "),
     ("precision=bf16", "precision is no key of a recipe. Did you mean local.precision?"),
     ("seed=-1", "seed = -1: expected a number of at least 0"),
     ("rounds", "override 'rounds': expected key.path=value, as method.gamma=0.5, without blanks"),
