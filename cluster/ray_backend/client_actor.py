@@ -85,7 +85,7 @@ class ClientActor:
         """
         setting = blueprint.build()
         recipe = setting.recipe
-        num_gpus = plan.resources(host).num_gpus
+        num_gpus = plan.client.num_gpus
         device = assigned_device(num_gpus, recipe.placement.threads, recipe.deterministic)
         share = min(num_gpus, 1.0)
         keep, name = plan.keep_states, machine_name()

@@ -6,7 +6,6 @@ Its event loop only moves references. Vectors are resolved where they are used, 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -54,7 +53,6 @@ class RayEngine:
         loop: the event loop that waits for references.
         faults: how often a step whose host was lost is run again, and how long a step may take.
         architectures: [K] each client's; empty: all have the same.
-        max_inflight: most calls that all actors have together at a time; None: no limit.
         on_load: called with the number of calls that the actors have whenever it changes.
         tell: called with a line when a host was lost.
     Attributes: `started` is done as soon as the first host is built, or cannot be.
@@ -70,7 +68,6 @@ class RayEngine:
         *,
         faults: FaultsRecipe,
         architectures: Sequence[str] = (),
-        max_inflight: int | None = None,
         on_load: Callable[[int], None] = lambda calls: None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -78,8 +75,7 @@ class RayEngine:
         self._on_load, self._pace = on_load, Pace(sizes, architectures)
         self._clients = ClientHosts(actors, blueprint, plan, tell)
         self._open: dict[int, Job] = {}  # by number
-        most, drop = max_inflight or math.inf, lambda job: self._open.pop(job.number, None)
-        self._waiting = JobQueue(self._clients, self._pace, most, drop)
+        self._waiting = JobQueue(self._clients, self._pace, lambda job: self._open.pop(job.number, None))
         self._patience = Patience(faults.step_timeout_s, loop, len(self._clients))
         self._sizes = sizes
         # Filled by other threads, emptied by the event loop; a deque's append and popleft are thread-safe.

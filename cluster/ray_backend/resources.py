@@ -91,44 +91,6 @@ def selects(wanted: str, label: str | None) -> bool:
     return (label in values) == positive
 
 
-class FreeResources:
-    """A machine's free resources, GPU by GPU, as Ray takes a fraction of a GPU from a single device.
-
-    Args:
-        node: the machine, all of it free.
-    """
-
-    def __init__(self, node: Node) -> None:
-        # At least HOST_BYTES: memory alone never refuses a machine its first client actor.
-        self.node, self._own = node, dict(node.resources)
-        self._cpus, self._memory = node.cpus, max(node.memory_bytes, HOST_BYTES)
-        whole = math.floor(node.gpus)
-        self._gpus = [1.0] * whole + ([node.gpus - whole] if node.gpus > whole else [])
-
-    def take(self, request: ResourceRecipe, memory: float) -> bool:
-        """Take an actor's request if it fits.
-
-        Args:
-            request: the request.
-            memory: bytes that the actor needs.
-        Returns: whether it fitted; if not, nothing was taken.
-        """
-        # 1e-9 throughout: sums of fractions such as 0.1 GPU are inexact in floats.
-        devices = math.ceil(request.num_gpus)
-        share = min(request.num_gpus, 1.0)
-        having = [place for place, left in enumerate(self._gpus) if left >= share - 1e-9]
-        fits = self._cpus >= request.num_cpus - 1e-9 and self._memory >= memory and self.node.admits(request)
-        has = all(self._own.get(name, 0.0) >= amount - 1e-9 for name, amount in request.resources.items())
-        if not fits or not has or len(having) < devices:
-            return False
-        for name, amount in request.resources.items():
-            self._own[name] -= amount
-        self._cpus, self._memory = self._cpus - request.num_cpus, self._memory - memory
-        for place in having[:devices]:
-            self._gpus[place] -= share
-        return True
-
-
 def count_fitting(node: Node, client: ResourceRecipe, server: ResourceRecipe | None) -> int:
     """How many client actors fit on a machine.
 

@@ -66,7 +66,6 @@ class ServerActor:
             loop,
             faults=recipe.faults,
             architectures=setting.models_by_client,
-            max_inflight=recipe.placement.max_inflight,
             on_load=meters.in_flight,
             tell=self._lines.append,
         )

@@ -104,7 +104,5 @@ def _of_recipe(recipe: Recipe, codecs: Codecs) -> str | None:
         "expected off, or codecs without a loss": lossy is not None,
         "placement.clients_per_actor = 1: a client's own actor runs nobody else; expected off, or more "
         "clients per actor": placement.clients_per_actor == 1,
-        "placement.overrides gives some clients hosts of their own, and a sum is made at one host; expected "
-        "off, or placement.overrides=[]": bool(placement.overrides),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

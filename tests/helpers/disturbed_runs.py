@@ -12,7 +12,7 @@ from simulated_cluster import AwaitedFuture, Cluster, ServerKilledError
 from simulated_runs import CLIENTS, Rows, assert_equal_end, scratch
 
 from rayfed_kd.cluster.ray_backend.engine import RayEngine
-from rayfed_kd.cluster.ray_backend.placement import HostClass, Plan
+from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.cluster.server.assembly import run_recorded
 from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.simulation import Simulation
@@ -99,15 +99,12 @@ class Start:
         self.excuses = set()  # why this start may end with a RunError
         self.moments = 0
         self.dies_at = self.disk_fails_at = None
-        pinned, several = stream.random() < 0.2, stream.random() < 0.2
+        pinned = stream.random() < 0.2
         hosts = CLIENTS if pinned else int(stream.integers(1, 5))
         machines = int(stream.integers(1, 4))
         keep = int(stream.integers(1, CLIENTS + 1))
-        classes = _classes() if several and not pinned and hosts > 1 else ()
-        hosts = 2 if classes else hosts
-        self.plan = Plan(hosts, pinned, keep, ResourceRecipe(), ResourceRecipe(), classes)
+        self.plan = Plan(hosts, pinned, keep, ResourceRecipe(), ResourceRecipe())
         self.max_retries = int(stream.choice([0, 1, 3, 100]))
-        self.max_inflight = None if stream.random() < 0.6 else int(stream.integers(1, 5))
         self.step_timeout_s = (None, 30.0, "auto", "auto")[int(stream.integers(4))]
         self.durable = bool(stream.random() < 0.5)
         self.cluster = Cluster(stream, hosts, machines, case.host)
@@ -202,7 +199,6 @@ class Start:
             self.case.settings[False].partition.sizes.tolist(),
             self.cluster.loop,
             faults=faults,
-            max_inflight=self.max_inflight,
             tell=lambda line: None,
         )
         checkpointer = Checkpointer(self.folder, recipe.checkpoint)
@@ -223,11 +219,6 @@ class Start:
             mock.patch("os.fsync", self.flush),
         ):
             yield
-
-
-def _classes():
-    first, second = tuple(range(2)), tuple(range(2, CLIENTS))
-    return (HostClass(ResourceRecipe(), first, (0,)), HostClass(ResourceRecipe(), second, (1,)))
 
 
 def run_disturbed(case, seed):

@@ -79,7 +79,6 @@ class Hosts:
             self._loop,
             faults=resolved.faults,
             architectures=setting.models_by_client,
-            max_inflight=resolved.placement.max_inflight,
             tell=told.append,
         )
         outcome = run_setting(setting, engine, after_round)

@@ -49,7 +49,6 @@ class ClientHosts:
         self.actors, self._blueprint, self._plan = actors, blueprint, plan
         self.load = [0] * len(actors)
         self._every = tuple(range(len(actors)))
-        self._by_client = {client: one.hosts for one in plan.classes for client in one.clients}
         self.building = set(self._every)
         self._new = set(self._every)  # hosts that were never built
         self._longest_s: float | None = None  # seconds that the longest first build took
@@ -58,10 +57,6 @@ class ClientHosts:
 
     def __len__(self) -> int:
         return len(self.actors)
-
-    def allowed(self, client: int | None) -> tuple[int, ...]:
-        """The hosts that a client may run on; None (evaluation of a shared model): all hosts."""
-        return self._every if client is None else self._by_client.get(client, self._every)
 
     def free(self, job: Job, depth: int, slowness: Callable[[int], int] = lambda host: 0) -> int | None:
         """The host that a job goes to now; None: none has room.
@@ -76,7 +71,7 @@ class ClientHosts:
                 return job.client  # whatever its load: the client's state is on this host
             if job.client in self._new:  # it is built in a moment; a lost one may take minutes
                 return None
-        built = [host for host in self.allowed(job.client) if host not in self.building]
+        built = [host for host in self._every if host not in self.building]
         with_room = [host for host in built if self.load[host] < depth]
         # Of equals the lowest number; no result depends on the choice.
         return min(with_room, key=lambda one: (self.load[one], slowness(one)), default=None)
@@ -166,8 +161,8 @@ class ClientHosts:
 
     def hopeless(self, job: Job) -> Exception | None:
         """Why no host can ever run a job; None if one can, or may come back."""
-        hosts = self.allowed(job.client)
-        if not self.gone or (self._fault is None and not all(host in self.gone for host in hosts)):
+        if not self.gone or (self._fault is None and len(self.gone) < len(self)):
             return None
-        text = f"{job}: no host came back for it; host {hosts[-1]} {self.gone.get(hosts[-1])}"
+        last = self._every[-1]
+        text = f"{job}: no host came back for it; host {last} {self.gone.get(last)}"
         return self._fault or RunError(text)

@@ -22,14 +22,11 @@ class JobQueue:
     Args:
         hosts: which host a job may run on, and which has room.
         pace: predicts how long steps take.
-        max_inflight: most calls that all hosts have together at a time; infinite: no limit.
         drop: called with jobs that nobody waits for any more when their turn comes.
     """
 
-    def __init__(
-        self, hosts: ClientHosts, pace: Pace, max_inflight: float, drop: Callable[[Job], object]
-    ) -> None:
-        self._hosts, self._pace, self._max_inflight, self._drop = hosts, pace, max_inflight, drop
+    def __init__(self, hosts: ClientHosts, pace: Pace, drop: Callable[[Job], object]) -> None:
+        self._hosts, self._pace, self._drop = hosts, pace, drop
         self._jobs: list[Job] = []
 
     def __len__(self) -> int:
@@ -77,31 +74,24 @@ class JobQueue:
     def _startable(self) -> tuple[int, int] | None:
         """The place in the queue of the first job that can start, and its host; None: none can."""
         hosts = self._hosts
-        if sum(hosts.load) >= self._max_inflight:
-            return None
         # A second call spares a host the wait for its next one. With few jobs it would keep them from hosts
         # that become free earlier, as a call that was sent stays at its host.
         depth = 2 if len(self._jobs) > len(hosts) else 1
-        full = set[tuple[int, ...]]()
         for place, job in enumerate(self._jobs):
-            allowed = hosts.allowed(job.client)
-            # Jobs with equal hosts find them equally full. A pinned client's host depends on the client, too.
-            if allowed in full and not hosts.pinned:
-                continue
             host = hosts.free(job, depth, self._pace.slowness)
             if host is not None:
                 return place, host
-            full.add(allowed)
+            if not hosts.pinned:  # all jobs find the hosts equally full
+                break
         return None
 
     def _short_steps(self, host: int, first: Job) -> list[Job]:
         """Take out short steps to send in one call with a first one, as a call to Ray costs more than each.
 
-        None under `max_inflight`, with pinned clients, or if the first one's host was lost before: it may be
-        the cause.
+        None with pinned clients, or if the first one's host was lost before: it may be the cause.
         """
         hosts = self._hosts
-        if hosts.pinned or self._max_inflight < math.inf or first.step is None or first.lost:
+        if hosts.pinned or first.step is None or first.lost:
             return []
         # A host takes at most half of its share of the queue, so that all hosts end at about the same time.
         share = math.ceil(len(self._jobs) / (2 * len(hosts)))
@@ -109,7 +99,7 @@ class JobQueue:
         for job in self._jobs:
             if work_s >= MOST_S or (len(chosen) >= share and work_s >= LEAST_S):
                 break
-            if job.step is None or job.lost or job.done or host not in hosts.allowed(job.client):
+            if job.step is None or job.lost or job.done:
                 continue
             work_s += self._pace.expected_s(job.step)
             chosen.append(job)

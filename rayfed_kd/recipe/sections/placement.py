@@ -42,12 +42,6 @@ class ResourceRecipe(Strict):
         return self
 
 
-class ClientResourceRecipe(ResourceRecipe):
-    """What Ray reserves for an actor that runs these clients."""
-
-    clients: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, description="their ids")
-
-
 class PlacementRecipe(Strict):
     """How clients lie on actors."""
 
@@ -56,15 +50,8 @@ class PlacementRecipe(Strict):
     )
     client: ResourceRecipe = ResourceRecipe()
     server: ResourceRecipe = ResourceRecipe()
-    overrides: list[ClientResourceRecipe] = Field([], description="more, or less, for some clients' actors")
     strategy: Literal["pack", "spread"] = Field(
         "pack", description="actors on as few machines as possible, or over as many"
-    )
-    max_inflight: int | None = Field(
-        None,
-        ge=1,
-        le=MOST,
-        description="calls at a time that client actors have; null: two each while more wait",
     )
     data: Literal["auto", "shared", "ship"] = Field(
         "auto",

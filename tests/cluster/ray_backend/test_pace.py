@@ -27,10 +27,10 @@ def job(number, client):
     return Job(number, [step(client)], [Future()], SIZES[client])
 
 
-def queue(pace, hosts=1, max_inflight=math.inf, drop=lambda job: None):
+def queue(pace, hosts=1, drop=lambda job: None):
     found = ClientHosts(range(hosts), None, Plan(hosts, False, 1, ResourceRecipe(), ResourceRecipe()))
     found.building.clear()
-    return JobQueue(found, pace, max_inflight, drop), found
+    return JobQueue(found, pace, drop), found
 
 
 def started(waiting, found):
@@ -116,10 +116,3 @@ def test_what_nobody_waits_for_is_dropped():
     waiting.add(job(2, 0))
     _, jobs = waiting.next()
     assert (dropped, jobs[0].client, len(waiting)) == ([given_up], 0, 0)
-
-
-def test_limit_of_calls_holds():
-    waiting, found = queue(Pace(SIZES), hosts=3, max_inflight=1)
-    waiting.add(job(1, 0))
-    found.load[2] = 1
-    assert waiting.next() is None

@@ -70,64 +70,6 @@ def test_n_clients_share_an_actor_when_told():
     assert (found.num_hosts, found.pinned) == (4, False)
 
 
-LARGE = "placement.overrides=[{clients: [0, 3], num_cpus: 2, num_gpus: 0.5}]"
-
-
-def test_a_large_client_has_hosts_of_its_own_class():
-    """15 CPU less the server's one; a cohort of five: hosts go to where most clients share one."""
-    found = plan([Node(15, 1, 256 * GIB)], LARGE, "sampling.fraction=0.25")
-    large, rest = found.classes
-    assert (large.clients, large.resources.num_gpus, len(large.hosts)) == ((0, 3), 0.5, 1)
-    assert (len(rest.clients), len(rest.hosts)) == (18, 4)
-    assert sorted(large.hosts + rest.hosts) == list(range(found.num_hosts)) == list(range(5))
-    assert [found.hosts(client) for client in (0, 1, 3)] == [large.hosts, rest.hosts, large.hosts]
-    assert [found.resources(host).num_cpus for host in range(5)] == [2, 1, 1, 1, 1]
-    assert not found.pinned
-
-
-def test_classes_share_a_gpu_by_their_fractions():
-    """One GPU: a large host of 0.5 leaves room for two small ones of 0.25, and no third."""
-    small = "placement.client={num_cpus: 1, num_gpus: 0.25}"
-    found = plan([Node(64, 1, 256 * GIB)], LARGE, small, "sampling.fraction=1.0")
-    assert [len(one.hosts) for one in found.classes] == [1, 2]
-
-
-def test_every_client_is_pinned_where_all_classes_fit():
-    found = plan([Node(64, 1, 256 * GIB)], LARGE)
-    assert (found.num_hosts, found.pinned) == (20, True)
-    assert [found.resources(host).num_cpus for host in range(5)] == [2, 1, 1, 2, 1]
-    assert found.hosts(3) == (3,)
-
-
-def test_two_large_fractions_of_classes_do_not_share_a_gpu():
-    large = "placement.overrides=[{clients: [0], num_gpus: 0.6}, {clients: [1], num_gpus: 0.6}]"
-    assert len(plan([Node(64, 2, 256 * GIB)], large).classes) == 3
-    with pytest.raises(
-        RecipeError, match=r"placement\.overrides: 1 actor\(s\) of 1 CPU and 0.6 GPU, 1 actor"
-    ):
-        plan([Node(64, 1, 256 * GIB)], large)
-
-
-def test_class_that_fits_nowhere_is_refused_with_both_numbers():
-    with pytest.raises(RecipeError, match=r"1 actor\(s\) of 2 CPU and 0.5 GPU.*do not fit on 1 machine"):
-        plan([Node(64, 0, 256 * GIB)], LARGE)
-
-
-def test_n_clients_of_a_class_share_an_actor_when_told():
-    found = plan([Node(64, 2, 256 * GIB)], LARGE, "placement.clients_per_actor=6")
-    assert [len(one.hosts) for one in found.classes] == [1, 3]
-    with pytest.raises(RecipeError, match=r"clients_per_actor = 6: 1 actor\(s\) of .*, 3 actor\(s\) of"):
-        plan([Node(5, 1, 256 * GIB)], LARGE, "placement.clients_per_actor=6")
-
-
-def test_client_with_two_overrides_is_refused():
-    for clients in ("[{clients: [4]}, {clients: [4]}]", "[{clients: [20]}]"):
-        with pytest.raises(
-            RecipeError, match=r"placement.overrides: client (4|20): expected each of 0 to 19"
-        ):
-            plan([Node(64, 0, 256 * GIB)], f"placement.overrides={clients}")
-
-
 def test_labels_decide_where_clients_fit():
     """Room for three on every machine, but only the two large ones are labelled so."""
     nodes = [Node(4, 0, 64 * GIB, labels={"kind": kind}) for kind in ("small", "large", "large")]
@@ -171,8 +113,8 @@ def test_own_resources_bound_the_hosts():
             "; placement.server.resources: 6 licence, a machine has 5 at most",
         ),
         (
-            "placement.overrides=[{clients: [0]}, {clients: [1], resources: {gate: 1}}]",
-            "; placement.overrides.1.resources: 1 gate, a machine has 0 at most",
+            "placement.client.resources={gate: 1}",
+            "; placement.client.resources: 1 gate, a machine has 0 at most",
         ),
         ("placement.client.num_gpus=1", ""),
     ],

@@ -66,25 +66,28 @@ def test_header_says_how_many_actors_have_what():
     )
 
 
-def test_header_says_each_kind_of_actor_and_that_gpus_are_only_counted(monkeypatch):
+def test_header_says_own_resources_and_that_gpus_are_only_counted(monkeypatch):
     monkeypatch.setenv("RAYFED_KD_LOGICAL_GPUS", "1")
-    large = "placement.overrides=[{clients: [2, 5], num_gpus: 0.5, resources: {tpu: 1}}]"
-    found = plan([Node(64, 1, 256 * GIB, {"tpu": 4})], large)
+    request = "placement.client={num_gpus: 0.5, resources: {tpu: 1}}"
+    found = plan([Node(64, 1, 256 * GIB, {"tpu": 4})], request)
     assert found.described(10) == (
-        "server actor, 1 CPU; 2 client actors for 2 clients, 1 CPU and 0.5 logical GPU and 1 tpu each; "
-        "8 client actors for 8 clients, 1 CPU each"
+        "server actor, 1 CPU; 2 client actors for 10 clients, 1 CPU and 0.5 logical GPU and 1 tpu each"
     )
 
 
-def test_names_say_which_clients_an_actor_may_have():
+def test_names_say_whether_an_actor_has_one_client():
     assert plan([Node(64, 0, 256 * GIB)]).name(7) == "client-7"
     assert plan([Node(4, 0, 24 * GIB)]).name(2) == "clients-2"
-    one_each = plan([Node(4, 0, 24 * GIB)], "placement.overrides=[{clients: [7, 2], num_cpus: 2}]")
-    assert one_each.name(0) == "clients-0: 2 7"
 
 
 @pytest.mark.parametrize(
-    ("wrong", "key"), [("train_in_server=false", "train_in_server"), ("gpu_share=measured", "gpu_share")]
+    ("wrong", "key"),
+    [
+        ("train_in_server=false", "train_in_server"),
+        ("gpu_share=measured", "gpu_share"),
+        ("overrides=[]", "overrides"),
+        ("max_inflight=8", "max_inflight"),
+    ],
 )
 def test_recipe_with_a_key_that_is_gone_is_refused_in_one_line(wrong, key):
     with pytest.raises(RecipeError, match=f"placement.{key} is no key of placement") as caught:

@@ -178,11 +178,9 @@ def test_short_steps_cross_in_few_calls_with_the_bits_of_each_alone(setting, eng
     assert len(calls) < CLIENTS + CLIENTS / 2  # the second round's 40 steps took less than 20
 
 
-@pytest.mark.parametrize("options", [{"pinned": True}, {"max_inflight": 4}])
-def test_where_calls_are_counted_or_belong_to_a_host_each_step_goes_alone(options, setting, engine):
-    hosts = CLIENTS if "pinned" in options else 2
-    actors = [InProcess(Paced(setting, number)) for number in range(hosts)]
-    answers(made := engine(actors, **options), asked(setting, made))
+def test_where_calls_belong_to_a_host_each_step_goes_alone(setting, engine):
+    actors = [InProcess(Paced(setting, number)) for number in range(CLIENTS)]
+    answers(made := engine(actors, pinned=True), asked(setting, made))
     assert set(sent(actors)) == {1}
 
 

@@ -335,10 +335,6 @@ def test_what_cannot_be_summed_ends_the_run_with_the_reason(method, error, messa
         ({"codec": {"up": {"weights": {"name": "uniform", "bits": 8}}}}, "codec.up.weights: "),
         ({"codec": {"up": {"weights": {"name": "difference"}}}}, "codec.up.weights: "),
         ({"placement": {"clients_per_actor": 1}}, "placement.clients_per_actor = 1"),
-        (
-            {"placement": {"overrides": [{"clients": [0], "num_cpus": 2.0}]}},
-            "placement.overrides gives some clients",
-        ),
     ],
 )
 def test_what_needs_single_replies_is_refused_before_the_first_round(changed, reason):
