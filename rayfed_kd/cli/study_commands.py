@@ -112,19 +112,15 @@ def compare(
             _show_comparison(result)
             folders.append(result.folder)
             unjudged += claims_without_model(result.comparison)
-    # A study's tables lie in one folder, and make one page.
-    _offer_report(folders[0] if len(folders) == 1 else folders[0].parent)
+    if sys.stdout.isatty():  # a file or a program reads paths here
+        # A study's tables lie in one folder, and make one page.
+        folder = folders[0] if len(folders) == 1 else folders[0].parent
+        click.echo(f"report: rayfed-kd report {shlex.quote(str(folder))}")
     if unjudged:
         raise RunError(
             f"claims without a verdict, in tables just written: {'; '.join(unjudged)}. Correct the claim's "
             "model, which runs nothing anew, or the row's options, which needs another --folder"
         )
-
-
-def _offer_report(folder: Path) -> None:
-    """Name the command that comes next; not to a file or a program, which reads paths here."""
-    if sys.stdout.isatty():
-        click.echo(f"report: rayfed-kd report {shlex.quote(str(folder))}")
 
 
 def _show_estimates(studies: Sequence[Study]) -> None:
@@ -218,7 +214,6 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
         click.echo(line, err=True)
     for path in write_search_result(result):
         click.echo(path)
-    _offer_report(result.folder)
 
 
 @click.command()
@@ -237,7 +232,7 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
 )
 @click.option("--force", is_flag=True, help="Replace a file that is no report about the same FOLDERs.")
 def report(folders: tuple[Path, ...], to: Path | None, against: tuple[str, ...], *, force: bool) -> None:
-    """Write one HTML page about the runs, comparisons and searches in FOLDERs, and say where it lies.
+    """Write one HTML page about the runs and comparisons in FOLDERs, and say where it lies.
 
     The page works offline. Its tables lie beside it as Markdown, under the same name with the suffix .md.
     A comparison's tables are those that `compare` wrote; the same compare command writes them anew.

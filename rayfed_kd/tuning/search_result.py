@@ -21,8 +21,8 @@ from rayfed_kd.results.charts.coefficients import CoefficientAxis, Points, coeff
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.screen_table import screen_table
 from rayfed_kd.tuning.metric import SearchMetric
-from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
-from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text, parse_space
+from rayfed_kd.tuning.search_folder import SearchFolder
+from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text
 from rayfed_kd.tuning.trial_result import TrialResult
 
 if TYPE_CHECKING:
@@ -170,23 +170,6 @@ def result_of_search(search: Search) -> SearchResult:
     if result.best is None:
         raise RunError("\n".join(["no trial ended with a value:", *result.failures()]))
     return result
-
-
-def read_search_result(path: Path) -> SearchResult:
-    """Read what the search in a folder found so far; trials that still run have the status `running`.
-
-    Args:
-        path: the search's folder.
-
-    Raises:
-        RecipeError: another version of rayfed-kd wrote the search.
-    """
-    folder = SearchFolder(path)
-    settings = folder.settings()
-    metric = SearchMetric.parse(settings.metric)
-    space = parse_space({"space": settings.space}, str(path / SEARCH_FILE))
-    rows = _trial_results(folder, metric)
-    return SearchResult(path, rows, space, metric, load_recipe(settings.recipe), settings.summary)
 
 
 def _trial_results(folder: SearchFolder, metric: SearchMetric) -> list[TrialResult]:
