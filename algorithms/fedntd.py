@@ -12,7 +12,7 @@ Learning, arXiv 2106.03097, Algorithm 1.
 
 Clients keep nothing. Readings: the teacher is frozen and in eval mode (the released code copies the model and
 leaves it in train mode); gradient enters through z only; the average takes BatchNorm's buffers. beta = 0 is
-FedAvg, and so are two classes, of which one is left.
+FedAvg, and so would two classes be, of which one is left: they are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import ClientContext, Message, Reply
+from rayfed_kd.protocol import ClientContext, Message, RecipeError, Reply, ServerContext
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
@@ -43,6 +43,11 @@ class FedNTD(Averaging[None]):
     summary = "local distillation from the received model, over the classes that a sample is not of"
     paper = "Lee et al. 2022, arXiv 2106.03097"
     group_training = "all local training"
+
+    def check(self, ctx: ServerContext) -> None:
+        """Raise RecipeError for two classes: without its own a sample has one, which softmax makes 1."""
+        if self.options.beta and ctx.classes < 3:
+            raise RecipeError("fedntd on two classes is fedavg; expected three or more, or method.beta = 0")
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Train w from w^t on L for E epochs, with w^t as the frozen teacher; send w_k and n_k."""

@@ -128,11 +128,12 @@ def kind_of(value: object) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate most like `name`, whatever the case, or None if none is close."""
+    """The candidate most like `name`, whatever the case, or one that has it as a word; None if none is."""
     import difflib
 
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.65)
+    matches += [one for one in by_folded if name.casefold() in one.split("_")]  # f1: macro_f1
     return by_folded[matches[0]] if matches else None
 
 

@@ -3,6 +3,8 @@
 #
 #   sbatch cluster/launch/slurm.sh run configs/fedkf/mnist.yaml results.folder=/shared/runs/mnist
 #   sbatch cluster/launch/slurm.sh resume /shared/runs/mnist
+#   sbatch --array=1-5 cluster/launch/slurm.sh compare STUDY    # a job for each seed; then, for the tables:
+#   sbatch cluster/launch/slurm.sh compare STUDY --seeds 5      # finished runs are not run again
 #
 # Edit the lines below and env.sh. Ray's processes end with `ray stop`, which ends every Ray of the user on a
 # node: hence whole nodes.
@@ -11,6 +13,7 @@
 #SBATCH --time=12:00:00
 ##SBATCH --partition=NAME
 ##SBATCH --gpus-per-node=4
+#SBATCH --requeue
 # Leave these. SIGTERM comes 300 s before the time is over, to this script alone: the run writes a checkpoint.
 #SBATCH --exclusive
 #SBATCH --mem=0
@@ -21,6 +24,15 @@
 set -euo pipefail
 (($#)) || { echo "expected a command, as: sbatch $0 run configs/quickstart.yaml" >&2; exit 2; }
 . cluster/launch/env.sh
+
+# An array's task runs the seed of its number.
+[ "$1" != compare ] || [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || set -- "$@" --seed "$SLURM_ARRAY_TASK_ID"
+# A job that Slurm began again goes on: a comparison by the same command, a run that has a folder by `resume`.
+if [ "$1" = run ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+    folder=
+    for word in "$@"; do case $word in results.folder=*) folder=${word#*=} ;; esac; done
+    [ ! -f "$folder/config.yaml" ] || set -- resume "$folder" --restart
+fi
 
 # Four ports a job: above those of Ray's workers (10002 to 19999), below the system's own (32768 and up).
 port=$((20000 + SLURM_JOB_ID % 3000 * 4))

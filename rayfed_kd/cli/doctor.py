@@ -65,12 +65,12 @@ def _ray_lines(address: str | None) -> Iterator[str]:
         # On a private Ray the server's share comes on top of the machine's cores.
         share = "" if address else " (one for the server, which sleeps while clients train)"
         yield (
-            f"ray machine {index} {machine.machine} at {machine.address}: {node.cpus:g} CPU{share}, "
+            f"ray machine {index}  {machine.machine} at {machine.address}: {node.cpus:g} CPU{share}, "
             f"{node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB{node.own}"
         )
         gpus, code = ", ".join(machine.gpus) or "none", machine.difference or "as here"
-        yield f"              GPUs: {gpus}; code: {code}"
+        yield f"  GPUs of {index}     {gpus}; code: {code}"
         yield (
-            f"              64 MiB into its object store {machine.put_mb_s:,.0f} MB/s, "
+            f"  store of {index}    64 MiB into its object store {machine.put_mb_s:,.0f} MB/s, "
             f"{out} {machine.get_mb_s:,.0f} MB/s"
         )

@@ -25,7 +25,7 @@ CLEAR_LINE = "\r\x1b[2K"  # the live line, which is drawn again below the answer
 # It lists the runs under way. Not imported here: without it there is none, and `--help` stays quick.
 RESUMABILITY = "rayfed_kd.experiment.resumability"
 BEFORE_A_RUN = "stopping; press Ctrl-C again to leave at once"
-IN_A_RUN = "stopping, and writing a checkpoint of the complete rounds; press Ctrl-C again to leave without it"
+IN_A_RUN = "stopping after a checkpoint, if a round is complete; press Ctrl-C again to leave without it"
 
 
 class Interruptions:

@@ -6,9 +6,10 @@ All facts are derived from the methods themselves, so a method of a user's own i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+import click
 from annotated_types import Ge
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -26,6 +27,8 @@ from rayfed_kd.recipe.validation import model_in
 from rayfed_kd.timing.reading import schedules_in_rounds
 
 WIDTH = 100  # columns of files and pipes
+SAID = ("summary", "paper", "server_keeps", "client_keeps")  # by the class itself
+CONDITIONS = ("public_data", "schedules", "in_a_group")  # of `method_facts`: what a method needs
 PUBLIC = {"none": "none", "samples": "unlabelled", "labels": "labelled"}
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 TYPES = {
@@ -56,6 +59,11 @@ class OptionRow(NamedTuple):
     meaning: str
 
 
+def echo_json(content: object) -> None:
+    """Print what a command found as JSON, on standard output; a path, for which JSON has no word, as text."""
+    click.echo(json.dumps(content, indent=2, default=str))
+
+
 def page_width(console: Console) -> Console:
     """The console itself on a terminal; one of 100 columns for a file or pipe.
 
@@ -65,46 +73,36 @@ def page_width(console: Console) -> Console:
     return console if console.is_terminal else Console(width=WIDTH, file=console.file, highlight=False)
 
 
-def methods_overview(methods: Mapping[str, str]) -> Table:
+def methods_overview(listed: Iterable[Mapping[str, Any]]) -> Table:
     """All methods with paper, messages, states, public data and schedules, 100 columns wide.
 
     Args:
-        methods: name -> location, as package.module:Object.
+        listed: what `method_facts` says of each.
     """
     overview = Table.grid()
-    for name, location in methods.items():
-        method: AnyMethod = load_object(location, "method.name")
-        overview.add_row(_title(name, method))
+    for facts in listed:
+        overview.add_row(_title(facts))
         columns = Table.grid(padding=(0, 1, 0, 0))
         for width in (1, 20, 25, 27, 23):
             columns.add_column(width=width)
-        default = by_default(method)
         columns.add_row(
             "",
-            Text(method.paper, style="dim"),
-            Text(f"down: {_parts_by_kind(default.down)}\nup: {_parts_by_kind(default.up)}"),
-            Text(f"server: {method.server_keeps}\nclient: {method.client_keeps}"),
-            Text(_conditions(method)),
+            Text(facts["paper"], style="dim"),
+            Text(f"down: {facts['down']}\nup: {facts['up']}"),
+            Text(f"server: {facts['server_keeps']}\nclient: {facts['client_keeps']}"),
+            Text("\n".join(f"{name.replace('_', ' ')}: {facts[name]}" for name in CONDITIONS)),
         )
         overview.add_row(columns)
         overview.add_row("")
     return overview
 
 
-def _conditions(method: AnyMethod) -> str:
-    """What a method needs, and which of its clients' work `local.vectorise` batches over clients."""
-    group = method.group_training or "nothing"
-    return f"public data: {public_data(method)}\nschedules: {schedules(method)}\nin a group: {group}"
-
-
-def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
-    """One method: the overview's facts, whether clients may have models of their own, and every option.
+def method_facts(name: str, methods: Mapping[str, str]) -> dict[str, Any]:
+    """What is known of a method, by name: summary, paper, messages, states, needs, and every option.
 
     Args:
         name: a name of `methods`, or package.module:Object.
         methods: name -> location.
-
-    Returns: the parts to print, in order.
 
     Raises:
         RecipeError: there is no such method, and it names the nearest; or what the class says cannot be read.
@@ -112,34 +110,36 @@ def method_facts(name: str, methods: Mapping[str, str]) -> list[Text | Table]:
     location = locate(name, methods, "method")
     method: AnyMethod = OWN_METHODS.find(location, "method")
     with blaming(f"method: {name}"):
-        check_declared(name, by_default(method), {})
-        return _facts(name, location, method)
+        default = by_default(method)
+        check_declared(name, default, {})
+        return {
+            "name": name,
+            **{fact: getattr(method, fact) for fact in SAID},
+            "code": location,
+            "down": _parts_by_kind(default.down),
+            "up": _parts_by_kind(default.up),
+            "public_data": public_data(method),
+            "schedules": schedules(method),
+            "in_a_group": method.group_training or "nothing",
+            "models": "clients may have their own (client_models)" if method.heterogeneous else "one for all",
+            "options": [row._asdict() for row in option_rows(options_of(method))],
+        }
 
 
-def _facts(name: str, location: str, method: AnyMethod) -> list[Text | Table]:
-    facts, default = Table.grid(padding=(0, 2)), by_default(method)
-    for fact, text in {
-        "paper": method.paper,
-        "code": location,
-        "down": _parts_by_kind(default.down),
-        "up": _parts_by_kind(default.up),
-        "server keeps": method.server_keeps,
-        "client keeps": method.client_keeps,
-        "public data": public_data(method),
-        "schedules": schedules(method),
-        "in a group": method.group_training or "nothing",
-        "models": "clients may have their own (client_models)" if method.heterogeneous else "one for all",
-    }.items():
-        facts.add_row(Text(f"  {fact}"), Text(str(text or "not said")))
-    return [_title(name, method), facts, _options_table(options_of(method))]
+def method_page(facts: Mapping[str, Any]) -> list[Text | Table]:
+    """One method for people: its facts, and a table of its options; parts to print, in order."""
+    listed = Table.grid(padding=(0, 2))
+    for name, text in facts.items():
+        if name not in ("name", "summary", "options"):
+            listed.add_row(Text(f"  {name.replace('_', ' ')}"), Text(str(text or "not said")))
+    return [_title(facts), listed, _options_table(facts["options"])]
 
 
-def _title(name: str, method: AnyMethod) -> Text:
-    return Text.assemble((name, "bold"), f": {method.summary}" if method.summary else "")
+def _title(facts: Mapping[str, Any]) -> Text:
+    return Text.assemble((facts["name"], "bold"), f": {facts['summary']}" if facts["summary"] else "")
 
 
-def _options_table(model: type[BaseModel]) -> Text | Table:
-    rows = option_rows(model)
+def _options_table(rows: Sequence[Mapping[str, str]]) -> Text | Table:
     if not rows:
         return Text("  no options")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -147,7 +147,7 @@ def _options_table(model: type[BaseModel]) -> Text | Table:
     for heading in ("default", "takes", "what it is"):
         table.add_column(heading)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(Text, row.values()))
     return table
 
 
@@ -198,14 +198,26 @@ def _choices(field: FieldInfo) -> Iterator[tuple[str, Any]]:
         yield from ((str(bound.ge), bound.ge) for bound in field.metadata if isinstance(bound, Ge))
 
 
-def model_lines() -> Iterator[str]:
-    """The lines about each classifier and generator: its name, what it is, and its options."""
+def model_facts() -> Iterator[dict[str, Any]]:
+    """What is known of each classifier and generator: name, kind, summary and options."""
     for kind, registered in (("classifier", CLASSIFIERS), ("generator", GENERATORS)):
         for name, location in registered.items():
             make = load_object(location, "model.name")
-            first = (make.__doc__ or "").strip().splitlines()
-            yield f"{name} ({kind}): {first[0] if first else ''}"
-            yield from _model_option_lines(options_of(make))
+            summary = (make.__doc__ or "").strip().partition("\n")[0]
+            options = [row._asdict() for row in option_rows(options_of(make))]
+            yield {"name": name, "kind": kind, "summary": summary, "options": options}
+
+
+def model_lines(listed: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The same as lines for people.
+
+    Args:
+        listed: as `model_facts` gives them.
+    """
+    for facts in listed:
+        yield f"{facts['name']} ({facts['kind']}): {facts['summary']}"
+        for row in facts["options"]:
+            yield f"    {row['option']} = {row['default']}  {row['meaning']}".rstrip()
 
 
 def _parts_by_kind(declared: Declaration) -> str:
@@ -213,13 +225,6 @@ def _parts_by_kind(declared: Declaration) -> str:
     for name, kind in declared.items():
         kinds.setdefault(str(kind), []).append(name)
     return ", ".join(f"{', '.join(names)} ({kind})" for kind, names in kinds.items()) or "nothing"
-
-
-def _model_option_lines(model: type[BaseModel]) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        shown = default.model_dump() if isinstance(default, BaseModel) else default
-        yield f"    {name} = {shown!r}{'  ' + field.description if field.description else ''}"
 
 
 def option_rows(model: type[BaseModel]) -> list[OptionRow]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import click
+
+from rayfed_kd.cli.options import ADDRESS, JSON
 
 
 @click.command()
-def recipes() -> None:
+@JSON
+def recipes(*, as_json: bool) -> None:
     """List the recipes, studies and search spaces that come with the package.
 
     Every name stands for a file: `rayfed-kd run quickstart` works in any folder. The folder may be left out
@@ -16,15 +21,17 @@ def recipes() -> None:
     import shutil
     import sys
 
-    from rayfed_kd.cli.recipes import shipped_lines
+    from rayfed_kd.cli.listing import echo_json
+    from rayfed_kd.cli.recipes import shipped, shipped_lines
 
-    for line in shipped_lines(shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
-        click.echo(line)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    echo_json(list(shipped())) if as_json else click.echo("\n".join(shipped_lines(width)))
 
 
 @click.command()
 @click.argument("name", required=False)
-def methods(name: str | None) -> None:
+@JSON
+def methods(name: str | None, *, as_json: bool) -> None:
     """List the methods, or show the method NAME with every option.
 
     The list has each method's paper, its messages, what server and clients keep, the public data that it
@@ -33,33 +40,40 @@ def methods(name: str | None) -> None:
     from rich.console import Console
 
     from rayfed_kd.algorithms import METHODS
-    from rayfed_kd.cli.listing import method_facts, methods_overview, page_width
+    from rayfed_kd.cli.listing import echo_json, method_facts, method_page, methods_overview, page_width
     from rayfed_kd.experiment.preparation import find_own_modules
 
     find_own_modules()
-    parts = [methods_overview(METHODS)] if name is None else method_facts(name, METHODS)
-    console = page_width(Console(highlight=False))
-    for part in parts:
-        console.print(part)
+    listed = [method_facts(one, METHODS) for one in ([name] if name else METHODS)]
+    if as_json:
+        echo_json(listed)
+    else:
+        page = method_page(listed[0]) if name else [methods_overview(listed)]
+        page_width(Console(highlight=False)).print(*page, sep="\n")
 
 
 @click.command()
-def models() -> None:
+@JSON
+def models(*, as_json: bool) -> None:
     """List classifiers and generators with their options."""
-    from rayfed_kd.cli.listing import model_lines
+    from rayfed_kd.cli.listing import echo_json, model_facts, model_lines
 
-    click.echo("\n".join(model_lines()))
+    listed = list(model_facts())
+    echo_json(listed) if as_json else click.echo("\n".join(model_lines(listed)))
 
 
 @click.command()
-@click.option(
-    "--address", help="HOST:PORT of a Ray cluster to look at. Default: RAY_ADDRESS, else a private Ray."
-)
-def doctor(address: str | None) -> None:
+@ADDRESS
+@JSON
+def doctor(address: str | None, *, as_json: bool) -> None:
     """Tell which machines Ray sees, what torch and torchvision can do, and which data is found."""
     from rayfed_kd.cli.doctor import report_lines
+    from rayfed_kd.cli.listing import echo_json
 
-    for line in report_lines(address):
+    lines = report_lines(address)
+    if as_json:  # a line is a name, two blanks or more, and what is said of it
+        echo_json(dict(re.split(" {2,}", line.strip(), maxsplit=1) for line in lines))
+    for line in lines:
         click.echo(line)
 
 

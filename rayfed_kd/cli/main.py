@@ -20,6 +20,7 @@ from rayfed_kd.cli import listing_commands, run_commands, study_commands
 from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.errors import RayfedError, RecipeError
 
+READERS = ("yaml", "pydantic_core", "pyarrow", "PIL", "safetensors_rust")
 EXIT_UNWRITTEN = 120  # as Python itself ends where its output cannot be written
 
 
@@ -41,13 +42,7 @@ def _is_about_input(error: Exception) -> bool:
     By the module's name, as `--help` loads none of these libraries.
     """
     library = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or library in (
-        "yaml",
-        "pydantic_core",
-        "pyarrow",
-        "PIL",
-        "safetensors_rust",
-    )
+    return isinstance(error, OSError) or library in READERS
 
 
 def main() -> NoReturn:

@@ -42,6 +42,7 @@ def each_once(context: click.Context, parameter: click.Parameter, words: Sequenc
     return words
 
 
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 RECIPE = click.argument("recipe", type=UserPath())
 OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", callback=each_once)
 LOCAL = click.option(
@@ -60,4 +61,11 @@ ESTIMATE = click.option(
     "only_estimated",
     is_flag=True,
     help="Say how long it would take here, and run nothing more.",
+)
+AGAINST = click.option(
+    "--against",
+    multiple=True,
+    metavar="AXIS",
+    help="Draw the headline over bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s or wall_s; "
+    "repeatable.",
 )

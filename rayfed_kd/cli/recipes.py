@@ -16,6 +16,15 @@ TITLES: dict[Kind, str] = {
 }
 
 
+def shipped() -> Iterator[dict[str, str]]:
+    """What is known of each file: its kind, name, a recipe's method and data, purpose, and the file."""
+    for kind in TITLES:
+        for full, path in shipped_files(kind).items():
+            name = last_part(full) if kind in KINDS_BY_FOLDER.values() else full
+            facts = {"kind": kind, "name": name, **_facts(kind, path)}
+            yield {**facts, "purpose": purpose(path), "file": str(path)}
+
+
 def shipped_lines(width: int | None) -> Iterator[str]:
     """A title per kind, and a line per file: its name, a recipe's method and data, and what it is for.
 
@@ -24,23 +33,17 @@ def shipped_lines(width: int | None) -> Iterator[str]:
     """
     for kind, title in TITLES.items():
         yield title
-        rows = [
-            (
-                last_part(name) if kind in KINDS_BY_FOLDER.values() else name,
-                *_facts(kind, path),
-                purpose(path),
-            )
-            for name, path in shipped_files(kind).items()
-        ]
+        listed = (one for one in shipped() if one["kind"] == kind)
+        rows = [[text for fact, text in one.items() if fact not in ("kind", "file")] for one in listed]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             line = "  ".join(cell.ljust(columns) for cell, columns in zip(row, widths, strict=True)).rstrip()
             yield f"  {line}"[:width]
 
 
-def _facts(kind: Kind, path: Path) -> tuple[str, ...]:
+def _facts(kind: Kind, path: Path) -> dict[str, str]:
     """A recipe's method and data; nothing for other kinds."""
     if kind != "recipe":
-        return ()
+        return {}
     content: dict[str, Any] = load_yaml(path.read_text(encoding="utf8"))
-    return content["method"]["name"], content["data"]["name"]
+    return {key: content[key]["name"] for key in ("method", "data")}

@@ -30,7 +30,6 @@ def run(
     /,
     recipe: str,
     overrides: tuple[str, ...],
-    *,
     only_estimated: bool,
     **options: Any,
 ) -> None:
@@ -68,13 +67,7 @@ def run(
     help="If no checkpoint can be used, begin again at round 1, and delete the rounds that are recorded.",
 )
 @click.pass_obj
-def resume(
-    interruptions: Interruptions,
-    /,
-    folder: str,
-    overrides: tuple[str, ...],
-    **options: Any,
-) -> None:
+def resume(interruptions: Interruptions, /, folder: str, overrides: tuple[str, ...], **options: Any) -> None:
     """Go on with the run in FOLDER from its last checkpoint.
 
     The result is the same as if the run had never been cut off. rounds=N with a larger N extends the run;
@@ -87,11 +80,7 @@ def resume(
 
 
 def _run_on_console(
-    interruptions: Interruptions,
-    title: str,
-    start: Callable[..., Result],
-    *,
-    resumed: bool = False,
+    interruptions: Interruptions, title: str, start: Callable[..., Result], *, resumed: bool = False
 ) -> None:
     """Show a run while it goes, and its summary at its end; `start` takes its listeners."""
     import time
@@ -114,14 +103,10 @@ def _run_on_console(
     type=UserPath(),
     help="File name; its suffix is replaced by .safetensors, .pt, .yaml and .onnx.",
 )
-@click.option(
-    "--client",
-    type=int,
-    help="The client whose model is exported, where each client has its own, as personal.",
-)
+@click.option("--client", type=int, help="The client whose model it is, where each has its own, as personal.")
 @click.option("--onnx", is_flag=True, help="Write an ONNX file as well; the extra `onnx` has what it needs.")
 def export(folder: str, model: str, to: str, client: int | None, onnx: bool) -> None:
-    """Export a model of the run in FOLDER as safetensors and as a torch state_dict.
+    """Export a model of the run in FOLDER, of its newest checkpoint, as safetensors and a torch state_dict.
 
     `rayfed_kd.load` makes a module of the safetensors file, with its preprocessing. The recipe is written
     beside it.

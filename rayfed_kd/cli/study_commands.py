@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rayfed_kd.cli.interruption import Interruptions
-from rayfed_kd.cli.options import ADDRESS, ESTIMATE, OVERRIDES, RECIPE, UserPath, each_once
+from rayfed_kd.cli.options import ADDRESS, AGAINST, ESTIMATE, JSON, OVERRIDES, RECIPE, UserPath, each_once
 from rayfed_kd.errors import RecipeError, RunError
 
 if TYPE_CHECKING:
@@ -41,18 +41,13 @@ MOST_SEEDS = 10_000  # each is a run of every row
 )
 @click.option("--only", multiple=True, metavar="LABEL", help="Run this row and no other; repeatable.")
 @click.option("--without", multiple=True, metavar="LABEL", help="Leave this row out; repeatable.")
-@click.option(
-    "--against",
-    multiple=True,
-    metavar="AXIS",
-    help="Draw the headline over bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s or wall_s; "
-    "repeatable.",
-)
+@AGAINST
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray. Default: as many as have room.")
 @click.option("--folder", type=UserPath(), help="Where runs and tables go. Default: the study's folder.")
 @click.option("--local", is_flag=True, help="Run in this process, one run after another, without Ray.")
 @ESTIMATE
 @ADDRESS
+@JSON
 @click.pass_obj
 def compare(
     interruptions: Interruptions,
@@ -79,9 +74,12 @@ def compare(
     Markdown, LaTeX, Parquet and curves are written to the folder. Finished runs are not run again: a study
     that was cut off goes on with the same command.
 
+    --json prints comparison.parquet's rows and the files' names, a table after the other.
+
     --estimate measures a few short rounds of each row in this process, on parts of the data, and adds up
     what is not finished yet.
     """
+    from rayfed_kd.cli.listing import echo_json
     from rayfed_kd.comparison.checking import check_studies
     from rayfed_kd.comparison.compare import compare_study
     from rayfed_kd.comparison.study_selection import select_studies
@@ -96,6 +94,7 @@ def compare(
         if selection["seeds"] is not None:
             raise RecipeError("--seeds and --seed: expected one of them")
         selection["seeds"] = own_seeds
+    progress = sys.stderr if (as_json := selection.pop("as_json")) else None
     studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
     if only_estimated:
         check_studies(studies)
@@ -103,18 +102,21 @@ def compare(
         return
     with interruptions.resumed_by("the same compare command again"):
         check_studies(studies)
-        folders, unjudged = [], []
+        results, unjudged = [], []
         for study in studies:
-            with StudyConsole("runs") as console, interruptions.calling(console.stopping):
+            with StudyConsole("runs", progress) as console, interruptions.calling(console.stopping):
                 result = compare_study(
                     study, local=local, jobs=jobs, address=address, tell=console.message, work=console.work
                 )
-            _show_comparison(result)
-            folders.append(result.folder)
+            if not as_json:
+                _show_comparison(result)
+            results.append(result)
             unjudged += claims_without_model(result.comparison)
-    if sys.stdout.isatty():  # a file or a program reads paths here
+    if as_json:
+        echo_json([{"rows": one.table().to_pylist(), "files": one.files} for one in results])
+    elif sys.stdout.isatty():  # a file or a program reads paths here
         # A study's tables lie in one folder, and make one page.
-        folder = folders[0] if len(folders) == 1 else folders[0].parent
+        folder = results[0].folder if len(results) == 1 else results[0].folder.parent
         click.echo(f"report: rayfed-kd report {shlex.quote(str(folder))}")
     if unjudged:
         raise RunError(
@@ -223,19 +225,15 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
     type=UserPath(path_type=Path),
     help="File name of the page. Default: report.html, inside the FOLDER; of several in the current one.",
 )
-@click.option(
-    "--against",
-    multiple=True,
-    metavar="AXIS",
-    help="Draw the headline over bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s or wall_s; "
-    "repeatable. Default: bytes of several rows, and epsilon of runs with privacy.",
-)
+@AGAINST
 @click.option("--force", is_flag=True, help="Replace a file that is no report about the same FOLDERs.")
 def report(folders: tuple[Path, ...], to: Path | None, against: tuple[str, ...], *, force: bool) -> None:
     """Write one HTML page about the runs and comparisons in FOLDERs, and say where it lies.
 
-    The page works offline. Its tables lie beside it as Markdown, under the same name with the suffix .md.
-    A comparison's tables are those that `compare` wrote; the same compare command writes them anew.
+    The page works offline. Without --against it draws the headline over bytes where there are several rows,
+    and over epsilon where runs have privacy. Its tables lie beside it as Markdown, under the same name with
+    the suffix .md. A comparison's tables are those that `compare` wrote; the same compare command writes
+    them anew.
     """
     from rayfed_kd.reporting.page import report as write_report
 

@@ -84,8 +84,7 @@ def select_studies(
         check_names("--against", against, AXES)
         study = study.model_copy(update={"against": list(dict.fromkeys([*study.against, *against]))})
         check_names("--only", only, study.labels)
-        controls = control_labels(study)
-        check_names("--without", [label for label in without if label not in controls], study.labels)
+        check_names("--without", without, [*study.labels, *control_labels(study)])
         parts = split_into_tables(with_tables(study, tables))
         selected = _changed(parts, overrides, numbers, only, without)
         if not selected:

@@ -18,8 +18,8 @@ def path_fault(text: str) -> str | None:
     Args:
         text: as the user wrote it, perhaps with a `~` at its beginning.
     """
-    if "\0" in text:
-        return f"{shown(text)} has a zero byte"
+    if not text or "\0" in text:
+        return f"{shown(text)} {'has a zero byte' if text else 'is no path'}"
     try:
         longest = max((len(part.encode()) for part in Path(text).parts), default=0)
     except UnicodeEncodeError:

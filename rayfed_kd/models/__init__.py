@@ -24,6 +24,7 @@ CLASSIFIERS = Registry(
     },
     "torch.nn:Module",
     MODEL_BUILDER,
+    "torchvision",
 )
 
 GENERATORS = Registry(

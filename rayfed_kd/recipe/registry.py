@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -39,13 +39,14 @@ LOCATION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 Options = TypeVar("Options", bound=BaseModel)
 
 
-def locate(name: str, registered: Mapping[str, str], path: str) -> str:
+def locate(name: str, registered: Mapping[str, str], path: str, package: str = "") -> str:
     """The `package.module:Object` behind `name`.
 
     Args:
         name: a registered name, or already a location.
         registered: name -> location.
         path: where in the recipe the name stands, for the message.
+        package: one of OF_PACKAGES that may have what is meant, for the message.
     Raises: RecipeError if the name is neither.
     """
     if LOCATION.fullmatch(name):
@@ -56,6 +57,9 @@ def locate(name: str, registered: Mapping[str, str], path: str) -> str:
     if name in registered:
         return registered[name]
     near = nearest(name, registered)
+    with suppress(RecipeError):  # a package that cannot be imported suggests nothing
+        if package and name in dir(importlib.import_module(OF_PACKAGES[package])):
+            near = f"{package}:{name}"
     hint = f". Did you mean {near}? There" if near else "; there"  # before the list, which may be long
     known = ", ".join(sorted(registered))
     raise RecipeError(f"{path}: {shown(name)} is not known{hint} are {known}, or give package.module:Object.")
@@ -145,12 +149,13 @@ class Registry(Mapping[str, str]):
 
     Args:
         names: registered name -> location.
-        base: location of the class that a named class derives from; None: no class may be named.
-        role: the mark of functions that may be named, one of `rayfed_kd.recipe.roles`; None: no function may.
+        base: location of the class that a named class derives from; empty: no class may be named.
+        role: the mark of functions that may be named, one of `rayfed_kd.recipe.roles`; empty: none may.
+        package: one of OF_PACKAGES, whose functions may be named as well.
     """
 
-    def __init__(self, names: Mapping[str, str], base: str | None = None, role: str | None = None) -> None:
-        self._names, self._base, self._role = names, base, role
+    def __init__(self, names: Mapping[str, str], base: str = "", role: str = "", package: str = "") -> None:
+        self._names, self._base, self._role, self._package = names, base, role, package
 
     def __getitem__(self, name: str) -> str:
         return self._names[name]
@@ -171,9 +176,9 @@ class Registry(Mapping[str, str]):
         Raises: RecipeError if there is no such object, it is not for this purpose, or a class leaves a method
             undefined that its base wants.
         """
-        location = locate(name, self._names, path)
+        location = locate(name, self._names, path, self._package)
         found = load_object(location, path)
-        base = None if self._base is None else load_object(self._base, path)
+        base = load_object(self._base, path) if self._base else None
         derived = base is not None and isinstance(found, type) and issubclass(found, base)
         if not derived and not (self._role and has_role(found, self._role)):
             raise RecipeError(f"{path}: {shortened(location)} is {self._wanted(base)}")
@@ -185,7 +190,7 @@ class Registry(Mapping[str, str]):
     def _wanted(self, base: type | None) -> str:
         """What an object is not."""
         named = "" if base is None else f"subclass of {base.__module__}.{base.__qualname__}"
-        if self._role is None:
+        if not self._role:
             return f"no {named}"
         marked = f"a function marked @rayfed_kd.{self._role}"
         return f"not {marked}{f' or a {named}' if named else ''}, and was not called"

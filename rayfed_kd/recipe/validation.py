@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
@@ -85,7 +86,8 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
         expected += f", as '{path}=[{shortened(str(fault['input']))}]'"
     elif name is not None and isinstance(fault["input"], str):
         expected += f", as '{path}={{name: {shortened(fault['input'])}}}'"
-    return RecipeError(f"{path} = {shown(fault['input'])}: expected {expected}{meaning}.")
+    near = nearest(str(fault["input"]), re.findall(r"'(\w+)'", expected))
+    return RecipeError(f"{path} = {shown(fault['input'])}: expected {expected}{meaning}.", hint=near)
 
 
 def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) -> RecipeError:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,18 @@ SHOWN_OF_PRIVACY = {
 
 COLOURS_AND_ALPHA = 4  # channels of the pictures, in TensorBoard's numbers
 FEW_HOSTS = 16  # more hosts than this would fill TensorBoard's page with curves
+
+
+_before = threading.excepthook
+
+
+def _told_by_the_next_call(failed: threading.ExceptHookArgs) -> None:
+    """Drop the stack trace of TensorBoard's thread, as of a full disk: its next call raises the error."""
+    if not type(failed.thread).__module__.startswith("tensorboard."):
+        _before(failed)
+
+
+threading.excepthook = _told_by_the_next_call
 
 
 class RunWriter:

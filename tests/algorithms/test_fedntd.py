@@ -79,11 +79,13 @@ def test_beta_zero_is_fedavg_bit_for_bit(train):
     assert not torch.equal(train({"name": "fedntd"})["global"], plain["aca"])
 
 
-def test_two_classes_are_fedavg_bit_for_bit(train):
+def test_two_classes_which_would_be_fedavg_are_refused():
     """One class is left: its softmax is 1 on both sides, the term 0 and without gradient."""
     two = "data={name: synthetic, samples: 80, classes: 2, shape: [1, 8, 8]}"
-    ntd, plain = train({"name": "fedntd", "beta": 5.0}, two), train({"name": "fedavg"}, two)
-    assert torch.equal(ntd["global"], plain["aca"])
+    with pytest.raises(RecipeError, match="fedntd on two classes is fedavg; expected three or more"):
+        prepare("quickstart", [two, "method={name: fedntd}"])
+    assert prepare("quickstart", [two, "method={name: fedntd, beta: 0.0}"])
+    assert loss_of(STUDENT[:, :2], TEACHER[:, :2]).logged["ntd"] == 0
 
 
 def test_first_step_of_a_round_is_fedavgs_and_the_second_is_not(train):

@@ -197,19 +197,26 @@ def test_sigterm_of_slurm_reaches_the_command_alone_and_its_exit_code_comes_back
     assert not Path("/tmp/rayfed-kd-7000005").exists()
 
 
-def test_slurm_script_fails_where_ray_did_not_start(slurm: Slurm) -> None:
-    """symmetric-run itself ends with 0 then."""
-    script = slurm.start(7000006, "run", "x.yaml", NO_RAY="1")
-    _, errors = script.communicate(timeout=60)
-    assert script.returncode == 1
-    assert "Ray did not start on 10.0.0.1" in errors
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("run", "x.yaml"), 1, "Ray did not start on 10.0.0.1"),  # symmetric-run itself ends with 0 then
+        ((), 2, "run configs/quickstart.yaml"),
+    ],
+)
+def test_slurm_script_says_why_it_cannot_run(slurm: Slurm, words: list[str], code: int, message: str) -> None:
+    script = slurm.start(7000006, *words, NO_RAY="1")
+    assert message in script.communicate(timeout=60)[1]
+    assert script.returncode == code
 
 
-def test_slurm_script_without_a_command_says_what_it_takes(slurm: Slurm) -> None:
-    script = slurm.start(7000007)
-    _, errors = script.communicate(timeout=60)
-    assert script.returncode == 2
-    assert "run configs/quickstart.yaml" in errors
+def test_a_job_that_is_begun_again_resumes_and_an_arrays_task_runs_its_seed(slurm: Slurm) -> None:
+    (slurm.seen / "config.yaml").touch()
+    again = ("run", "x.yaml", f"results.folder={slurm.seen}", "rounds=2")
+    slurm.start(7000009, *again, CODE="0", SLURM_RESTART_COUNT="1").communicate(timeout=60)
+    assert slurm.words("python")[2:5] == ["resume", str(slurm.seen), "--restart"]
+    slurm.start(7000010, "compare", "s.yaml", CODE="0", SLURM_ARRAY_TASK_ID="3").communicate(timeout=60)
+    assert slurm.words("python")[2:6] == ["compare", "s.yaml", "--seed", "3"]
 
 
 def test_slurm_gets_whole_nodes_one_task_each_and_a_warning_before_the_end() -> None:

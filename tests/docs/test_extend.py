@@ -4,13 +4,14 @@ import re
 
 import numpy as np
 import pytest
-from pages import PAGES, code_blocks, run_quickstart
+from pages import PAGES, README, code_blocks, run_quickstart
 from paths import ROOT
 
 import rayfed_kd
 
 SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
 FILES = {
+    "README.md": "my_kd.py",
     "extend/method.md": "my_fedprox.py",
     "extend/training.md": "my_training.py",
     "extend/model.md": "my_models.py",
@@ -19,6 +20,7 @@ FILES = {
     "extend/codec.md": "my_half.py",
     "extend/metric.md": "my_metrics.py",
 }
+TEXTS = {"README.md": README, **PAGES}
 COMMAND = re.compile(
     r"^ {4}rayfed-kd run configs/quickstart\.yaml ([\w.]+)='(.+?)'(?: --local)?$", re.MULTILINE
 )
@@ -26,11 +28,12 @@ COMMAND = re.compile(
 
 def own(page, folder):
     """Writes the page's file into a folder; the override by which its command names what is in it."""
-    shown, *_ = code_blocks(PAGES[page], "python")
+    text = TEXTS[page]
+    shown, *_ = code_blocks(text, "python")
     name = FILES[page]
-    assert name in PAGES[page]
+    assert name in text
     (folder / name).write_text(shown)
-    commands = [f"{key}={value}" for key, value in COMMAND.findall(PAGES[page])]
+    commands = [f"{key}={value}" for key, value in COMMAND.findall(text)]
     return [command for command in commands if f"{name.removesuffix('.py')}:" in command][-1]
 
 
@@ -87,19 +90,26 @@ def test_own_methods_wrong_option_gets_the_printed_answer(tmp_path):
     assert answer in PAGES["extend/method.md"]
 
 
-def test_own_method_keeps_the_contract(tmp_path, monkeypatch):
-    own("extend/method.md", tmp_path)
+@pytest.mark.parametrize("page", ["README.md", "extend/method.md"])
+def test_own_method_keeps_the_contract(page, tmp_path, monkeypatch):
+    own(page, tmp_path)
     monkeypatch.chdir(tmp_path)
-    _, check = code_blocks(PAGES["extend/method.md"], "python")
-    assert "check_method(" in check
+    (check,) = (block for block in code_blocks(TEXTS[page], "python") if "check_method(" in block)
     exec(check, {})
 
 
-def test_own_method_with_mu_zero_is_fedavg_bit_for_bit(tmp_path, monkeypatch):
-    own("extend/method.md", tmp_path)
+@pytest.mark.parametrize(
+    ("page", "own_method"),
+    [
+        ("README.md", "{name: my_kd:DistilFromGlobal, coefficient: 0.0}"),
+        ("extend/method.md", "{name: my_fedprox:FedProx, mu: 0.0}"),
+    ],
+)
+def test_own_method_without_its_term_is_fedavg_bit_for_bit(page, own_method, tmp_path, monkeypatch):
+    own(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     vectors = []
-    for index, method in enumerate(("{name: my_fedprox:FedProx, mu: 0.0}", "{name: fedavg}")):
+    for index, method in enumerate((own_method, "{name: fedavg}")):
         changes = [f"method={method}", f"results.folder={tmp_path / str(index)}", *SHORT]
         result = rayfed_kd.run(ROOT / "configs/quickstart.yaml", changes, local=True)
         vectors.append(next(iter(result.models.values())))

@@ -74,7 +74,7 @@ def test_tables_and_models_are_read_as_it_is_told(tmp_path, monkeypatch):
     rayfed_kd.run(ROOT / "configs/quickstart.yaml", [*SHORT, f"results.folder={folder}"], local=True)
     monkeypatch.chdir(tmp_path)
     model = rayfed_kd.read_table(folder, "metrics")["model"].to_pylist()[0]
-    rayfed_kd.export(folder, model, "best")
+    rayfed_kd.export(folder, model, "model")
     names = {"images": torch.zeros(3, 1, 8, 8, dtype=torch.uint8)}
     for page in ("guide/results-folder.md", "getting-started.md"):
         for shown in code_blocks(PAGES[page], "python"):

@@ -1,51 +1,12 @@
-"""README's method runs as it stands there; its figures, commands and targets exist; it is short."""
+"""README is short, and its links, commands, extras and targets exist; its method runs in test_extend.py."""
 
 import re
 import tomllib
 
-import numpy as np
-import pytest
-from pages import PAGES, README, code_blocks, run_quickstart
+from pages import PAGES, README
 from paths import ROOT
 
-import rayfed_kd
 from rayfed_kd.cli.main import commands
-
-METHOD = next(block for block in code_blocks(README, "python") if "class DistilFromGlobal" in block)
-SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "my_kd.py").write_text(METHOD)
-    return tmp_path
-
-
-# An own method's module reaches actors in test_engines.py, and the command a Ray in test_running.py.
-@pytest.mark.parametrize(
-    "words",
-    [pytest.param(["--local"], id="local"), pytest.param([], id="ray", marks=pytest.mark.slow)],
-)
-def test_own_method_runs_from_the_folder_of_the_command(words, folder):
-    done = run_quickstart(folder, "method={name: my_kd:DistilFromGlobal, coefficient: 1.0}", *SHORT, *words)
-    assert done.returncode == 0, done.stderr
-    assert "global" in done.stdout
-
-
-def test_own_method_keeps_the_contract(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    check = next(block for block in code_blocks(README, "python") if "check_method(" in block)
-    exec(check, {})
-
-
-def test_own_method_with_coefficient_zero_is_fedavg_bit_for_bit(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    vectors = []
-    for index, method in enumerate(("{name: my_kd:DistilFromGlobal, coefficient: 0.0}", "{name: fedavg}")):
-        changes = [f"method={method}", f"results.folder={folder / str(index)}", *SHORT]
-        result = rayfed_kd.run(ROOT / "configs/quickstart.yaml", changes, local=True)
-        vectors.append(next(iter(result.models.values())))
-    assert np.array_equal(*vectors)
 
 
 def test_readme_is_read_in_three_minutes():

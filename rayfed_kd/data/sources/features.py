@@ -30,6 +30,7 @@ from rayfed_kd.recipe.sample_shapes import RowShape
 # pandas' names of a table's index that has no name: in Parquet, in CSV, and in CSV that was read again.
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
 FILLED = "data.missing=mean takes the training rows' mean there"
+DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}")  # in any order; Arrow reads 2021-04-30 by itself
 UNSEEN = 0  # the code of a category that no training row has
 MANY_CATEGORIES = 20  # beyond it a category for every second row tells rows apart rather than groups them
 
@@ -55,9 +56,13 @@ def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence
             if what == NOTHING:
                 left_out.append(f"{shown(one.name)}, which has no values")
                 continue
-            if ROW_NUMBERS.fullmatch(one.name) and _counts_rows(table.column(one.name)):
-                left_out.append(f"{shown(one.name)}, which numbers the rows, as pandas' index does")
-                continue
+            if ROW_NUMBERS.fullmatch(one.name):
+                if _counts_rows(table.column(one.name)):
+                    left_out.append(f"{shown(one.name)}, which numbers the rows, as pandas' index does")
+                    continue
+                read.notes.append(
+                    f"{shown(one.name)} is a feature; data.leave_out=[{one.name!r}] leaves it out"
+                )
         kinds[one.name] = what
     if left_out:
         read.notes.append(f"columns that are left out: {'; '.join(left_out)}")
@@ -187,6 +192,10 @@ class Rows:
                 f"{len(known):,} categories in {len(train):,} training rows, as names have; "
                 f"data.leave_out=[{name}] leaves it out",
                 [name],
+            )
+        if known and all(DATE.fullmatch(str(value)) for value in known):
+            self._note(
+                f"dates as {next(iter(known))}, read as categories; 2021-04-30 is read as a time", [name]
             )
         if test is not None and (unseen := int((test == UNSEEN).sum())):
             self._note(f"a category that training lacks in {unseen:,} of {len(test):,} test rows", [name])

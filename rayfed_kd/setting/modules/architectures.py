@@ -131,8 +131,8 @@ class Architectures:
             shape = self.input_shape(architecture)
 
             def made() -> nn.Module:
-                with blaming(f"{key}: {architecture.name}"):
-                    return checked_module(make(shape, classes, **arguments), key)
+                with blaming(f"{architecture.name}(shape, classes)"):
+                    return checked_module(make(shape, classes, **arguments), architecture.name)
 
             # Once: module pools build the same architecture again for every module that is lent at a time.
             if path not in self._measured:
@@ -151,7 +151,7 @@ class Architectures:
                 if architecture.kind == "classifier":
                     raise RecipeError(error.message, key, error.hint) from None
                 whole = f"{error.message}; this method needs {space} of {shown_sides(shape)}"
-                raise RecipeError(whole, error.path) from None
+                raise RecipeError(whole, error.path or key) from None
 
         return build
 

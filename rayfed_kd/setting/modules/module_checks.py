@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from rayfed_kd.data.dataset import check_size
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, kind_of
 from rayfed_kd.models.whole_modules import tried_head
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape
 from rayfed_kd.recipe.seeds import torch_stream
@@ -50,12 +50,12 @@ def checked_module(module: Any, path: str) -> nn.Module:
 
     Args:
         module: what a recipe's object made.
-        path: the recipe's path to it, for the message.
+        path: what made it, for the message.
 
     Raises: RecipeError if it is none.
     """
     if not isinstance(module, nn.Module):
-        raise RecipeError(f"{path}: it made a {type(module).__name__}, expected a torch.nn.Module")
+        raise RecipeError(f"{path} made {kind_of(module)}, expected a torch.nn.Module")
     return module
 
 

@@ -1,10 +1,12 @@
 """`rayfed-kd methods`: what is derived from a method is right, what a method must say itself is said."""
 
 import io
+import json
 import sys
 
 import pytest
 from click.testing import CliRunner
+from command_line import run_command
 from rich.console import Console
 from small_recipes import FOUR_CLIENTS
 
@@ -17,9 +19,11 @@ from rayfed_kd.algorithms.fedgems import FedGEMS
 from rayfed_kd.algorithms.fedkf import FedKF
 from rayfed_kd.algorithms.fedmd import FedMD
 from rayfed_kd.cli.listing import (
+    SAID,
     WIDTH,
     by_default,
     method_facts,
+    method_page,
     methods_overview,
     page_width,
     public_data,
@@ -30,7 +34,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.registry import load_object
 
-SAID = ("summary", "paper", "server_keeps", "client_keeps")
+LISTS = ("methods", "models", "recipes")
 
 
 def printed(*parts, width=WIDTH):
@@ -80,7 +84,7 @@ def test_public_data_is_what_the_method_asks_of_the_recipe(method, expected):
 
 
 def test_overview_shows_every_method_and_fits_a_page():
-    text = printed(methods_overview(METHODS))
+    text = printed(methods_overview(method_facts(name, METHODS) for name in METHODS))
     assert max(map(len, text.splitlines())) <= WIDTH
     for name in METHODS:
         assert f"\n{name}: " in f"\n{text}"
@@ -88,7 +92,7 @@ def test_overview_shows_every_method_and_fits_a_page():
 
 
 def test_overview_shows_paper_traffic_and_what_is_kept():
-    text = printed(methods_overview({"fedkf": METHODS["fedkf"]}), width=400)
+    text = printed(methods_overview([method_facts("fedkf", METHODS)]), width=400)
     for shown in (
         "fedkf: data-free distillation at the clients from the average of all clients",
         "Zhou et al. 2023,",
@@ -105,7 +109,7 @@ def test_overview_shows_paper_traffic_and_what_is_kept():
 @pytest.mark.parametrize("name", METHODS)
 def test_one_method_is_shown_with_every_option(name):
     """The rows' first words are the option's names, those of parts behind the part's name."""
-    text = printed(*method_facts(name, METHODS))
+    text = printed(*method_page(method_facts(name, METHODS)))
     first = {line.split()[0] for line in text.splitlines() if line.strip()}
     model = load_object(METHODS[name], "").options_model()
     assert set(model.model_fields) <= first
@@ -113,7 +117,7 @@ def test_one_method_is_shown_with_every_option(name):
 
 
 def test_option_is_shown_with_default_values_and_meaning():
-    text = printed(*method_facts("fedkf", METHODS), width=300)
+    text = printed(*method_page(method_facts("fedkf", METHODS)), width=300)
     rows = [flowing(line) for line in text.splitlines()]
     assert "lambda1 0.1 number >= 0 weight of the one-hot loss (eq. 5)" in rows
     assert "generator.lr 0.001 number > 0 Adam's learning rate" in rows
@@ -200,10 +204,8 @@ def test_malformed_class_is_answered_in_one_message(tmp_path, monkeypatch):
     for name in ("NoModel", "NoType"):  # a run says the same
         with pytest.raises(RecipeError, match=f"options of {name}"):
             prepare(FOUR_CLIENTS, ["sampling.fraction=1", f"method={{name: malformed_methods:{name}}}"])
-    console = Console(file=io.StringIO(), width=100)
-    for part in method_facts("malformed_methods:Fine", METHODS):
-        console.print(part)
-    rows = [flowing(line) for line in console.file.getvalue().splitlines()]
+    text = printed(*method_page(method_facts("malformed_methods:Fine", METHODS)))
+    rows = [flowing(line) for line in text.splitlines()]
     assert {"paper 2024", "words [] list of any value", "whatever 1 any value"} <= set(rows)
 
 
@@ -223,6 +225,15 @@ def test_command_shows_all_or_one():
     assert one.exit_code == 0
     assert "lambda_kd" in one.stdout
     assert "fedkf: " not in one.stdout
+
+
+def test_lists_are_json_for_programs():
+    listed = {command: json.loads(run_command(command, "--json").stdout) for command in LISTS}
+    assert [one["name"] for one in listed["methods"]] == list(METHODS)
+    (lenet5,) = (one for one in listed["models"] if one["name"] == "lenet5")
+    assert lenet5["kind"] == "classifier" and lenet5["options"] == []
+    quickstart = next(one for one in listed["recipes"] if one["name"] == "quickstart")
+    assert (quickstart["method"], quickstart["data"], quickstart["kind"]) == ("fedkf", "digits", "recipe")
 
 
 PUBLIC = [

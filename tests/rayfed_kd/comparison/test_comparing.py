@@ -1,14 +1,17 @@
 """Comparisons from a study to its runs: nothing runs twice, what is bad is refused before the first run."""
 
+import json
 import re
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from command_line import run_command
 from known_comparison import KDIA, run_locally, write_yaml
 from small_recipes import THREE_CLIENTS
 
@@ -47,11 +50,12 @@ def test_missing_data_of_a_later_table_is_told_before_the_first_run(tmp_path, mo
     assert not (tmp_path / "runs").exists()
 
 
-def test_quick_true_on_the_command_line_runs_it(tables, tmp_path):
-    shown = CliRunner().invoke(commands, ["compare", str(tables), "quick=true", "--local"])
-    assert shown.exit_code == 0, shown.output
-    assert "quick: one round" in shown.output
-    assert (tmp_path / "runs-quick" / "lr-.2" / "comparison.md").exists()
+def test_quick_true_on_the_command_line_runs_it_and_json_has_what_the_files_have(tables, tmp_path):
+    shown = run_command("compare", tables, "quick=true", "--local", "--json")
+    assert shown.returncode == 0, shown.stderr
+    first = json.loads(shown.stdout)[0]
+    assert "quick: one round" in Path(first["files"][0]).read_text()
+    assert first["rows"] == pq.read_table(tmp_path / "runs-quick/lr-.2/comparison.parquet").to_pylist()
     assert not (tmp_path / "runs").exists()
 
 

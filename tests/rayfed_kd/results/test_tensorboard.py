@@ -1,5 +1,6 @@
 """The event file read back as TensorBoard reads it."""
 
+import shutil
 import sys
 
 import numpy as np
@@ -133,3 +134,13 @@ def test_of_many_hosts_only_the_extremes_are_shown(writer, tmp_path):
     columns = ("busy_s", "gpu_mb", "rss_mb")
     assert sorted(tags) == [f"hosts/{column}/{end}" for column in columns for end in ("least", "most")]
     assert points(events(tmp_path), "hosts/busy_s/most") == [(7, 198.0)]
+
+
+def test_a_full_disk_is_told_by_the_next_call_and_not_by_a_stack_trace(tmp_path, capsys):
+    writer = RunWriter(tmp_path / "there")
+    shutil.rmtree(tmp_path / "there")
+    with pytest.raises(OSError, match="No such file"):
+        while True:
+            writer.round(7, ROW, METRICS, {}, None)
+            writer.flush()
+    assert capsys.readouterr().err == ""

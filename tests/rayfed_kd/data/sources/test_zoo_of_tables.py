@@ -224,7 +224,8 @@ def test_libraries_csv_is_read_with_the_keys_that_say_how_it_is_written(tmp_path
 
 def test_a_column_without_a_name_that_is_no_row_number_is_a_feature(tmp_path, read_or_refused):
     (tmp_path / "train.csv").write_text(",label\n0.5,a\n1,b\n2,a\n4,b\n")
-    read_or_refused("tabular", {"images": z(Fraction(1, 2), 1, 2, 4)})
+    notes = [r"'' is a feature; data.leave_out=\[''\] leaves it out"]
+    read_or_refused("tabular", {"images": z(Fraction(1, 2), 1, 2, 4), "notes": notes})
 
 
 def test_other_files_than_tables_are_named(tmp_path, read_or_refused):
