@@ -15,9 +15,9 @@ from size import PACKAGE, rooms, total
 
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (31_171, 26_000),
+    PACKAGE: (31_130, 26_000),
     ("cluster",): (4_950, 4_100),
-    ("tests",): (36_545, 30_000),
+    ("tests",): (36_515, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {

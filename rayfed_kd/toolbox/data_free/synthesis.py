@@ -39,7 +39,6 @@ class SynthesisOptions(MethodOptions):
     batch_size: int = Field(256, ge=1, description="images of the pool in a step of the student")
     lambda_ce: float = Field(1.0, ge=0, description="weight of the teachers' cross entropy")
     lambda_bn: float = Field(1.0, ge=0, description="weight of the distance of BatchNorm's statistics")
-    bn_over: Literal["mean", "sum"] = Field("mean", description="L_BN over the clients")
     initialisation: Literal["torch", "normal"] = Field(
         "torch", description="of the generator: torch's for each kind of layer, or N(0, 0.02) as released"
     )
@@ -64,16 +63,16 @@ class Teachers:
         """Logits, [K, batch, C]; gradient reaches the images."""
         return torch.stack([model(images) for model in self._models])
 
-    def with_gap(self, images: Tensor, over: Literal["mean", "sum"] = "mean") -> tuple[Tensor, Tensor]:
+    def with_gap(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and how far the batch is from the teachers' real images.
 
         Yin et al. 2020 (DeepInversion), arXiv 1912.08795, eq. 4, as DENSE has it: over all BatchNorm layers
         of a teacher, the sum of ||running variance - variance||_2 + ||running mean - mean||_2, of what the
-        layer is given; the variance is the biased one.
+        layer is given; the variance is the biased one. The teachers' mean is taken; one without BatchNorm
+        layers counts as 0.
 
         Args:
             images: [batch, c, h, w], as models see them.
-            over: the teachers' mean or sum is taken; one without BatchNorm layers counts as 0.
         Returns: [K, batch, C]; scalar, 0 without BatchNorm layers. Gradient reaches the images.
         """
         gaps: list[Tensor] = []
@@ -92,7 +91,7 @@ class Teachers:
             for hook in hooks:
                 hook.remove()
         total = torch.stack(gaps).sum() if gaps else logits.new_zeros(())
-        return logits, total / len(self) if over == "mean" else total
+        return logits, total / len(self)
 
 
 class ImagePool:
@@ -192,7 +191,7 @@ class Synthesis:
         """lambda_ce fit + lambda_bn gap - lambda_adv apart; terms without weight are not computed."""
         options, gap = self.options, images.new_zeros(())
         if options.lambda_bn:
-            logits, gap = self.teachers.with_gap(images, options.bn_over)
+            logits, gap = self.teachers.with_gap(images)
         else:
             logits = self.teachers(images)
         said = terms.mixed(logits)
