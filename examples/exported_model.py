@@ -29,10 +29,10 @@ if __name__ == "__main__":
     import rayfed_kd
 
     result = rayfed_kd.run("quickstart", ["rounds=5", "method={name: fedavg}"], local=True)
-    rayfed_kd.export(result.folder, "aca", "exported")  # exported.safetensors, exported.pt, exported.yaml
+    rayfed_kd.export(result.folder, "aca", "exported")  # exported.safetensors, exported.yaml
 
     model = LeNet5()
-    model.load_state_dict(load_file("exported.safetensors"))  # or torch.load("exported.pt")
+    model.load_state_dict(load_file("exported.safetensors"))
     model.eval()
 
     digits = rayfed_kd.prepare(result.folder / "config.yaml").setting.dataset

@@ -13,19 +13,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rayfed_kd.comparison.compare import compare
-    from rayfed_kd.experiment.estimating import estimate
-    from rayfed_kd.experiment.exported_model import load
-    from rayfed_kd.experiment.exporting import export
-    from rayfed_kd.experiment.partitioning import partition
-    from rayfed_kd.experiment.preparation import prepare
-    from rayfed_kd.experiment.result import Result
-    from rayfed_kd.experiment.resuming import resume
-    from rayfed_kd.experiment.running import run
-    from rayfed_kd.recipe.roles import data_source, metric, model_builder, partition_scheme
-    from rayfed_kd.reporting.page import report
-    from rayfed_kd.results.tables import read_table
-    from rayfed_kd.tuning.tune import tune
+    from rayfed_kd.comparison.compare import compare as compare
+    from rayfed_kd.experiment.estimating import estimate as estimate
+    from rayfed_kd.experiment.exported_model import load as load
+    from rayfed_kd.experiment.exporting import export as export
+    from rayfed_kd.experiment.partitioning import partition as partition
+    from rayfed_kd.experiment.preparation import prepare as prepare
+    from rayfed_kd.experiment.result import Result as Result
+    from rayfed_kd.experiment.resuming import resume as resume
+    from rayfed_kd.experiment.running import run as run
+    from rayfed_kd.recipe.roles import data_source as data_source
+    from rayfed_kd.recipe.roles import metric as metric
+    from rayfed_kd.recipe.roles import model_builder as model_builder
+    from rayfed_kd.recipe.roles import partition_scheme as partition_scheme
+    from rayfed_kd.reporting.page import report as report
+    from rayfed_kd.results.tables import read_table as read_table
+    from rayfed_kd.tuning.tune import tune as tune
 
 _MODULES = {
     "Result": "experiment.result",
@@ -45,24 +48,7 @@ _MODULES = {
     "run": "experiment.running",
     "tune": "tuning.tune",
 }
-__all__ = [
-    "Result",
-    "compare",
-    "data_source",
-    "estimate",
-    "export",
-    "load",
-    "metric",
-    "model_builder",
-    "partition",
-    "partition_scheme",
-    "prepare",
-    "read_table",
-    "report",
-    "resume",
-    "run",
-    "tune",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

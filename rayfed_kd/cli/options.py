@@ -48,11 +48,6 @@ OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", call
 LOCAL = click.option(
     "--local", is_flag=True, help="Run in this process, without Ray: for debuggers and small runs."
 )
-ENGINE = click.option(
-    "--engine",
-    metavar="NAME",
-    help="What runs it: ray (the default), local, or package.module:Class, an engine of your own.",
-)
 ADDRESS = click.option(
     "--address", help="HOST:PORT of a Ray cluster. Default: RAY_ADDRESS; without it a private Ray is started."
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rayfed_kd.cli.interruption import Interruptions
-from rayfed_kd.cli.options import ADDRESS, ENGINE, ESTIMATE, LOCAL, OVERRIDES, RECIPE, UserPath
+from rayfed_kd.cli.options import ADDRESS, ESTIMATE, LOCAL, OVERRIDES, RECIPE, UserPath
 
 if TYPE_CHECKING:
     from rayfed_kd.experiment.result import Result
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 @RECIPE
 @OVERRIDES
 @LOCAL
-@ENGINE
 @ADDRESS
 @ESTIMATE
 @click.pass_obj
@@ -54,7 +53,6 @@ def run(
 @click.argument("folder", type=UserPath())
 @OVERRIDES
 @LOCAL
-@ENGINE
 @ADDRESS
 @click.option(
     "--anyway",
@@ -101,12 +99,12 @@ def _run_on_console(
     "--to",
     required=True,
     type=UserPath(),
-    help="File name; its suffix is replaced by .safetensors, .pt, .yaml and .onnx.",
+    help="File name; its suffix is replaced by .safetensors, .yaml and .onnx.",
 )
 @click.option("--client", type=int, help="The client whose model it is, where each has its own, as personal.")
 @click.option("--onnx", is_flag=True, help="Write an ONNX file as well; the extra `onnx` has what it needs.")
 def export(folder: str, model: str, to: str, client: int | None, onnx: bool) -> None:
-    """Export a model of the run in FOLDER, of its newest checkpoint, as safetensors and a torch state_dict.
+    """Export a model of the run in FOLDER, of its newest checkpoint, as safetensors.
 
     `rayfed_kd.load` makes a module of the safetensors file, with its preprocessing. The recipe is written
     beside it.

@@ -114,15 +114,20 @@ def compare(
             unjudged += claims_without_model(result.comparison)
     if as_json:
         echo_json([{"rows": one.table().to_pylist(), "files": one.files} for one in results])
-    elif sys.stdout.isatty():  # a file or a program reads paths here
+    else:
         # A study's tables lie in one folder, and make one page.
-        folder = results[0].folder if len(results) == 1 else results[0].folder.parent
-        click.echo(f"report: rayfed-kd report {shlex.quote(str(folder))}")
+        _offer_report(results[0].folder if len(results) == 1 else results[0].folder.parent)
     if unjudged:
         raise RunError(
             f"claims without a verdict, in tables just written: {'; '.join(unjudged)}. Correct the claim's "
             "model, which runs nothing anew, or the row's options, which needs another --folder"
         )
+
+
+def _offer_report(folder: Path) -> None:
+    """Name the command that comes next; not to a file or a program, which reads paths here."""
+    if sys.stdout.isatty():
+        click.echo(f"report: rayfed-kd report {shlex.quote(str(folder))}")
 
 
 def _show_estimates(studies: Sequence[Study]) -> None:
@@ -143,7 +148,7 @@ def _show_comparison(result: ComparisonResult) -> None:
     """Show the table on the screen, and name its files."""
     from rich.console import Console
 
-    from rayfed_kd.comparison.writers.screen import print_comparison
+    from rayfed_kd.comparison.writers.all_tables import print_comparison
 
     console = Console()
     if console.is_terminal:
@@ -216,6 +221,7 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
         click.echo(line, err=True)
     for path in write_search_result(result):
         click.echo(path)
+    _offer_report(result.folder)
 
 
 @click.command()
@@ -228,7 +234,7 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
 @AGAINST
 @click.option("--force", is_flag=True, help="Replace a file that is no report about the same FOLDERs.")
 def report(folders: tuple[Path, ...], to: Path | None, against: tuple[str, ...], *, force: bool) -> None:
-    """Write one HTML page about the runs and comparisons in FOLDERs, and say where it lies.
+    """Write one HTML page about the runs, comparisons and searches in FOLDERs, and say where it lies.
 
     The page works offline. Without --against it draws the headline over bytes where there are several rows,
     and over epsilon where runs have privacy. Its tables lie beside it as Markdown, under the same name with

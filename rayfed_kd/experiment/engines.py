@@ -1,19 +1,4 @@
-"""Where a prepared recipe runs: engines by name.
-
-An engine of your own is one class in one file, named as package.module:Class:
-
-    class Reversed(InProcess):
-        '''Runs what it is asked for in this process, as `local` does, on an engine of its own.'''
-
-        name = "reversed"
-
-        def engine(self, setting):
-            return MyEngine(setting)       # see rayfed_kd.cluster.engine.interface.Engine
-
-    rayfed_kd.run(recipe, engine="my_engine:Reversed")
-
-or `rayfed-kd run RECIPE --engine my_engine:Reversed`.
-"""
+"""Where a prepared recipe runs: in this process, or on Ray."""
 
 from __future__ import annotations
 
@@ -27,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rayfed_kd.errors import RecipeError, shown
-from rayfed_kd.experiment.preparation import Prepared, find_own_modules
+from rayfed_kd.experiment.preparation import Prepared
 from rayfed_kd.experiment.result import OnEvent, Tell
-from rayfed_kd.recipe.registry import Registry, locate
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.telling import as_teller
 
@@ -42,13 +26,6 @@ if TYPE_CHECKING:
     from rayfed_kd.cluster.ray_backend.placement import Plan
     from rayfed_kd.setting.setting import Setting
 
-ENGINES = Registry(
-    {
-        "local": "rayfed_kd.experiment.engines:InProcess",
-        "ray": "rayfed_kd.experiment.engines:OnRay",
-    },
-    "rayfed_kd.experiment.engines:Launcher",
-)
 Outcome = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
@@ -249,28 +226,21 @@ class OnRay(Launcher):
         )
 
 
-def make_launcher(engine: str | None, *, local: bool = False, address: str | None = None) -> Launcher:
+def make_launcher(*, local: bool, address: str | None) -> Launcher:
     """What runs a recipe.
 
     Args:
-        engine: a registered name or package.module:Class; None: `ray`, or `local` if that is set.
-        local: short for the engine `local`.
-        address: of a Ray cluster, for `ray` and for subclasses of `OnRay`.
-    Raises: RecipeError if there is no such engine, or the arguments contradict each other.
+        local: in this process, without Ray.
+        address: of a Ray cluster.
+    Raises: RecipeError if the arguments contradict each other.
     """
     if not isinstance(local, bool):
         raise RecipeError(
             f"local = {shown(local)}: expected True or False. The recipe's section of this name is changed "
             "by overrides, as {'local.epochs': 1}"
         )
-    if local and engine not in (None, "local"):
-        raise RecipeError(f"--local and --engine {engine} name two engines; expected one of them")
-    name = engine or ("local" if local else "ray")
-    locate(name, ENGINES, "engine")  # a misspelt name is told before folders are searched
-    find_own_modules()
-    kind: type[Launcher] = ENGINES.find(name, "engine")
-    if issubclass(kind, OnRay):
-        return kind(address)
+    if not local:
+        return OnRay(address)
     if address is not None:
-        raise RecipeError(f"--address {address}: the engine {name} uses no Ray; expected one of them")
-    return kind()
+        raise RecipeError(f"--address {address}: a run with --local uses no Ray; expected one of them")
+    return InProcess()

@@ -49,7 +49,7 @@ NEEDED_BY_ONNX = ("onnx", "onnxscript")  # torch.onnx imports them, and torch do
 def export(
     folder: str | Path, model: str, to: str | Path, client: int | None = None, *, onnx: bool = False
 ) -> list[Path]:
-    """Write a run's model as safetensors and as a torch state_dict, with the recipe.
+    """Write a run's model as safetensors, with the recipe.
 
     The safetensors file stands alone: its metadata say what `rayfed_kd.load` builds and how images are
     normalised.
@@ -57,7 +57,7 @@ def export(
     Args:
         folder: the run's folder; its newest checkpoint is read.
         model: name of one of the evaluated models, such as "oca".
-        to: a file name; its ending is replaced by .safetensors, .pt, .yaml and .onnx.
+        to: a file name; its ending is replaced by .safetensors, .yaml and .onnx.
         client: id of the client, if `model` is the clients' own; else None.
         onnx: write an ONNX file as well, with the normalisation in it. It takes `images`, [n, channels,
             height, width] float32 in [0, 1], and gives `logits`. The extra `onnx` installs what this needs.
@@ -70,7 +70,7 @@ def export(
     metadata = description.metadata()
     header = "".join(f"# {line}\n" for line in yaml_text(json.loads(metadata[DESCRIPTION])).splitlines())
     recipe = Path(folder, CONFIG).read_text(encoding="utf8")
-    endings = (".safetensors", ".pt", ".yaml", *((".onnx",) if onnx else ()))
+    endings = (".safetensors", ".yaml", *((".onnx",) if onnx else ()))
     paths = [Path(to).with_suffix(ending) for ending in endings]
     with writing(Path(to), "--to"):
         make_folder(paths[0].parent)
@@ -78,11 +78,9 @@ def export(
             remove_unfinished(path.parent, path.name)
         with tensors_written_aside(paths[0]) as aside:
             save_file(state, aside, metadata=metadata)
-        with written_aside(paths[1]) as aside:
-            torch.save(state, aside)
-        atomic_write(paths[2], f"{header}# of the run with this recipe:\n{recipe}")
+        atomic_write(paths[1], f"{header}# of the run with this recipe:\n{recipe}")
         if onnx:
-            with written_aside(paths[3]) as aside:
+            with written_aside(paths[2]) as aside:
                 _write_onnx(described_model(description, state), aside)
     return paths
 

@@ -26,7 +26,6 @@ def resume(
     folder: str | Path,
     overrides: Overrides = (),
     *,
-    engine: str | None = None,
     local: bool = False,
     address: str | None = None,
     progress: bool | None = None,
@@ -41,7 +40,8 @@ def resume(
     Args:
         folder: the run's.
         overrides: of rounds, placement, checkpoint and faults alone.
-        engine, local, address, progress, on_event: as in `run`; it need not be the engine that began the run.
+        local, address, progress, on_event: as in `run`; a run that began on Ray may go on without it, and the
+            other way round.
         tell: called with a line about what is found.
         anyway: also if the run was begun with other versions of packages.
         restart: if no checkpoint can be used, begin again at round 1 and delete the recorded rounds.
@@ -53,7 +53,7 @@ def resume(
     from rayfed_kd.results.tables import last_round
 
     folder = Path(folder).resolve()
-    launcher = make_launcher(engine, local=local, address=address)
+    launcher = make_launcher(local=local, address=address)
     on_event, tell = listeners(progress, on_event, tell)
     # What begins again at round 1 continues no bits of the past.
     anew = restart and last_checkpoint(folder) is None

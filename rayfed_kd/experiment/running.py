@@ -31,7 +31,6 @@ def run(
     recipe: RecipeSource,
     overrides: Overrides = (),
     *,
-    engine: str | None = None,
     local: bool = False,
     address: str | None = None,
     progress: bool | None = None,
@@ -45,9 +44,8 @@ def run(
         recipe: a YAML file's path, a name of `rayfed-kd recipes`, or the recipe as nested mappings.
         overrides: changes to it: a mapping, as {"method.gamma": 0.5}, or a list, as ["method.gamma=0.5"].
             A mapping as a value replaces a whole section, as {"method": {"name": "fedavg"}} does.
-        engine: what runs it: ray (None), local, or package.module:Class (see `rayfed_kd.experiment.engines`).
-        local: short for the engine `local`: in this process, without Ray. The recipe's section of that name
-            is changed by `overrides`, as {"local.epochs": 1}.
+        local: in this process, without Ray. The recipe's section of that name is changed by `overrides`, as
+            {"local.epochs": 1}.
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
         progress: show each round in one line that is rewritten; None: if this is a notebook.
         on_event: called after each round with what happened, in place of the line.
@@ -61,7 +59,7 @@ def run(
     on_event, tell = listeners(progress, on_event, tell)
     with naming(recipe):
         resolved = load_recipe(recipe, override_lines(overrides, keys))
-        launcher = make_launcher(engine, local=local, address=address)
+        launcher = make_launcher(local=local, address=address)
         # Before Ray starts, so that these are reported at once: a misspelt name, a folder that is taken.
         method_location(resolved)
         if resolved.results.path is not None:

@@ -26,12 +26,13 @@ from rayfed_kd.reporting.result_sections import (
     partition_section,
 )
 from rayfed_kd.reporting.run_sections import recipes_section, runs_section
+from rayfed_kd.reporting.search_sections import search_section
 from rayfed_kd.reporting.sections import Section
 from rayfed_kd.results.charts.figure import DASHES
 
 
 class HasFolder(Protocol):
-    """A result that lies in a folder: of a run or a comparison."""
+    """A result that lies in a folder: of a run, a comparison or a search."""
 
     @property
     def folder(self) -> Path:
@@ -59,10 +60,10 @@ def report(
     against: Sequence[str] = (),
     force: bool = False,
 ) -> list[Path]:
-    """Write one HTML page about runs and comparisons, and its tables as Markdown beside it.
+    """Write one HTML page about runs, comparisons and searches, and its tables as Markdown beside it.
 
     Args:
-        runs: their folders, or what `run` and `compare` gave.
+        runs: their folders, or what `run`, `compare` and `tune` gave.
         to: the page's file name, which ends in .html; None: report.html, of one folder inside it, of several
             in the current folder.
         against: what the headline is drawn over: bytes, bytes_up, bytes_down, epsilon, local_epsilon, sim_s
@@ -118,16 +119,21 @@ def report_sections(sources: Sources, against: Sequence[str] = ()) -> list[Secti
         RecipeError: an axis is none, or no run has it.
     """
     compared = [comparison_section(path.resolve().name, text) for path, text in sources.comparisons.items()]
+    searched = [search_section(search) for search in sources.searches]
+    if not sources.runs:  # a search none of whose trials has a value
+        return searched
     made = [make(sources.runs) for make in RUN_SECTIONS]
     made.insert(1, against_section(sources.runs, against))  # below the metrics by round
     rest = [section for section in made if section is not None]
-    return [runs_section(sources.runs), *compared, *rest]
+    return [*searched, runs_section(sources.runs), *compared, *rest]
 
 
 def _title(sources: Sources) -> str:
     if sources.comparisons:
         titles = {study_title(text) or path.resolve().name for path, text in sources.comparisons.items()}
         return ", ".join(sorted(titles))
+    if sources.searches:
+        return ", ".join(search.folder.resolve().name for search in sources.searches)
     if len(sources.runs) > 3:
         return f"{len(sources.runs)} runs"
     return ", ".join(run.label for run in sources.runs)

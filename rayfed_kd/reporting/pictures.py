@@ -7,10 +7,12 @@ a desktop screen.
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -140,3 +142,8 @@ def _svg_picture(figure: Figure, title: str, description: str) -> Picture:
         body = body.replace(colour, "currentColor" if colour == INK else f"var(--s{place})")
     width, height = (72 * float(side) for side in figure.get_size_inches())
     return Picture(title, description, width, height, body)
+
+
+def base64_png(path: Path) -> str:
+    """A drawn picture as a page holds it."""
+    return base64.b64encode(path.read_bytes()).decode("ascii")

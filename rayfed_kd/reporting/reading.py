@@ -1,4 +1,4 @@
-"""Read runs and comparisons for a report: from their folders alone, never from the data."""
+"""Read runs, comparisons and searches for a report: from their folders alone, never from the data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from rayfed_kd.results.folder import read_environment
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import is_finished, summarise
 from rayfed_kd.results.tables import read_table
-from rayfed_kd.tuning.search_folder import SEARCH_FILE
+from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
+from rayfed_kd.tuning.search_result import SearchResult, read_search_result
 
 # Columns without which there is no page; of others a cell may be empty.
 COUNTED_ON = {
@@ -78,27 +79,37 @@ class Sources:
     Attributes:
         runs: in the order of the folders, a comparison's in that of its table, by name without one.
         comparisons: folder -> its comparison.md; "" if it was not written yet.
+        searches: what searches found; of their trials only the best is among the runs.
     """
 
     runs: Sequence[Run]
     comparisons: Mapping[Path, str]
+    searches: Sequence[SearchResult]
 
 
 def read_sources(folders: Sequence[Path]) -> Sources:
-    """Read runs, and comparisons with their runs.
+    """Read runs, comparisons with their runs, and searches with their best trial.
 
     Args:
-        folders: any mixture of both; a folder that is named twice is read once.
+        folders: any mixture of the three; a folder that is named twice is read once.
 
     Raises:
         RecipeError: a folder holds no run, or one that this version cannot read.
     """
     runs: dict[Path, Run] = {}
     comparisons: dict[Path, str] = {}
+    searches: dict[Path, SearchResult] = {}
     for folder in folders:
+        if (folder / SEARCH_FILE).is_file():
+            search = searches[folder.resolve()] = read_search_result(folder)
+            if search.best is not None:
+                path = SearchFolder(folder).trial(search.best.trial)
+                name = f"{folder.resolve().name}, trial {search.best.trial} (the best)"
+                runs.setdefault(path.resolve(), replace(_read_run(path, name), label=name))
+            continue
         for path, row in _runs_of(folder, comparisons):
             runs.setdefault(path.resolve(), _read_run(path, row))
-    return Sources(_with_distinct_labels(list(runs.values())), comparisons)
+    return Sources(_with_distinct_labels(list(runs.values())), comparisons, list(searches.values()))
 
 
 def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path, str]]:
@@ -108,13 +119,8 @@ def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path,
         return
     if not folder.is_dir():
         raise no_folder(folder)
-    if (folder / SEARCH_FILE).is_file():
-        raise RecipeError(
-            f"{folder} holds a search, whose table and pictures `tune` wrote there; expected a run's folder, "
-            "as one below its trials/"
-        )
     members = sorted(path.parent for path in folder.glob("*/config.yaml"))
-    tables = sorted({path.parent.parent for path in folder.glob("*/*/config.yaml")})
+    tables = sorted({path.parent.parent for path in folder.glob("*/*/config.yaml")} - {folder / "trials"})
     if not members and tables:  # a study of several tables
         for table in tables:
             yield from _runs_of(table, comparisons)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from rayfed_kd.files import read_parquet
 from rayfed_kd.reporting.pictures import (
     SERIES,
     Picture,
+    base64_png,
     lines_picture,
     panel,
     partition_picture,
@@ -238,7 +238,7 @@ def logged_section(runs: Sequence[Run]) -> Section | None:
             values = [value for _, value in logged]
             shown = [f"{value:.6g}" for value in (values[0], values[-1], min(values), max(values))]
             rows.append((run.label, name, *shown))
-    images = {f"{path.stem}, {run.label}": _base64(path) for run in runs for path in _last_drawn(run)}
+    images = {f"{path.stem}, {run.label}": base64_png(path) for run in runs for path in _last_drawn(run)}
     if not (rows or images):
         return None
     header = ("run", "name", "first round", "last round", "least", "most")
@@ -258,7 +258,3 @@ def _last_drawn(run: Run) -> Iterator[Path]:
 
 def _metric_text(metric: str, value: float | None) -> str:
     return "" if value is None else f"{metric_scale(metric) * value:.{metric_digits(metric)}f}"
-
-
-def _base64(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode("ascii")

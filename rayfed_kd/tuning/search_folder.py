@@ -179,6 +179,20 @@ class SearchFolder:
                     file.unlink(missing_ok=True)
                 raise
 
+    def settings(self) -> SearchSettings:
+        """The settings of the search in the folder.
+
+        Raises:
+            RecipeError: another version of rayfed-kd wrote search.yaml, with other keys.
+        """
+        file = self.path / SEARCH_FILE
+        try:
+            return SearchSettings(**_read_settings(file))
+        except TypeError:
+            raise RecipeError(
+                f"{file}: another version of rayfed-kd wrote this search, and this version cannot read it"
+            ) from None
+
     def trial(self, number: int) -> Path:
         """A trial's run folder, whether it exists or not."""
         return self.path / "trials" / f"{number:05d}"

@@ -21,12 +21,15 @@ from rayfed_kd.results.charts.coefficients import CoefficientAxis, Points, coeff
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.screen_table import screen_table
 from rayfed_kd.tuning.metric import SearchMetric
-from rayfed_kd.tuning.search_folder import SearchFolder
-from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text
+from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
+from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text, parse_space
 from rayfed_kd.tuning.trial_result import TrialResult
 
 if TYPE_CHECKING:
     from rayfed_kd.tuning.search_setup import Search
+
+
+PICTURE = "figures/coefficients.png"
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,23 @@ def result_of_search(search: Search) -> SearchResult:
     return result
 
 
+def read_search_result(path: Path) -> SearchResult:
+    """Read what the search in a folder found so far; trials that still run have the status `running`.
+
+    Args:
+        path: the search's folder.
+
+    Raises:
+        RecipeError: another version of rayfed-kd wrote the search.
+    """
+    folder = SearchFolder(path)
+    settings = folder.settings()
+    metric = SearchMetric.parse(settings.metric)
+    space = parse_space({"space": settings.space}, str(path / SEARCH_FILE))
+    rows = _trial_results(folder, metric)
+    return SearchResult(path, rows, space, metric, load_recipe(settings.recipe), settings.summary)
+
+
 def _trial_results(folder: SearchFolder, metric: SearchMetric) -> list[TrialResult]:
     return [
         TrialResult(
@@ -210,8 +230,8 @@ def write_search_result(result: SearchResult) -> list[Path]:
         atomic_write(best, recipe)
         panels = [(axis, result.points(axis.key)) for axis in result.axes()]
         figure = coefficients_figure(panels, str(result.metric))
-        save_figure(figure, folder / "figures/coefficients.png")
-        paths += [best, folder / "figures/coefficients.png"]
+        save_figure(figure, folder / PICTURE)
+        paths += [best, folder / PICTURE]
     _write_tensorboard(result, folder / "tensorboard")
     return paths
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from rayfed_kd.features.codecs.bits import pack_bits, unpack_bits
-from rayfed_kd.features.codecs.groups import By, group_sizes, group_starts
 from rayfed_kd.protocol import Array, Codec, Coded, Kind, TravellingPart
 from rayfed_kd.protocol.message_codec import VECTORS, floats
+
+By = Annotated[Literal["tensor", "channel"], Field(description="which numbers share a scale")]
+Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Uniform(Codec):
@@ -128,3 +130,24 @@ class Sign(Codec):
 
     def refuses(self, kind: Kind) -> str | None:
         return None if kind in VECTORS else f"one bit a number says too little of {kind}"
+
+
+def group_sizes(part: TravellingPart, by: By) -> Sizes:
+    """How many numbers each group has, in the order of the array.
+
+    Args:
+        by: tensor: each tensor of a vector, or the whole array where its tensors are not known. channel: each
+            index of a tensor's first axis; a tensor of one axis is one group.
+    """
+    shapes = [part.shape] if part.layout is None else [tensor.shape for tensor, *_ in part.layout.placed()]
+    sizes = []
+    for shape in shapes:
+        size = int(np.prod(shape, dtype=np.int64))
+        rows = shape[0] if by == "channel" and len(shape) > 1 else 1
+        sizes += [size // rows] * rows
+    return np.array(sizes, np.int64)
+
+
+def group_starts(sizes: Sizes) -> Sizes:
+    """The first index of each group, for `reduceat`."""
+    return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)

@@ -68,7 +68,7 @@ def coefficients_figure(panels: Sequence[tuple[CoefficientAxis, Points]], metric
     figure = Figure(figsize=(3.4 * columns + 0.6, 3.2 * lines), layout="constrained")
     for number, (axis, points) in enumerate(panels, start=1):
         axes = figure.add_subplot(lines, columns, number)
-        draw_scatter(axes, axis, points)
+        _draw_scatter(axes, axis, points)
         axes.set_xlabel(axis.key)
         axes.grid(alpha=0.3)
         if number % columns == 1 or columns == 1:
@@ -78,7 +78,7 @@ def coefficients_figure(panels: Sequence[tuple[CoefficientAxis, Points]], metric
     return figure
 
 
-def draw_scatter(axes: Axes, axis: CoefficientAxis, points: Points) -> None:
+def _draw_scatter(axes: Axes, axis: CoefficientAxis, points: Points) -> None:
     """Draw best values (%) against one coefficient: stopped and failed trials hollow, the best ringed.
 
     Args:

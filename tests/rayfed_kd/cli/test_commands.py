@@ -234,3 +234,12 @@ def test_program_whose_output_cannot_be_written_says_so_by_its_code(monkeypatch)
     monkeypatch.setattr(sys, "stdout", Full())
     program()
     assert left == [120]
+
+
+@pytest.mark.parametrize("command", ["run", "resume"])
+def test_local_and_address_contradict_each_other(command, tmp_path):
+    (tmp_path / "config.yaml").write_text("method: {name: fedavg}\n")
+    given = str(tmp_path / "config.yaml" if command == "run" else tmp_path)
+    refused = CliRunner().invoke(commands, [command, given, "--local", "--address", "localhost:1"])
+    assert isinstance(refused.exception, RecipeError)
+    assert "--address localhost:1: a run with --local uses no Ray" in str(refused.exception)

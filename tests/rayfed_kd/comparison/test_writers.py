@@ -14,10 +14,10 @@ from rich.console import Console
 from rayfed_kd.comparison.comparing import compare
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.study_changes import change_study
+from rayfed_kd.comparison.writers.all_tables import print_comparison
 from rayfed_kd.comparison.writers.files import write_comparison
 from rayfed_kd.comparison.writers.latex import escape_latex, render_latex
 from rayfed_kd.comparison.writers.markdown import render_markdown
-from rayfed_kd.comparison.writers.screen import print_comparison
 from rayfed_kd.reporting.comparison_section import comparison_section, study_title
 
 

@@ -34,6 +34,7 @@ from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.results.tables import TableWriter, read_table
+from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 
 HEADER = "# Table 2 of Atapour et al. 2024.\n"
 RECIPE = {
@@ -376,12 +377,65 @@ def test_comparison_shows_its_own_table_and_the_studys_published_rows(tmp_path):
     assert caption(comparison) in found.text
 
 
-def test_search_is_refused(tmp_path):
-    made(tmp_path / "trials/00000")
-    (tmp_path / "search.yaml").write_text("recipe: {}\n")
-    with pytest.raises(RecipeError, match=r"holds a search, .*; expected a run's folder, as one below its"):
+def searched(folder):
+    """Four trials: the second is the best that did not fail."""
+    space = {"method.prox": {"uniform": [0.0, 1.0]}, "local.epochs": {"choice": [1, 2]}}
+    recipe = load_recipe(RECIPE).model_dump()
+    search = SearchFolder(folder)
+    records = [
+        TrialRecord(0, {"method.prox": 0.25, "local.epochs": 1}, "stopped", 1),
+        TrialRecord(1, {"method.prox": 0.5, "local.epochs": 2}, "finished", 3),
+        TrialRecord(2, {"method.prox": 1.0, "local.epochs": 1}, "failed", 2, "round 3: <NaN>"),
+        TrialRecord(3, {"method.prox": 0.125, "local.epochs": 1}),
+    ]
+    with search.claimed(SearchSettings(recipe, space, "amp/aca", "random", "asha"), resume=False):
+        for record in records[:3]:
+            made(search.trial(record.number), rounds=record.round)
+        for record in records:
+            search.write_record(record)
+    return folder
+
+
+def test_search_shows_every_trial_and_its_best_one_as_a_run(tmp_path):
+    found = report(searched(tmp_path / "tune-x"))
+    trials = found.table("trial", "status", "prox", "local.epochs", "best (%)", "in round", "last (%)")
+    assert [row[:4] for row in trials] == [
+        ["1", "finished", "0.5", "2"],
+        ["0", "stopped", "0.25", "1"],
+        ["3", "running", "0.125", "1"],
+        ["2", "failed", "1", "1"],
+    ]
+    best, last = 100 * max(AMP), 100 * AMP[2]
+    assert trials[0][4:] == [f"{best:.2f}", "2", f"{last:.2f}", "3", "9.0"]
+    assert trials[1][4:] == [f"{100 * AMP[0]:.2f}", "1", f"{100 * AMP[0]:.2f}", "1", "3.0"]
+    assert trials[2][4:] == ["", "", "", "0", "0.0"]
+    assert found.table("trial", "error") == [["2", "round 3: <NaN>"]]
+    assert found.table("coefficient") == [
+        ["method.prox", "uniform", "[0.0, 1.0]", "0.5"],
+        ["local.epochs", "choice", "[1, 2]", "2"],
+    ]
+    assert "4 trials, 1 finished, 1 stopped early; 18 s in rounds" in found.text
+    # Of the trials only the best one has its bytes and hosts told.
+    folders = [row[1] for table in found.tables for row in table if row[0] == "folder"]
+    assert folders == [str(tmp_path / "tune-x/trials/00001")]
+    assert sum(tag == "figure" for tag, _ in found.tags) > 4
+
+
+def test_search_without_a_value_is_a_page_too(tmp_path):
+    folder = tmp_path / "tune-x"
+    search = SearchFolder(folder)
+    recipe, space = load_recipe(RECIPE).model_dump(), {"local.epochs": {"choice": [1, 2]}}
+    with search.claimed(SearchSettings(recipe, space, "amp/aca", "grid", "fifo"), resume=False):
+        search.write_record(TrialRecord(0, {"local.epochs": 1}, "failed", 0, "no such thing"))
+    found = report(folder)
+    assert "No trial has a value." in found.text
+    assert found.table("trial", "error") == [["0", "no such thing"]]
+
+
+def test_search_of_another_form_is_refused(tmp_path):
+    (tmp_path / "search.yaml").write_text("recipe: {}\nsteps: 3\n")
+    with pytest.raises(RecipeError, match=r"search.yaml: another version of rayfed-kd wrote this search"):
         report(tmp_path)
-    report(tmp_path / "trials/00000")
 
 
 def test_folder_without_a_run_is_refused(tmp_path):
@@ -475,6 +529,15 @@ def test_run_of_an_earlier_version_has_no_paper(tmp_path):
     folder = made(tmp_path / "one")
     (folder / "options.yaml").unlink()
     assert "paper" not in report(folder).pairs()
+
+
+def test_report_imports_nothing_that_a_search_names(own_module, tmp_path):
+    folder = searched(tmp_path / "tune-x")
+    for file in [folder / "search.yaml", *folder.glob("trials/*/config.yaml")]:
+        content = yaml.safe_load(file.read_text())
+        content.get("recipe", content).update(OWN)
+        file.write_text(yaml.safe_dump(content))
+    assert report(folder).tables
 
 
 @pytest.mark.parametrize("name", sorted(set(SCHEMAS) - {"privacy"}))

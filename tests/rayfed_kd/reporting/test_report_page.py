@@ -10,7 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 import rayfed_kd
+from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.reporting.page import report as write_report
+from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
+from rayfed_kd.tuning.space import coefficient_overrides
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -113,8 +116,24 @@ def page(tmp_path_factory):
     for name, method in (("fedkf", RECIPE["method"]), (LONG, {"name": "fedavg"})):
         changed = {**RECIPE, "method": method, "results": {"folder": str(folder / name)}}
         rayfed_kd.run(changed, local=True)
-    folders = [folder / "fedkf", folder / LONG]
+    folders = [folder / "fedkf", folder / LONG, searched(folder / "tune")]
     return write_report(*folders, to=folder / "report.html")[0]
+
+
+def searched(folder):
+    """A search of three trials, as `tune` leaves it: two ran, one failed."""
+    space = {"method.gamma": {"loguniform": [0.01, 10.0]}, "local.epochs": {"choice": [1, 2]}}
+    recipe, search = load_recipe(RECIPE).model_dump(), SearchFolder(folder)
+    with search.claimed(SearchSettings(recipe, space, "amp/oca", "random", "asha"), resume=False):
+        for number, gamma in enumerate((0.1, 1.0)):
+            drawn = {"method.gamma": gamma, "local.epochs": 1}
+            changes = [*coefficient_overrides(drawn), f"results.folder={search.trial(number)}"]
+            rayfed_kd.run(recipe, changes, local=True)
+            search.write_record(TrialRecord(number, drawn, "finished", 2))
+        search.write_record(
+            TrialRecord(2, {"method.gamma": 10.0, "local.epochs": 2}, "failed", 0, "no such thing")
+        )
+    return folder
 
 
 @pytest.mark.slow

@@ -8,10 +8,9 @@ import pytest
 from rayfed_kd.features.codecs.bits import BLOCK, pack_bits, unpack_bits
 from rayfed_kd.features.codecs.cast import Cast
 from rayfed_kd.features.codecs.chain import Chain, Stage
-from rayfed_kd.features.codecs.groups import group_sizes
 from rayfed_kd.features.codecs.low_rank import PowerSgd, Svd
 from rayfed_kd.features.codecs.plain import Difference, Zstd
-from rayfed_kd.features.codecs.quantisers import Qsgd, Sign, Uniform
+from rayfed_kd.features.codecs.quantisers import Qsgd, Sign, Uniform, group_sizes
 from rayfed_kd.features.codecs.sparse import RandomK, TopK
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.protocol import Codec, CodecError, Coded, TravellingPart
