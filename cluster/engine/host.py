@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -24,29 +24,28 @@ from rayfed_kd.cluster.engine.calls import (
     EvaluationResult,
     KeptState,
     LiveState,
-    PersonalCall,
-    PersonalResult,
-    SharedPart,
     StepCall,
     StepFacts,
 )
 from rayfed_kd.cluster.engine.device import check_precision, placed_data, tf32_products
 from rayfed_kd.cluster.engine.evaluating import ModelEvaluation
-from rayfed_kd.cluster.engine.last_message import LastMessage
-from rayfed_kd.cluster.engine.outcomes import CAUGHT, checked_outcome, non_finite_parts, one_line
+from rayfed_kd.cluster.engine.exchanged import (
+    CAUGHT,
+    LastMessage,
+    checked_outcome,
+    non_finite_parts,
+    one_line,
+)
 from rayfed_kd.protocol import (
     Array,
     ClientContext,
     ClientData,
     DispatchFacts,
-    Evaluated,
     Handle,
     Message,
     to_array,
-    to_tensor,
 )
 from rayfed_kd.protocol.crossing import check_package
-from rayfed_kd.protocol.evaluated import check_model
 from rayfed_kd.protocol.outgoing import OutgoingReply
 from rayfed_kd.protocol.state_packing import check_storable, copied, unpack
 from rayfed_kd.protocol.wire import UNCODED, Sending
@@ -70,6 +69,7 @@ class Host:
         interrupts: whether Ctrl-C may come in a step, and so is the user's; elsewhere it is the method's.
     Attributes:
         module_pool: its modules.
+        evaluating: evaluates models on its data.
         caught: what an error in a method may be.
     Raises: RecipeError if the device cannot compute in the recipe's `local.precision`, or if data and models
         do not fit into the device's memory.
@@ -99,7 +99,7 @@ class Host:
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
         self._messages = LastMessage(setting.wires["down"], self._device)
-        self._evaluating = ModelEvaluation(setting, self.module_pool, self._data)
+        self.evaluating = ModelEvaluation(setting, self.module_pool, self._data)
         self._process, self._node = psutil.Process(), node or platform.node()
 
     @property
@@ -132,7 +132,7 @@ class Host:
         try:
             opened = self._messages.opened(call.message)
             parts, message = opened.parts, Message.of(dict(opened.parts), dict(call.metadata))
-            state, memory = self._kept_state(call.state, call.state_version, ctx)
+            state, memory = self.kept_state(call.state, call.state_version, ctx)
             outcome = getattr(self._setting.method, call.step)(state, message, ctx)
             state, reply = checked_outcome(call, outcome)
             opened.check_unchanged()
@@ -203,62 +203,17 @@ class Host:
 
     def evaluate(self, call: EvaluationCall) -> EvaluationResult:
         """Evaluate a shared model on a stretch of test samples."""
-        return self._evaluating.shared(call)
-
-    def personal(self, call: PersonalCall) -> Evaluated:
-        """A client's own model, which the method makes from the client's state.
-
-        Returns: its vector, and the name of its architecture in the module pool.
-        """
-        state, ctx = self._state_and_context(call)
-        model = self._setting.method.personal(state, ctx)
-        evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
-        evaluated = replace(evaluated, architecture=ctx.architecture(evaluated.architecture))
-        check_model(evaluated, self.module_pool.lengths, "personal gave a model")
-        return evaluated
-
-    def evaluate_personal(self, call: PersonalCall) -> PersonalResult:
-        """Evaluate a client's own model.
-
-        Raises: StepError if the method raised.
-        """
-        try:
-            if call.part is None:
-                model: Callable[[Tensor], Tensor] = self._evaluating.frozen(self.personal(call))
-            else:
-                model = self._completed(call, call.part)
-            result = self._evaluating.of_client(call.client, call.split, model)
-            return PersonalResult(int(result.correct.sum()), bool(result.finite.all()), result.logits)
-        except self.caught as error:
-            raise one_line(call, error) from error
-        finally:
-            # `tested` does so, too; this is for an error before it.
-            self.module_pool.take_back()
-
-    def _state_and_context(self, call: PersonalCall) -> tuple[Any, ClientContext]:
-        """A client's state, and the context in which the method makes a model from it."""
-        # Participations count from 1, so participation 0 shares no random stream with a client's steps. A
-        # client without a state gets the one that its first step, of participation 1, will start from.
-        ctx, first = (self.context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
-        ctx.compute_exactly()  # an evaluation does so, whatever local training does
-        return self._kept_state(call.state, call.state_version, first).state, ctx
-
-    def _completed(self, call: PersonalCall, part: SharedPart) -> Callable[[Tensor], Tensor]:
-        """A client's first layers followed by the server's part."""
-        state, ctx = self._state_and_context(call)
-        vector = to_tensor(part.vectors.resolve()[part.name], self._device)
-        frozen = self._evaluating.frozen(Evaluated(vector, part.architecture))
-        return self._setting.method.completed(state, frozen, ctx)
+        return self.evaluating.shared(call)
 
     def context(self, facts: DispatchFacts) -> ClientContext:
         """What a client's step reads data and randomness from."""
         setting = self._setting
         indices = setting.partition.train[facts.client]
-        model = setting.architectures.of_client(facts.client)
-        share = ClientData(indices, setting.recipe.data.augment, setting.local_in(facts.round), model)
+        local, model = setting.local_in(facts.round), setting.models_by_client[facts.client]
+        share = ClientData(indices, setting.recipe.data.augment, local, model)
         return ClientContext(self.module_pool, self._data, share, facts, setting.recipe.seed)
 
-    def _kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
+    def kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
         """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""
         if handle is None:
             first = self._setting.method.init_client(ctx)

@@ -15,11 +15,12 @@ from rayfed_kd.cluster.engine.calls import (
     PersonalCall,
     PersonalResult,
     StepCall,
-    StepError,
     StepResult,
 )
 from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.summing import cut, run_groups, summed_results
+from rayfed_kd.cluster.engine.personal import evaluate_personal
+from rayfed_kd.cluster.engine.running import cut, run_together
+from rayfed_kd.cluster.engine.summing import sum_groups, summed_results
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum
 
@@ -47,18 +48,16 @@ class LocalEngine:
 
     def submit(self, calls: Sequence[StepCall], summed: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Run the steps now; the futures are done."""
-        done = run_groups(self._host, cut(calls, summed or [len(calls)]), sums=bool(summed))
-        for facts in done.facts:
-            if isinstance(facts, StepError):
-                raise facts
         if summed:
+            done = sum_groups(self._host, cut(calls, summed))
             group = GroupSum(Held(done.sums), [call.facts.client for call in calls])
-            results = summed_results(done.facts, group, done.states, map(Held, done.parts))
-        else:
-            results = [
-                StepResult(*one) for one in zip(done.facts, map(Held, done.parts), done.states, strict=True)
+            return [
+                _done(one) for one in summed_results(done.facts, group, done.states, map(Held, done.parts))
             ]
-        return [_done(result) for result in results]
+        return [
+            _done(StepResult(facts, Held(parts), state))
+            for facts, parts, state in run_together(self._host, calls)
+        ]
 
     @property
     def hosts(self) -> int:
@@ -78,7 +77,7 @@ class LocalEngine:
 
     def evaluate_personal(self, call: PersonalCall) -> Future[PersonalResult]:
         """Evaluate a client's own model now; the future is done."""
-        return _done(self._host.evaluate_personal(call))
+        return _done(evaluate_personal(self._host, call))
 
 
 def _done(result: T) -> Future[T]:

@@ -1,4 +1,4 @@
-"""What a host does when it is called: groups of steps; under `local.sum_replies` a sum of each averaged part.
+"""What a host does under `local.sum_replies`: groups of steps, and a sum of each averaged part.
 
 Where the server keeps clients' latest parts in slots, a second sum is of the slots that the group replaces.
 """
@@ -7,77 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_kd.cluster.engine.batching.group_steps import group_steps
-from rayfed_kd.cluster.engine.calls import LiveState, StepCall, StepError, StepFacts, StepResult
+from rayfed_kd.cluster.engine.calls import StepCall, StepError, StepFacts, StepResult
 from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.running import Done, run_together
 from rayfed_kd.models.vectors import WeightedSum
 from rayfed_kd.protocol import Array, Averaged, Handle, to_array
 from rayfed_kd.protocol.declaration import UNIFORM
 from rayfed_kd.protocol.messages import Number, is_finite
 from rayfed_kd.protocol.summed import GroupSum, of_slots
 
-T = TypeVar("T")
 
+def sum_groups(host: Host, groups: Sequence[Sequence[StepCall]]) -> Done:
+    """Run groups of steps one after another, and add their replies together.
 
-class Done(NamedTuple):
-    """The results of steps; all lists in the calls' order.
+    No more than one group's parts are in memory at a time, but for those that go into slots.
 
-    Attributes:
-        facts: with the weights of summed replies; for each step of a failed group its StepError.
-        parts: encoded parts of each reply; of summed ones those that the server keeps in slots, or none.
-        states: the clients' new ones.
-        sums: of summed replies by part, float64; those of replaced slots by `of_slots(part)`.
-    """
-
-    facts: list[Any]  # StepFacts | StepError
-    parts: list[Mapping[str, Array]]
-    states: list[LiveState]
-    sums: Mapping[str, Array]
-
-
-def cut(items: Iterable[T], sizes: Sequence[int]) -> list[list[T]]:
-    """Items, as calls, in groups of these sizes, in order."""
-    rest = iter(items)
-    return [list(islice(rest, size)) for size in sizes]
-
-
-def run_groups(host: Host, groups: Sequence[Sequence[StepCall]], sums: bool) -> Done:
-    """Run groups of steps one after another; the one unit of work of a host.
-
-    With sums no more than one group's parts are in memory at a time, but for those that go into slots.
-
-    Args:
-        host: runs the steps.
-        groups: those in one group train as one batched program; a group of one is a step.
-        sums: whether to add the replies together.
-    Raises: StepError if the method raised for one of them and the replies are summed, or one cannot be added
-        to the others. Without sums the other groups do not need it, and it stands in their facts' place.
+    Raises: StepError if the method raised for one of them, or a reply cannot be added to the others.
     """
     done, totals = Done([], [], [], {}), dict[str, WeightedSum]()
     for group in groups:
-        try:
-            outcomes = _outcomes(host, group)
-        except StepError as error:
-            if sums:
-                raise
-            outcomes = [(error, {}, LiveState(None))] * len(group)
-        for call, (facts, parts, state) in zip(group, outcomes, strict=True):
-            done.facts.append(_summed(host, call, facts, parts, totals) if sums else facts)
+        for call, (facts, parts, state) in zip(group, run_together(host, group), strict=True):
+            done.facts.append(_summed(host, call, facts, parts, totals))
             done.states.append(state)
-            if not sums or call.replaces is not None:
+            if call.replaces is not None:
                 done.parts.append(parts)
     return done._replace(sums={name: to_array(one.total) for name, one in totals.items()})
-
-
-def _outcomes(host: Host, group: Sequence[StepCall]) -> Sequence[tuple[Any, Mapping[str, Array], LiveState]]:
-    return [host.step(group[0])] if len(group) == 1 else group_steps(host, group)
 
 
 def _summed(

@@ -24,7 +24,9 @@ from rayfed_kd.cluster.engine.calls import (
 from rayfed_kd.cluster.engine.device import gpu
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
-from rayfed_kd.cluster.engine.summing import cut, run_groups
+from rayfed_kd.cluster.engine.personal import evaluate_personal
+from rayfed_kd.cluster.engine.running import cut, run_groups
+from rayfed_kd.cluster.engine.summing import sum_groups
 from rayfed_kd.cluster.engine.watched_host import make_host
 from rayfed_kd.cluster.ray_backend.handles import machine_name
 from rayfed_kd.cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
@@ -105,7 +107,8 @@ class ClientActor:
             each reply that goes into a slot. All but the first stay in the object store, so that keeping one
             does not keep the others there.
         """
-        done = run_groups(self._host, cut(packed.calls(), sizes), sums)
+        groups = cut(packed.calls(), sizes)
+        done = sum_groups(self._host, groups) if sums else run_groups(self._host, groups)
         # One object for a group's states: a client's own is copied out of it where it is kept.
         states = [_packed(group) for group in cut(done.states, sizes)]
         parts = done.sums if sums else stacked(done.parts)
@@ -117,7 +120,7 @@ class ClientActor:
 
     def evaluate_personal(self, call: PersonalCall) -> PersonalResult:
         """Evaluate a client's own model."""
-        return self._host.evaluate_personal(call)
+        return evaluate_personal(self._host, call)
 
     @property
     def _host(self) -> Host:

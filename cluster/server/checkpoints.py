@@ -47,21 +47,19 @@ class Checkpointer:
         recipe: the interval between checkpoints, and how many are kept.
         flush: called with a checkpoint's round before that is written. It brings to disk all that the run
             recorded so far, and gives how many rows each table has of rounds up to this one.
+
+    Attributes:
+        recipe: as given.
+        saved_at: second of `time.monotonic()` of the last checkpoint, or of the start.
     """
 
     def __init__(
         self, folder: Path, recipe: CheckpointRecipe, flush: Callable[[int], Mapping[str, int]] = _no_tables
     ) -> None:
-        self._folder, self._recipe, self._flush = folder / "checkpoints", recipe, flush
-        self._last = time.monotonic()
+        self._folder, self.recipe, self._flush = folder / "checkpoints", recipe, flush
+        self.saved_at = time.monotonic()
         # Of this process's checkpoints; None: the next one writes everything.
         self._changes: Changes | None = None
-
-    def due(self, round_index: int) -> bool:
-        """Whether a checkpoint is due after this round, by `checkpoint.every` or `checkpoint.minutes`."""
-        every, minutes = self._recipe.every, self._recipe.minutes
-        by_rounds = every is not None and round_index % every == 0
-        return by_rounds or (minutes is not None and time.monotonic() - self._last >= 60 * minutes)
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint, and delete all but the newest `keep`.
@@ -88,7 +86,7 @@ class Checkpointer:
         changes.written()
         if isinstance(snapshot.records, Records):
             snapshot.records.changed.clear()
-        self._last = time.monotonic()
+        self.saved_at = time.monotonic()
         self._remove_old()
 
     def _write(self, snapshot: Snapshot, rows: Mapping[str, int], changes: Changes) -> None:
@@ -190,14 +188,14 @@ class Checkpointer:
 
     def _remove_old(self) -> None:
         notes = self._notes()
-        for old in notes[self._recipe.keep :]:
+        for old in notes[self.recipe.keep :]:
             old.unlink()  # the note first: a kill between the two leaves a file that nobody lists
             old.with_suffix(".safetensors").unlink(missing_ok=True)
         logs = {path.name for path in self._folder.glob("states-*.log")}
         if self._changes is not None:
             logs.discard(self._changes.log.path.name)
         # Read only if a log may go, which is seldom.
-        for path in logs - {_log_of(note)[0] for note in notes[: self._recipe.keep]} if logs else ():
+        for path in logs - {_log_of(note)[0] for note in notes[: self.recipe.keep]} if logs else ():
             (self._folder / path).unlink(missing_ok=True)
 
     def _notes(self) -> list[Path]:

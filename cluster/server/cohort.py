@@ -20,7 +20,7 @@ from rayfed_kd.protocol.message_codec import VECTORS, Direction
 from rayfed_kd.protocol.messages import is_finite
 from rayfed_kd.protocol.wire import PartSize
 from rayfed_kd.timing import Progress
-from rayfed_kd.timing.schedules import check_sample
+from rayfed_kd.timing.schedule import check_sample
 
 
 class BadReplyError(RunError):

@@ -1,4 +1,4 @@
-"""Augmentation and normalisation as batched tensor operations, every draw from the given stream."""
+"""Augmentation as batched tensor operations, every draw from the given stream."""
 
 from __future__ import annotations
 
@@ -51,20 +51,6 @@ def check_augmentation(name: str, shape: Shape, path: str = "data.augment") -> N
             path=path,
             hint="crop_flip",
         )
-
-
-def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """(pixels / 255 - mean) / std per channel, float32; float features pass as they are.
-
-    Args:
-        images: [batch, c, ...], uint8 or float32.
-        mean, std: [c], of pixels / 255.
-    """
-    if images.dtype != torch.uint8:
-        return images
-    shape = (1, -1, *([1] * (images.dim() - 2)))
-    # Mean and deviation are scaled, not the pixels: a pass less. In place, as `to` has made a new tensor.
-    return images.to(torch.float32).sub_(mean.view(shape) * 255).div_(std.view(shape) * 255)
 
 
 def _unchanged(images: Tensor, stream: torch.Generator) -> Tensor:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_kd.data.augment import normalise
 from rayfed_kd.data.dataset import Dataset, Split
 from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import RunError
@@ -227,3 +226,17 @@ class Drawn(NamedTuple):
 def unaugmented(images: Tensor) -> Tensor:
     """The augmentation `none`: the images as they are stored."""
     return images
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """(pixels / 255 - mean) / std per channel, float32; float features pass as they are.
+
+    Args:
+        images: [batch, c, ...], uint8 or float32.
+        mean, std: [c], of pixels / 255.
+    """
+    if images.dtype != torch.uint8:
+        return images
+    shape = (1, -1, *([1] * (images.dim() - 2)))
+    # Mean and deviation are scaled, not the pixels: a pass less. In place, as `to` has made a new tensor.
+    return images.to(torch.float32).sub_(mean.view(shape) * 255).div_(std.view(shape) * 255)

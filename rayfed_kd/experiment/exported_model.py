@@ -14,8 +14,7 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
-from rayfed_kd.data.augment import normalise
-from rayfed_kd.data.batches import PixelScale
+from rayfed_kd.data.batches import PixelScale, normalise
 from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.recipe.sample_shapes import Shape, TextShape, shape_of
 from rayfed_kd.recipe.strict import Closed, Named

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rayfed_kd.cluster.engine.calls import PersonalCall
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.engine.personal import personal_model
 from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.client_records import ClientRecord
 from rayfed_kd.errors import RecipeError, nearest, shown
@@ -124,7 +125,7 @@ def read_model(
                 "(--client)"
             )
         record = snapshot.records.get(client, ClientRecord())
-        chosen = host.personal(PersonalCall(client, record.state, record.version, "local"))
+        chosen = personal_model(host, PersonalCall(client, record.state, record.version, "local"))
     elif client is not None:
         raise RecipeError(f"client {client}: {model} is one model for all; expected no client")
     evaluated = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")

@@ -11,7 +11,7 @@ from rayfed_kd.recipe.schema import Recipe
 
 SCHEDULES = Registry(
     {
-        "sync": "rayfed_kd.timing.schedules:Synchronous",
+        "sync": "rayfed_kd.timing.schedule:Synchronous",
         "quorum": "rayfed_kd.timing.schedules:Quorum",
         "buffered": "rayfed_kd.timing.schedules:Buffered",
         "fedbuff": "rayfed_kd.timing.schedules:FedBuff",
@@ -21,11 +21,11 @@ SCHEDULES = Registry(
 )
 CLOCKS = Registry(
     {
-        "none": "rayfed_kd.timing.clocks:NoClock",
+        "none": "rayfed_kd.timing.clock:NoClock",
         "constant": "rayfed_kd.timing.clocks:ConstantClock",
         "lognormal": "rayfed_kd.timing.clocks:LogNormalClock",
         "trace": "rayfed_kd.timing.clocks:TraceClock",
-        "real": "rayfed_kd.timing.clocks:RealClock",
+        "real": "rayfed_kd.timing.clock:RealClock",
     },
     "rayfed_kd.timing:Clock",
 )

@@ -1,4 +1,4 @@
-"""What an author of a clock implements: how long a client takes and when it is available.
+"""What an author of a clock implements, and the clocks that simulate nothing.
 
 A clock is a pure object: each answer is a function of its options, the run's facts and the arguments.
 So a run repeats, and a resumed run gets the answers of an uninterrupted one.
@@ -121,3 +121,22 @@ class Clock(ABC):
         With it a schedule refuses a deadline that nobody can meet; 0, the default, says nothing.
         """
         return 0.0
+
+
+class NoClock(Clock):
+    """No simulated time: all replies arrive at the same second, and are taken in client order."""
+
+    simulated: ClassVar[bool] = False
+
+    def arrival(self, client: int, at: float, bytes_down: int, samples: int, bytes_up: int) -> float:
+        """The second of the dispatch itself: messages and work take no simulated time."""
+        return at
+
+
+class RealClock(NoClock):
+    """The server takes replies in the order in which they really arrive, to study a cluster.
+
+    Such a run is not reproducible.
+    """
+
+    measured: ClassVar[bool] = True

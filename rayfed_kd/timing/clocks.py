@@ -1,4 +1,4 @@
-"""The registered clocks: the simulated second at which a reply arrives at the server.
+"""The clocks that simulate devices: the second at which a reply arrives at the server.
 
 Simulated time does not depend on how long the real work takes, so the order of replies repeats.
 `rayfed_kd.timing.clock` defines the interface.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -27,25 +27,6 @@ from rayfed_kd.timing.device_sources import (
 from rayfed_kd.timing.devices import SPEEDS, Devices
 
 MOST_SIGMA = 20.0  # of a logarithm: e^20 is half a billion; beyond it speeds overflow
-
-
-class NoClock(Clock):
-    """No simulated time: all replies arrive at the same second, and are taken in client order."""
-
-    simulated: ClassVar[bool] = False
-
-    def arrival(self, client: int, at: float, bytes_down: int, samples: int, bytes_up: int) -> float:
-        """The second of the dispatch itself: messages and work take no simulated time."""
-        return at
-
-
-class RealClock(NoClock):
-    """The server takes replies in the order in which they really arrive, to study a cluster.
-
-    Such a run is not reproducible.
-    """
-
-    measured: ClassVar[bool] = True
 
 
 class DeviceClock(Clock):

@@ -1,4 +1,4 @@
-"""What an author of a schedule implements: whom to ask, when an update ends, which replies are too late.
+"""What an author of a schedule implements, and `sync`: whom to ask, when an update ends, what is too late.
 
 An update is one change of the server's model: a "round" in the tables. A schedule is a pure object.
 Each answer is a function of its options, the run's facts and the arguments.
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.registry import annotated_options
 from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.timing.update_rule import UpdateRule
@@ -170,3 +173,35 @@ class Schedule(ABC):
         The server adds `borders`, the number of parameters of each model.
         """
         return None
+
+
+class Synchronous(Schedule):
+    """Each round waits for its whole cohort."""
+
+    needs_clock: ClassVar[bool] = False
+
+    def is_complete(self, progress: Progress) -> bool:
+        """Whether no client is at work any more."""
+        return progress.at_work == 0
+
+
+def check_sample(sampled: Sequence[int], available: Sequence[int], count: int) -> None:
+    """Check that a schedule sampled as `Schedule.sample` promises; users may write their own.
+
+    Args:
+        sampled: ids that the schedule returned.
+        available: ids that it could choose from, ascending.
+        count: how many were wanted at most.
+    Raises: RunError if not.
+    """
+    # A binary search, not a set of those available: there may be millions of clients.
+    places = [bisect_left(available, client) for client in sampled]
+    present = [
+        place < len(available) and available[place] == c for place, c in zip(places, sampled, strict=True)
+    ]
+    # Strictly ascending, so that each client is there once.
+    if len(sampled) > count or not all(present) or any(one >= other for one, other in pairwise(sampled)):
+        raise RunError(
+            f"schedule: it sampled clients {list(sampled)}; expected at most {count} of the {len(available)} "
+            "that are available, ascending, each once"
+        )

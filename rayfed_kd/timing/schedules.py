@@ -1,31 +1,19 @@
-"""The registered schedules. `rayfed_kd.timing.schedule` defines the interface."""
+"""The schedules under which a round does not wait for its whole cohort."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.timing.schedule import Progress, Schedule, ScheduleFacts, ScheduleOptions
 from rayfed_kd.timing.staleness import Constant, Polynomial, Staleness
 from rayfed_kd.timing.update_rule import Normalisation, UpdateRule
 
 ROUNDING = 1e-9  # subtracted before `ceil`: 0.07 * 100 is 7.000000000000001 in floats, and means 7 clients
-
-
-class Synchronous(Schedule):
-    """Each round waits for its whole cohort."""
-
-    needs_clock: ClassVar[bool] = False
-
-    def is_complete(self, progress: Progress) -> bool:
-        """Whether no client is at work any more."""
-        return progress.at_work == 0
 
 
 class LateOptions(ScheduleOptions):
@@ -222,25 +210,3 @@ class FedAsync(Asynchronous):
     def rule(self) -> UpdateRule:
         """The options' rule: `mixing`, the paper's alpha, takes the place of the server learning rate."""
         return self.options.update_rule(self.options.mixing)
-
-
-def check_sample(sampled: Sequence[int], available: Sequence[int], count: int) -> None:
-    """Check that a schedule sampled as `Schedule.sample` promises; users may write their own.
-
-    Args:
-        sampled: ids that the schedule returned.
-        available: ids that it could choose from, ascending.
-        count: how many were wanted at most.
-    Raises: RunError if not.
-    """
-    # A binary search, not a set of those available: there may be millions of clients.
-    places = [bisect_left(available, client) for client in sampled]
-    present = [
-        place < len(available) and available[place] == c for place, c in zip(places, sampled, strict=True)
-    ]
-    # Strictly ascending, so that each client is there once.
-    if len(sampled) > count or not all(present) or any(one >= other for one, other in pairwise(sampled)):
-        raise RunError(
-            f"schedule: it sampled clients {list(sampled)}; expected at most {count} of the {len(available)} "
-            "that are available, ascending, each once"
-        )

@@ -9,8 +9,8 @@ from functools import partial
 
 from rayfed_kd.cluster.engine.batching.group_training import run_group
 from rayfed_kd.cluster.engine.calls import StepCall
+from rayfed_kd.cluster.engine.exchanged import one_line
 from rayfed_kd.cluster.engine.host import Host, HostResult
-from rayfed_kd.cluster.engine.outcomes import one_line
 
 
 def group_steps(host: Host, calls: Sequence[StepCall]) -> list[HostResult]:

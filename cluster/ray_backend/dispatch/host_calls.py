@@ -14,7 +14,8 @@ from rayfed_kd.cluster.engine.calls import (
     StepFacts,
     StepResult,
 )
-from rayfed_kd.cluster.engine.summing import cut, summed_results
+from rayfed_kd.cluster.engine.running import cut
+from rayfed_kd.cluster.engine.summing import summed_results
 from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
 from rayfed_kd.cluster.ray_backend.handles import Ahead, RayHandle, rows_of
 from rayfed_kd.cluster.ray_backend.liveness import memory_hint

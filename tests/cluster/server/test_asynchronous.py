@@ -18,7 +18,8 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.protocol.wire import PartSize
 from rayfed_kd.timing import Clock, ClockFacts, Devices
-from rayfed_kd.timing.clocks import DeviceClock, NoClock
+from rayfed_kd.timing.clock import NoClock
+from rayfed_kd.timing.clocks import DeviceClock
 
 RECIPE = {
     "method": {"name": "fedavg"},

@@ -26,8 +26,8 @@ from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.wire import PartSize, Wire
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
 from rayfed_kd.timing import ClockFacts, ScheduleFacts, UpdateRule
-from rayfed_kd.timing.clocks import NoClock
-from rayfed_kd.timing.schedules import Synchronous
+from rayfed_kd.timing.clock import NoClock
+from rayfed_kd.timing.schedule import Synchronous
 
 ANSWERS = {k: 100.0 * k + np.arange(12, dtype=np.float32).reshape(6, 2) for k in (1, 4)}
 

@@ -7,11 +7,11 @@ from rayfed_kd.data.augment import (
     AUGMENTATIONS,
     augment,
     check_augmentation,
-    normalise,
     random_crop,
     random_flip,
     random_rotation,
 )
+from rayfed_kd.data.batches import normalise
 from rayfed_kd.errors import RecipeError
 
 

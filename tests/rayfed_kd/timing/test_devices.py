@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.timing import Windows
+from rayfed_kd.timing.clock import NoClock
 from rayfed_kd.timing.clocks import (
     ConstantClock,
     ConstantOptions,
     LogNormalClock,
     LogNormalOptions,
-    NoClock,
     TraceClock,
     TraceOptions,
 )

@@ -11,7 +11,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.timing import Progress, ScheduleFacts
 from rayfed_kd.timing.reading import check_exchanges, check_schedule, check_timing, read_timing
-from rayfed_kd.timing.schedules import Synchronous, check_sample
+from rayfed_kd.timing.schedule import Synchronous, check_sample
 
 CLOCK = ["clock.name=constant"]
 
