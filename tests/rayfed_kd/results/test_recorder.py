@@ -11,6 +11,7 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.files import read_parquet
 from rayfed_kd.protocol import Distribution
 from rayfed_kd.results.recorder import RunRecorder
+from rayfed_kd.results.round_pictures import RoundPictures
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -20,13 +21,10 @@ def drawn(tmp_path):
     """Draws a distribution's series; gives the names of files."""
 
     def draw(**series):
-        recorder = RunRecorder(tmp_path, prepare(THREE_CLIENTS).setting)
-        recorder._begin_drawing()
+        pictures = RoundPictures(tmp_path, prepare(THREE_CLIENTS).setting, None)
         shown = Distribution({name: torch.tensor(values) for name, values in series.items()}, "weights")
-        recorder._in_background(recorder._draw_shown, 1, "spread", shown)
-        recorder.flush(1)
-        for picture in recorder._pending:
-            picture.result()
+        pictures.draw_shown(1, "spread", shown)
+        pictures.flush()
         return sorted(path.name for path in (tmp_path / "figures").glob("spread*"))
 
     return draw
