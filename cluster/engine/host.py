@@ -47,7 +47,8 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.protocol.crossing import check_package
 from rayfed_kd.protocol.outgoing import OutgoingReply
-from rayfed_kd.protocol.state_packing import check_storable, copied, unpack
+from rayfed_kd.protocol.state_packing import check_storable, copied
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.protocol.wire import UNCODED, Sending
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
@@ -209,7 +210,8 @@ class Host:
         """What a client's step reads data and randomness from."""
         setting = self._setting
         indices = setting.partition.train[facts.client]
-        local, model = setting.local_in(facts.round), setting.models_by_client[facts.client]
+        local = setting.recipe.local.in_round(facts.round, setting.recipe.rounds)
+        model = setting.models_by_client[facts.client]
         share = ClientData(indices, setting.recipe.data.augment, local, model)
         return ClientContext(self.module_pool, self._data, share, facts, setting.recipe.seed)
 

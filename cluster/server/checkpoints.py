@@ -28,7 +28,8 @@ from rayfed_kd.cluster.server.stored.snapshot import Snapshot
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import atomic_write, make_folder, read_json, remove_unfinished, tensors_written_aside
 from rayfed_kd.protocol import Array
-from rayfed_kd.protocol.state_packing import Publish, pack
+from rayfed_kd.protocol.state_packing import pack
+from rayfed_kd.protocol.state_unpacking import Publish
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 
 __all__ = ["FORMAT", "Checkpointer", "Snapshot"]

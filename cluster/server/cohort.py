@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rayfed_kd.cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
 from rayfed_kd.cluster.server.event_queue import Arrival, Dispatch
@@ -25,6 +25,11 @@ from rayfed_kd.timing.schedule import check_sample
 
 class BadReplyError(RunError):
     """A reply that the server cannot use: it has NaN or infinite values, or a vector of a wrong size."""
+
+
+def one_by_one(calls: Sequence[StepCall]) -> Iterable[tuple[list[int], list[int]]]:
+    """Each call as a job of its own."""
+    return (([place], []) for place in range(len(calls)))
 
 
 class EngineCohort:
@@ -228,8 +233,10 @@ class EngineCohort:
         return collected
 
     def _replies(self, replies: Sequence[ReceivedReply]) -> Replies:
-        self._exchanges += 1
-        return Replies(replies, self._run.rule_in(self._round, self._exchanges - 1))
+        """The replies of this exchange, with the rule that says how they become the server's new vector."""
+        exchange, self._exchanges = self._exchanges, self._exchanges + 1
+        rules = (feature.rule(self._round, exchange) for feature in self._run.features)
+        return Replies(replies, next(filter(None, rules), self._run.rule))
 
     def _accepted(self, arrival: Arrival) -> ReceivedReply | None:
         """The reply, after its client's new state was kept; None, without that, if it is too stale."""

@@ -12,7 +12,8 @@ from functools import partial
 from itertools import pairwise
 
 from rayfed_kd.cluster.engine.calls import StepCall
-from rayfed_kd.cluster.server.run_state import Jobs, one_by_one
+from rayfed_kd.cluster.server.cohort import one_by_one
+from rayfed_kd.cluster.server.run_state import Jobs
 from rayfed_kd.setting.setting import Setting
 
 

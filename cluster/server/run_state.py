@@ -11,18 +11,12 @@ from rayfed_kd.cluster.server.client_records import Records
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.traffic import Counters
-from rayfed_kd.protocol import MeanRule
 from rayfed_kd.protocol.wire import Wire
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.timing import Schedule, UpdateRule
 
 # A job's places among an exchange's calls, and the sizes of its groups if its replies are summed.
 Jobs = Callable[[Sequence[StepCall]], Iterable[tuple[list[int], list[int]]]]
-
-
-def one_by_one(calls: Sequence[StepCall]) -> Iterable[tuple[list[int], list[int]]]:
-    """Each call as a job of its own."""
-    return (([place], []) for place in range(len(calls)))
 
 
 @dataclass(frozen=True)
@@ -51,13 +45,5 @@ class RunState:
     counters: Counters
     down: Wire
     up: Wire
-    features: tuple[RoundFeature, ...] = ()
-    jobs: Jobs = one_by_one
-
-    def rule_in(self, round_index: int, exchange: int = 0) -> MeanRule | None:
-        """How the replies of one of a round's exchanges, from 0, become the server's new vector.
-
-        None: by their weighted mean.
-        """
-        rules = (feature.rule(round_index, exchange) for feature in self.features)
-        return next(filter(None, rules), self.rule)
+    features: tuple[RoundFeature, ...]
+    jobs: Jobs

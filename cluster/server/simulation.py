@@ -75,6 +75,7 @@ class Simulation:
         self._module_pool = self.setting.module_pool(self.device)
         # Without Ray the server may take what is free, whatever its request says.
         self._data = placed_data(self.setting, torch.device(self.device), 1.0, "server")
+        self._facts = self.setting.server_facts(0)
         self.evaluator = Evaluator(self.setting, self.engine, self.tell)
         self._started = time.perf_counter()
         # A round is evaluated and recorded while the next one trains; a single thread keeps their order.
@@ -325,8 +326,11 @@ class Simulation:
         return True
 
     def _context(self, round_index: int) -> ServerContext:
-        facts = self.setting.server_facts(round_index)
-        return ServerContext(self._module_pool, self._data, facts, self.setting.recipe.seed)
+        # Sizes and models of perhaps a million clients are the same in all rounds.
+        recipe = self.setting.recipe
+        local = recipe.local.in_round(round_index, recipe.rounds)
+        facts = replace(self._facts, round=round_index, local=local)
+        return ServerContext(self._module_pool, self._data, facts, recipe.seed)
 
     def _due(self, round_index: int) -> bool:
         recipe = self.setting.recipe

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import ConditionalGenerator, Generator, image_shape
+from rayfed_kd.models.base import ConditionalGenerator, Generator
+from rayfed_kd.models.input_shapes import image_shape
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 

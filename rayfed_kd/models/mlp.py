@@ -9,7 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rayfed_kd.models.base import Classifier, fully_connected, number_shape, row_shape
+from rayfed_kd.models.base import Classifier, fully_connected
+from rayfed_kd.models.input_shapes import number_shape, row_shape
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape
 

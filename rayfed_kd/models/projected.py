@@ -12,7 +12,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS
-from rayfed_kd.models.base import Classifier, image_shape
+from rayfed_kd.models.base import Classifier
+from rayfed_kd.models.input_shapes import image_shape
 from rayfed_kd.models.whole_modules import tried_head
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape

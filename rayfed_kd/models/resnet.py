@@ -8,7 +8,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_kd.models.base import Classifier, Shortcut, image_shape
+from rayfed_kd.models.base import Classifier, Shortcut
+from rayfed_kd.models.input_shapes import image_shape
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 

@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from rayfed_kd.models.base import Classifier, fully_connected, image_shape, pooled_relu
+from rayfed_kd.models.base import Classifier, fully_connected, pooled_relu
+from rayfed_kd.models.input_shapes import image_shape
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 

@@ -9,7 +9,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_kd.models.attention import AttentionBlock, check_heads
-from rayfed_kd.models.base import Classifier, fully_connected, text_shape
+from rayfed_kd.models.base import Classifier, fully_connected
+from rayfed_kd.models.input_shapes import text_shape
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 

@@ -19,12 +19,11 @@ from rayfed_kd.protocol.evaluated import (
     Personal,
     shared_vectors,
 )
+from rayfed_kd.protocol.mean_rules import Lateness, MeanRule
 from rayfed_kd.protocol.message_codec import Codec, CodecError, Coded, TravellingPart
 from rayfed_kd.protocol.messages import (
     Array,
     Handle,
-    Lateness,
-    MeanRule,
     Message,
     Number,
     Package,

@@ -1,7 +1,7 @@
 """States as a plain structure and arrays: one form for the wire, for checkpoints and for counting bytes.
 
     packed = pack(state)              # Packed(structure, arrays): lists, texts and numbers; numpy arrays
-    state = unpack(packed, device)    # the same classes, bit for bit
+    state = unpack(packed, device)    # the same classes, bit for bit; in `state_unpacking`
     own = copied(state)               # the same, without leaving its devices
 
 A state is made of dict, list, tuple, dataclasses and named tuples that a module defines, of dense tensors,
@@ -23,16 +23,13 @@ import torch
 
 from rayfed_kd.errors import RunError, kind_of
 from rayfed_kd.protocol.dense import dense_fault, stored
-from rayfed_kd.protocol.messages import Array, Handle, PartRef, to_array, to_tensor
+from rayfed_kd.protocol.messages import Array, PartRef, to_array
 
-Publish = Callable[[Mapping[str, Any]], Handle]
 INT64 = 2**63
 # Python writes and reads no longer numbers, and its JSON no deeper structures.
 INT_BITS, DEPTH = 13_000, 100
 PLAIN = (type(None), bool, int, float, str)
 Places = Callable[[Sequence[PartRef]], Array]
-Entries = Callable[[Array], Sequence[Array]]
-Device = torch.device | str
 Leaf = Array | torch.Tensor
 
 
@@ -98,7 +95,7 @@ def copied(value: Any) -> Any:
     elif kind in (list, tuple):
         value = kind(map(copied, value))
     elif kind not in (*PLAIN, PartRef) and not isinstance(value, np.generic):
-        value = kind(**{name: copied(getattr(value, name)) for name in _field_names(kind) or ()})
+        value = kind(**{name: copied(getattr(value, name)) for name in field_names(kind) or ()})
     return value
 
 
@@ -121,7 +118,7 @@ def _structure(value: Any, arrays: list[Leaf], path: tuple[Any, ...], places: Pl
     # These two exactly: a named tuple is a tuple as well, and must come back as its own class.
     if kind in (list, tuple):
         return [kind.__name__, _structures(enumerate(value), arrays, path, places)]
-    fields = _field_names(kind)
+    fields = field_names(kind)
     if fields is None:
         plain = next((one for one in (dict, list, tuple, *PLAIN[1:]) if issubclass(kind, one)), None)
         expected = "" if plain is None else f"a {plain.__name__} itself, as {plain.__name__}(...) gives it"
@@ -200,92 +197,18 @@ def _columns(mapping: Mapping[Any, Any], arrays: list[Leaf], places: Places) -> 
     return None
 
 
-def unpack(
-    packed: Packed | None,
-    device: Device = "cpu",
-    *,
-    keep_cpu: bool = False,
-    publish: Publish | None = None,
-    entries: Entries | None = None,
-) -> Any:
-    """The state again. Tensors lie in torch's own memory.
-
-    Args:
-        packed: None: the state of a client that keeps nothing.
-        device: where its tensors go.
-        keep_cpu: tensors that lay on the CPU stay there, as a server's vectors do beside modules on a GPU.
-        publish: makes a slot's array readable for hosts again; a state without slots needs none.
-        entries: gives the slots that lie at places; None: there are none elsewhere.
-    Raises: RunError if this process has not loaded a class that the state names.
-    """
-    if packed is None:
-        return None
-    return _Unpacking(packed.arrays, device, keep_cpu, publish, entries).value(packed.structure)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Unpacking:
-    arrays: Sequence[Array]
-    device: Device
-    keep_cpu: bool
-    publish: Publish | None
-    entries: Entries | None = None
-
-    def value(self, structure: Any) -> Any:
-        if not isinstance(structure, list):
-            return structure
-        kind, content, *rest = structure
-        if kind in ("tensor", "array", "number", "part"):
-            return self._leaf(kind, self.arrays[content], *rest)
-        if kind in ("numbers", "slots", "slot"):
-            return self._columns(kind, content, *rest)
-        if kind == "mapping":
-            return {self.value(key): self.value(value) for key, value in content}
-        if kind in ("list", "tuple"):
-            return {"list": list, "tuple": tuple}[kind](self.value(item) for item in content)
-        return _class(kind)(**{name: self.value(value) for name, value in content.items()})
-
-    def _leaf(self, kind: str, array: Array, *about: Any) -> Any:
-        """`about`: a part's name; or a tensor's device, and type and shape of what is there as bytes."""
-        if kind == "part":
-            return self._published(array, *about)
-        if kind == "tensor":
-            where, *as_bytes = about
-            tensor = to_tensor(array, "cpu" if self.keep_cpu and where == "cpu" else self.device)
-            return tensor.view(getattr(torch, as_bytes[0])).reshape(as_bytes[1]) if as_bytes else tensor
-        whole = (array.view(about[0]).reshape(about[1]) if about else array).copy()
-        return whole if kind == "array" else whole[()]
-
-    def _columns(self, kind: str, place: int, name: str = "") -> Any:
-        """`name`: of the slots' part."""
-        if kind == "numbers":
-            return dict(zip(self.arrays[place].tolist(), self.arrays[place + 1].tolist(), strict=True))
-        if self.entries is None:
-            raise RunError("this state has slots, which lie in another file")
-        if kind == "slot":
-            return self._published(self.entries(self.arrays[place])[0], name)
-        keys = self.arrays[place].tolist()
-        slots = self.entries(self.arrays[place + 1])
-        return {key: self._published(array, name) for key, array in zip(keys, slots, strict=True)}
-
-    def _published(self, array: Array, name: str) -> PartRef:
-        if self.publish is None:
-            raise RunError("this state has slots, which lie where the server publishes them")
-        return PartRef(self.publish({name: array}), name)
-
-
 def _name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...] | None:
+def field_names(kind: type) -> tuple[str, ...] | None:
     """What makes a dataclass or a named tuple again.
 
     None for other classes, for one that its name does not lead back to, as what a function defines, for one
     whose constructor does not take all fields by name, and for one that is a container beside its fields.
     """
-    if _loaded(_name(kind)) is not kind:
+    if loaded(_name(kind)) is not kind:
         return None
     named = issubclass(kind, tuple)
     if named:
@@ -304,15 +227,8 @@ def _field_names(kind: type) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _class(name: str) -> Any:
-    """A state's class by name, of a module that is loaded: nothing is imported or called for a file."""
-    kind = _loaded(name)
-    if not isinstance(kind, type) or _field_names(kind) is None:
-        raise RunError(f"a state holds a {name}, which this version does not have or has not loaded")
-    return kind
-
-
-def _loaded(name: str) -> Any:
+def loaded(name: str) -> Any:
+    """What a name, as module:Name, stands for in modules that are loaded; None: nothing."""
     module, _, path = name.partition(":")
     loaded: Any = sys.modules.get(module)
     for part in path.split("."):

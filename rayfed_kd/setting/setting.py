@@ -29,7 +29,6 @@ from rayfed_kd.protocol.crossing import check_declared
 from rayfed_kd.protocol.outgoing import ReplyFeature
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.setting.attacks import check_attack
@@ -192,18 +191,10 @@ class Setting:
         return [ClientPrivacy(self.recipe, self.method, module_pool, self.builders)]
 
     def server_facts(self, round_index: int) -> ServerFacts:
-        """The facts that the server knows in a round."""
-        rounds, local = self.recipe.rounds, self.local_in(round_index)
-        return ServerFacts(round_index, rounds, self._known_sizes, local, self.models_by_client)
-
-    @cached_property
-    def _known_sizes(self) -> tuple[int, ...]:
-        # Once: each round has facts of its own, and there may be a million clients.
-        return tuple(known_sizes(self.recipe, self.partition.sizes.tolist()))
-
-    def local_in(self, round_index: int) -> LocalRecipe:
-        """What the recipe says of local training in a round: its learning rate may change over the rounds."""
-        return self.recipe.local.in_round(round_index, self.recipe.rounds)
+        """The facts that the server knows in a round; of round 0 before the first."""
+        rounds, local = self.recipe.rounds, self.recipe.local.in_round(round_index, self.recipe.rounds)
+        sizes = tuple(known_sizes(self.recipe, self.partition.sizes.tolist()))
+        return ServerFacts(round_index, rounds, sizes, local, self.models_by_client)
 
     def check(self) -> None:
         """Builds every module once, tries its generators, and asks the method whether it can run.

@@ -13,7 +13,7 @@ from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import ClientContext, ClientData, DispatchFacts, Replies, Reply, ServerContext
-from rayfed_kd.protocol.state_packing import unpack
+from rayfed_kd.protocol.state_unpacking import unpack
 
 SMALL = {
     "model": {"name": "lenet5"},
@@ -47,7 +47,7 @@ class Bench:
 
     def client(self, client, round_index=1, participation=1):
         recipe = self.setting.recipe
-        local = self.setting.local_in(round_index)
+        local = self.setting.server_facts(round_index).local
         share = ClientData(self.setting.partition.train[client], recipe.data.augment, local)
         facts = DispatchFacts(client, round_index, participation)
         return ClientContext(self.module_pool, self.data, share, facts, recipe.seed)

@@ -14,7 +14,8 @@ from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.protocol.state_packing import pack, unpack
+from rayfed_kd.protocol.state_packing import pack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.testing import SMALL, check_method
 
 

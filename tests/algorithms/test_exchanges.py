@@ -15,7 +15,8 @@ from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol.state_packing import pack, unpack
+from rayfed_kd.protocol.state_packing import pack
+from rayfed_kd.protocol.state_unpacking import unpack
 
 SERVER = {"server": {"name": "resnet8", "width": 4}, "server_batch_size": 64}
 CUT = {"server": {"name": "bottleneck_resnet", "blocks": [1, 1, 1], "width": 4}, "server_epochs": 1}

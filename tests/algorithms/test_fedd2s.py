@@ -20,7 +20,7 @@ from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import DispatchFacts, Message, Replies
-from rayfed_kd.protocol.state_packing import unpack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.layers import Layers
 

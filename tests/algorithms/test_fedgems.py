@@ -22,7 +22,7 @@ from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message
-from rayfed_kd.protocol.state_packing import unpack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.toolbox.losses import blended_loss
 from rayfed_kd.toolbox.optimizers import Optimizer
 from rayfed_kd.toolbox.server_models.larger_server import (

@@ -19,7 +19,7 @@ from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message, Replies
-from rayfed_kd.protocol.state_packing import unpack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.toolbox.server_models.split_learning import transfer_loss
 
 SMALL = {

@@ -10,7 +10,7 @@ from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol.state_packing import unpack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.toolbox.losses import distillation, weighted_distillation
 
 SMALL = {

@@ -16,7 +16,7 @@ from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message, OneExchange, Replies, Reply
-from rayfed_kd.protocol.state_packing import unpack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.toolbox.losses import logit_error
 from rayfed_kd.toolbox.optimizers import Optimizer
 

@@ -24,7 +24,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import Classifier
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import DispatchFacts, Message, Replies
-from rayfed_kd.protocol.state_packing import unpack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.timing.reading import read_timing

@@ -26,7 +26,7 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.base import last_maps
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.protocol.state_packing import unpack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.toolbox import optimizers
 
 CLIENTS, BATCH, EPSILON = 4, 8, 0.01

@@ -16,7 +16,7 @@ def client_context(setting, facts):
     """What a client's step may read, by its `DispatchFacts`."""
     recipe, client = setting.recipe, facts.client
     indices, model = setting.partition.train[client], setting.architectures.of_client(client)
-    share = ClientData(indices, recipe.data.augment, setting.local_in(facts.round), model)
+    share = ClientData(indices, recipe.data.augment, recipe.local.in_round(facts.round, recipe.rounds), model)
     return ClientContext(setting.module_pool(), setting.device_data(), share, facts, recipe.seed)
 
 

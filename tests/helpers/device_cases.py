@@ -13,7 +13,8 @@ from rayfed_kd.cluster.engine.watched_host import make_host
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import shared_vectors
-from rayfed_kd.protocol.state_packing import pack, unpack
+from rayfed_kd.protocol.state_packing import pack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.setting.setting import Setting
 
 EVERY_CLIENT = {"rounds": 2, "sampling": {"fraction": 1.0}}

@@ -18,7 +18,8 @@ from rayfed_kd.cluster.server.stored.appended import read_entry
 from rayfed_kd.cluster.server.stored.changes import NO_RECORD, NO_STATE_YET
 from rayfed_kd.cluster.server.stored.snapshot import Snapshot
 from rayfed_kd.protocol import Array, DispatchFacts, Handle
-from rayfed_kd.protocol.state_packing import Packed, Publish, unpack
+from rayfed_kd.protocol.state_packing import Packed
+from rayfed_kd.protocol.state_unpacking import Publish, unpack
 
 Entry = Callable[[Sequence[int]], Packed]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.vectors import weighted_sum
-from rayfed_kd.protocol.messages import Lateness
+from rayfed_kd.protocol.mean_rules import Lateness
 
 
 @dataclass(frozen=True)

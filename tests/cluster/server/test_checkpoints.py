@@ -32,7 +32,8 @@ from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import PartRef
-from rayfed_kd.protocol.state_packing import pack, unpack
+from rayfed_kd.protocol.state_packing import pack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.results.recorder import RunRecorder
 from rayfed_kd.results.tables import read_table

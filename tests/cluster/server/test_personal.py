@@ -13,7 +13,7 @@ from rayfed_kd.cluster.server.evaluation import Evaluator
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.protocol.state_packing import unpack
+from rayfed_kd.protocol.state_unpacking import unpack
 
 OWN = '''
 import torch

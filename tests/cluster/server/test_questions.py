@@ -12,7 +12,7 @@ import torch
 
 from rayfed_kd.cluster.engine.calls import Held, StepFacts, StepResult
 from rayfed_kd.cluster.server.client_records import ClientRecord, Records
-from rayfed_kd.cluster.server.cohort import EngineCohort
+from rayfed_kd.cluster.server.cohort import EngineCohort, one_by_one
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.run_state import RunState
 from rayfed_kd.cluster.server.traffic import Counters
@@ -84,6 +84,8 @@ def asked(engine, question="ids", message=None, *, drop=False, codec=None):
         counters=Counters(),
         down=Wire(),
         up=wire(method, codec),
+        features=(),
+        jobs=one_by_one,
     )
     engine.run = run
     cohort = EngineCohort(2, run)

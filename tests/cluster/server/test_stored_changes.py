@@ -16,7 +16,8 @@ from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
 from rayfed_kd.cluster.server.client_records import ClientRecord, Records
 from rayfed_kd.cluster.server.stored import changes
 from rayfed_kd.protocol import PartRef
-from rayfed_kd.protocol.state_packing import pack, unpack
+from rayfed_kd.protocol.state_packing import pack
+from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 
 ELEMENTS = 1000  # of a client's state and of its slot: 4,000 bytes each

@@ -12,7 +12,8 @@ import torch
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import state_packing
-from rayfed_kd.protocol.state_packing import Packed, UnstorableError, check_storable, pack, unpack
+from rayfed_kd.protocol.state_packing import Packed, UnstorableError, check_storable, pack
+from rayfed_kd.protocol.state_unpacking import unpack
 
 
 class Pair(NamedTuple):
