@@ -14,6 +14,7 @@ from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 
 RECIPE = {
     "model": {"name": "mlp", "hidden": 8},
@@ -79,11 +80,10 @@ class Kept:
 class Saved:
     """A checkpointer that keeps what would be written, as it was then."""
 
+    recipe, saved_at = CheckpointRecipe(every=None, minutes=None), 0.0
+
     def __init__(self):
         self.snapshots = []
-
-    def due(self, round_index):
-        return False
 
     def save(self, snapshot):
         self.snapshots.append((snapshot.round, {c: r.participations for c, r in snapshot.records.items()}))
