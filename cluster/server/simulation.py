@@ -16,7 +16,7 @@ from rayfed_kd.cluster.engine.interface import Engine
 from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
 from rayfed_kd.cluster.server.client_records import Records
 from rayfed_kd.cluster.server.cohort import EngineCohort
-from rayfed_kd.cluster.server.evaluation import Evaluation, Evaluator
+from rayfed_kd.cluster.server.evaluating.evaluation import Evaluation, Evaluator
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.features.loading import features_of
 from rayfed_kd.cluster.server.grouping import jobs_of

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.protocol import Declaration, Method
-from rayfed_kd.protocol.crossing import check_declared
+from rayfed_kd.protocol.declared import check_declared
 from rayfed_kd.recipe.registry import OWN_METHODS, blaming, load_object, locate, options_of
 from rayfed_kd.recipe.validation import model_in
 from rayfed_kd.timing.reading import schedules_in_rounds

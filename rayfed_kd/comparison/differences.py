@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Literal
 
 from rayfed_kd.comparison.studies import Claim
-from rayfed_kd.results.schemas import is_score
+from rayfed_kd.results.score_names import is_score
 
 CONFIDENCE = 0.95
 # The seeds that it takes to decide grow with the variance. Its 95 % interval goes up to 8 times the estimate

@@ -9,7 +9,7 @@ from rayfed_kd.comparison.studies import Study, TargetRun
 from rayfed_kd.errors import in_words
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_line
-from rayfed_kd.results.schemas import is_score
+from rayfed_kd.results.score_names import is_score
 
 OWN = {"method", "seed", "results"}
 # Sections that a row has or has not: one sentence says of them more than one for each key.

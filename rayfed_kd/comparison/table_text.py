@@ -23,7 +23,8 @@ from rayfed_kd.comparison.differences import (
 from rayfed_kd.comparison.published.paper_rows import printed_text
 from rayfed_kd.errors import in_words
 from rayfed_kd.results.model_names import model_notes
-from rayfed_kd.results.schemas import EPSILONS, is_score
+from rayfed_kd.results.schemas import EPSILONS
+from rayfed_kd.results.score_names import is_score
 from rayfed_kd.results.summary import HEADLINES
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}

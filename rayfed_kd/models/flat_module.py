@@ -75,6 +75,7 @@ class FlatModule:
             leaf.grad = gradient
         for one in held.moving:
             one.assign(self._home(one).copy_(one.now))
+        self._first_places = [one.places[0] for one in held.trained]
         # What `_settle` looks at, as flat lists: it does so at every load.
         self._watched = [
             (table, name, one.now, one.now.data_ptr(), one)
@@ -210,7 +211,7 @@ class FlatModule:
 
     def parameters(self) -> list[nn.Parameter]:
         """The module's parameters, in the vector's order; within a group's step, what stands in for them."""
-        return [cast(nn.Parameter, one.now) for one in self.trained]
+        return [cast(nn.Parameter, table[name]) for table, name in self._first_places]
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""

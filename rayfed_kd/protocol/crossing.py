@@ -1,64 +1,18 @@
-"""What may cross between server and clients: whether declarations, messages and replies are sound."""
+"""What may cross between server and clients: whether messages and replies are sound."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from rayfed_kd.errors import MisuseError, RecipeError, kind_of, nearest, shown
-from rayfed_kd.protocol.declaration import KINDS, Declaration, Part, Simulated, kinds
+from rayfed_kd.errors import MisuseError
+from rayfed_kd.protocol.declaration import Declaration, kinds
 from rayfed_kd.protocol.dense import REAL, dense_fault
 from rayfed_kd.protocol.message_codec import VECTORS
 from rayfed_kd.protocol.messages import Package, is_finite
-from rayfed_kd.protocol.method import RECIPE_MODEL, Architecture, Method
 from rayfed_kd.protocol.state_packing import INT64
-
-AVERAGED = "Averaged(KIND, by=NUMBER) in `up`"
-# Members that a method had before its parts said so -> what says it now.
-REPLACED = {
-    **dict.fromkeys(("averages", "averages_only", "averaged_by", "sums_suffice"), AVERAGED),
-    "slots": "Averaged(KIND, by=NUMBER, slots=ATTRIBUTE) in `up`",
-    "aligned": "Unaligned(KIND) in `up`",
-    "asks": "Answers(KIND) in `up`",
-    "public_needed": "`public`, which may be a property",
-    "trains_in_groups": "`group_training`",
-}
-
-
-def check_declared(name: str, method: Method[Any, Any], architectures: Mapping[str, Any]) -> None:
-    """Check what a method declares to send, and what it calls its architectures.
-
-    Args:
-        name: the method's, for messages.
-        method: with its options.
-        architectures: as it gives them.
-    Raises: RecipeError naming the part or the architecture, and what was expected.
-    """
-    refused = partial(RecipeError, path="method.name")
-    for old, instead in REPLACED.items():
-        if hasattr(method, old):
-            raise refused(f"{name} has `{old}`, which is not read; expected {instead}: docs/extend/method.md")
-    for key, one in architectures.items():
-        if key == RECIPE_MODEL or not isinstance(one, Architecture):
-            raise refused(
-                f"{name} calls {kind_of(one)} its architecture {key!r}; expected an Architecture by a "
-                f"name of its own, as {RECIPE_MODEL!r} is the recipe's"
-            )
-    for direction, parts, classes in (("down", method.down, Simulated), ("up", method.up, Part)):
-        where = f"{name} declares {direction} = {shown(parts)}"
-        if not isinstance(parts, Mapping):
-            raise refused(f"{where}; expected part names and their kinds")
-        for part, declared in parts.items():
-            if not isinstance(part, str) or not part.isidentifier():
-                raise refused(f"{where}: a part's name is an identifier")
-            kind = declared.kind if isinstance(declared, classes) else declared
-            if kind not in KINDS:
-                known = f"{shown(kind)} is no kind; there are {', '.join(KINDS)}"
-                raise refused(f"{where}: {known}", hint=nearest(str(kind), KINDS))
 
 
 def check_package(package: Package, declared: Declaration, sent: Mapping[str, Tensor] | None = None) -> None:

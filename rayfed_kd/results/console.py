@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from rayfed_kd.results.schemas import EPSILONS, is_score
+from rayfed_kd.results.schemas import EPSILONS
+from rayfed_kd.results.score_names import is_score
 from rayfed_kd.results.screen import Screen, Shown, fitting
 from rayfed_kd.results.summary_table import counted, summary_notes, summary_tables
 from rayfed_kd.results.telling import Teller

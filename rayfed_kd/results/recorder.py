@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.files import write_json
 from rayfed_kd.results.round_pictures import RoundPictures
-from rayfed_kd.results.schemas import EPSILONS, SCHEMAS, with_scores
+from rayfed_kd.results.schemas import EPSILONS, SCHEMAS
+from rayfed_kd.results.score_names import with_scores
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.tables import TableWriter, read_table
 

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from rayfed_kd.files import written_aside
 from rayfed_kd.recipe.yaml_documents import yaml_text
-from rayfed_kd.results.schemas import SCHEMAS, with_scores
+from rayfed_kd.results.schemas import SCHEMAS
+from rayfed_kd.results.score_names import with_scores
 from rayfed_kd.results.tables import RowsByRound, read_table
 from rayfed_kd.results.tensorboard import RunWriter, remove_event_files
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from rayfed_kd.errors import shown
-from rayfed_kd.results.schemas import NOT_COVERED, is_score, with_scores
+from rayfed_kd.results.schemas import NOT_COVERED
+from rayfed_kd.results.score_names import is_score, with_scores
 
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)

@@ -8,7 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from rayfed_kd.results.model_names import model_notes
-from rayfed_kd.results.schemas import NOT_COVERED, is_score
+from rayfed_kd.results.schemas import NOT_COVERED
+from rayfed_kd.results.score_names import is_score
 from rayfed_kd.results.screen_table import screen_table
 
 COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))

@@ -25,7 +25,7 @@ from rayfed_kd.features.privacy.covered_parts import check_privacy, known_sizes
 from rayfed_kd.features.privacy.mechanism import ClientPrivacy
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import Method, ServerContext, ServerFacts
-from rayfed_kd.protocol.crossing import check_declared
+from rayfed_kd.protocol.declared import check_declared
 from rayfed_kd.protocol.outgoing import ReplyFeature
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, nearest
-from rayfed_kd.results.schemas import is_score
+from rayfed_kd.results.score_names import is_score
 
 
 @dataclass(frozen=True)

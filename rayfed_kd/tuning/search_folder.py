@@ -29,7 +29,8 @@ from rayfed_kd.files import (
 )
 from rayfed_kd.recipe.schema import EXECUTION
 from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file, yaml_text
-from rayfed_kd.results.schemas import CONFIG, with_scores
+from rayfed_kd.results.schemas import CONFIG
+from rayfed_kd.results.score_names import with_scores
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.space import Coefficients

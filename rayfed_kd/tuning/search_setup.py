@@ -10,7 +10,7 @@ from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.files import path_fault
 from rayfed_kd.protocol import Completing, Evaluable, Personal, ServerContext
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.results.schemas import score_name
+from rayfed_kd.results.score_names import score_name
 from rayfed_kd.setting.metrics import make_metrics
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.tuning.metric import SearchMetric, choose_metric

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_kd.files import flush_folder, make_folder, remove_unfinished, written_aside
-from rayfed_kd.results.schemas import ROW_ORDER, SCHEMAS, check_table_name
+from rayfed_kd.results.schemas import ROW_ORDER, SCHEMAS
 from rayfed_kd.results.tables.reading import PARQUET, table_rows
 from rayfed_kd.results.tables.streams import STREAM, Stream
 
@@ -77,7 +77,7 @@ class TableWriter:
             tables: table -> rows with the columns of `SCHEMAS`; a column that a row lacks is null.
 
         Raises:
-            RecipeError, KeyError, TypeError, ValueError: as `arrow_rows` does; nothing is written then.
+            KeyError, TypeError, ValueError: as `arrow_rows` does; nothing is written then.
             ValueError: a table has rows of this round or a later one.
             OSError: the disk does not take them.
         """
@@ -127,12 +127,10 @@ def arrow_rows(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -
         rows: with the columns of `SCHEMAS`; a column that a row lacks is null.
 
     Raises:
-        RecipeError: there is no such table.
-        KeyError: there is no such column.
+        KeyError: there is no such table or column.
         TypeError: a value has a wrong type.
         ValueError: a row is of another round.
     """
-    check_table_name(name)
     schema = SCHEMAS[name]
     unknown = {key for row in rows for key in row} - set(schema.names)
     if unknown:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 import rayfed_kd
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
-from rayfed_kd.cluster.server.evaluation import Evaluator
+from rayfed_kd.cluster.server.evaluating.evaluation import Evaluator
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError, RunError

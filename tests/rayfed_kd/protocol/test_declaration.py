@@ -7,8 +7,8 @@ import pytest
 
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.protocol import Answers, Averaged, OneExchange, Simulated, Unaligned
-from rayfed_kd.protocol.crossing import REPLACED, check_declared
 from rayfed_kd.protocol.declaration import kept_slots, kinds, means_suffice, sums_suffice
+from rayfed_kd.protocol.declared import REPLACED, check_declared
 
 MEAN, SLOTS = Averaged("weights", by="samples"), Averaged("weights", by="samples", slots="latest")
 

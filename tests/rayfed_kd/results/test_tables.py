@@ -304,11 +304,11 @@ def test_row_of_another_round_is_refused(tmp_path):
 
 
 def test_unknown_table_is_refused_by_name(tmp_path):
+    with pytest.raises(KeyError, match="metric"):
+        TableWriter(tmp_path).write(1, {"metric": [metric(1)]})
     with pytest.raises(
         RecipeError, match=r"no table 'metric'; there are rounds, metrics.* Did you mean metrics"
     ):
-        TableWriter(tmp_path).write(1, {"metric": [metric(1)]})
-    with pytest.raises(RecipeError, match="no table 'metric'"):
         read_table(tmp_path, "metric")
 
 

@@ -21,8 +21,8 @@ from rayfed_kd.cluster.engine.calls import (
 )
 from rayfed_kd.cluster.engine.interface import Engine
 from rayfed_kd.cluster.server.client_records import ClientRecord
-from rayfed_kd.cluster.server.own_models import OwnModels, StartedOwn
-from rayfed_kd.cluster.server.scores import Scores
+from rayfed_kd.cluster.server.evaluating.own_models import OwnModels, StartedOwn
+from rayfed_kd.cluster.server.evaluating.scores import Scores
 from rayfed_kd.protocol import (
     Array,
     Completing,
