@@ -15,8 +15,8 @@ from size import PACKAGE, rooms, total
 
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (31_130, 26_000),
-    ("cluster",): (4_950, 4_100),
+    PACKAGE: (31_250, 26_000),
+    ("cluster",): (5_020, 4_100),
     ("tests",): (36_450, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
