@@ -134,6 +134,12 @@ class CCVR(Wrapping[ServerState]):
         sent = dict(zip(PARTS, (own.classes, own.means, own.covariances, own.counts), strict=True))
         return client, Reply(**sent)
 
+    @property
+    def evaluates(self) -> Sequence[str]:
+        """The other method's models, and any of them as NAME_ccvr."""
+        models = self.inside.evaluates
+        return [*models, *(f"{model}_ccvr" for model in models)]
+
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
         """The other method's models, and the calibrated one as NAME_ccvr."""
         models = self.inside.evaluated(server.inside)

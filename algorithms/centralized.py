@@ -57,6 +57,7 @@ class Centralized(OneExchange[Tensor, Model]):
     server_keeps = "the model"
     client_keeps = "the model and its optimiser"
     up = {"model": Simulated("weights")}
+    evaluates = ("global",)
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless one client holds all data."""

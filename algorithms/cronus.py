@@ -79,6 +79,7 @@ class Cronus(Method[None, ClientState]):
     client_keeps = "its model"
     heterogeneous = True
     public = "samples"
+    evaluates = ("personal",)
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if `public_samples` is more than the public set has."""

@@ -75,6 +75,7 @@ class DataFree(Method[ServerState, None]):
     client_keeps = "nothing"
     down = {"teacher": "weights"}
     up = {"teacher": "weights"}
+    evaluates = ("teacher", "student")
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The generator of images."""

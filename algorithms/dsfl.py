@@ -66,6 +66,7 @@ class DSFL(OwnModels, Method[Tensor, Tensor]):
     server_keeps = "its model"
     heterogeneous = True
     public = "samples"
+    evaluates = ("server", "personal")
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if `public_samples` is more than the public set has."""

@@ -60,6 +60,7 @@ class FedAvg(OneExchange[ServerState, None]):
     server_keeps = "the global model; with track_oca all clients' latest"
     client_keeps = "nothing"
     down = {"student": "weights"}
+    evaluates = ("aca", "oca")
 
     @property
     def up(self) -> Declaration:

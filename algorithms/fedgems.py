@@ -93,6 +93,7 @@ class FedGEM(Method[ServerState, ClientState]):
     up = {"logits": Answers("logits")}
     heterogeneous = True
     public = "labels"
+    evaluates = ("server", "personal")
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The server's larger classifier, by the name `server`."""

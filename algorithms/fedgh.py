@@ -69,6 +69,7 @@ class FedGH(OwnModels, OneExchange[Tensor, Tensor]):
     down = {"head": "weights"}
     up = {"prototypes": Unaligned("prototypes"), "classes": "labels"}
     heterogeneous = True
+    evaluates = ("personal", "global_head")
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The head: features to logits."""

@@ -77,6 +77,7 @@ class FedGKD(OneExchange[ServerState, None]):
     server_keeps = "the last global models (buffer) and their mean"
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights"}
+    evaluates = ("global",)
 
     @property
     def up(self) -> Declaration:

@@ -85,6 +85,7 @@ class FedKD(Method[Replicated, ClientState]):
     down = {"whole": "weights", "mean": "weights", "mean_ranks": "counts"}
     up = {"update": Unaligned("weights"), "ranks": "counts"}
     heterogeneous = True
+    evaluates = ("mentee", "personal")
 
     def architectures(self) -> Mapping[str, Architecture]:
         return {MENTEE: Architecture("classifier", RECIPE_MODEL, {})}

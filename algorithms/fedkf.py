@@ -131,6 +131,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     client_keeps = "its generator and the generator's Adam"
     down = {"student": "weights", "teacher": "weights"}
     up = {"student": Averaged("weights", by="samples", slots="slots")}
+    evaluates = ("aca", "oca")
 
     def architectures(self) -> Mapping[str, Architecture]:
         return {"generator": self.options.generator.architecture()}

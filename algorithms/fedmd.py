@@ -130,6 +130,7 @@ class FedMD(Method[ServerState, ClientState]):
     client_keeps = "its model, two optimisers"
     down = {"consensus": "logits"}
     heterogeneous = True
+    evaluates = ("personal",)
 
     @property
     def up(self) -> Declaration:

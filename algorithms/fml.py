@@ -67,6 +67,7 @@ class FML(OneExchange[Tensor, Tensor]):
     client_keeps = "its private model"
     down = {"meme": "weights"}
     heterogeneous = True
+    evaluates = ("meme", "personal")
 
     @property
     def up(self) -> Declaration:

@@ -152,6 +152,7 @@ class KDIA(OneExchange[ServerState, None]):
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights", "generator": "generator"}
     up = {"student": "weights", "real": Simulated("features"), "samples_of_class": Simulated("counts")}
+    evaluates = ("student", "teacher")
 
     def architectures(self) -> Mapping[str, Architecture]:
         return {"generator": self.options.generator.architecture("maps", conditional=True)}

@@ -55,6 +55,7 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
     client_keeps = "its last local model"
     down = {"student": "weights"}
     up = {"student": Averaged("weights", by="samples")}
+    evaluates = ("global", "personal")
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         """w^0, [P]."""

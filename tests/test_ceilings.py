@@ -17,7 +17,7 @@ from size import PACKAGE, rooms, total
 CEILINGS = {
     PACKAGE: (31_250, 26_000),
     ("cluster",): (5_020, 4_100),
-    ("tests",): (36_450, 30_000),
+    ("tests",): (36_445, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {

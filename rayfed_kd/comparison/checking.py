@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.comparison.differences import metric_scale
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.published import published_lines
 from rayfed_kd.comparison.studies import Published, Study, TargetRun, check_names
 from rayfed_kd.errors import RecipeError, naming, nearest, quoted
+from rayfed_kd.experiment.preparation import find_own_modules, method_location
+from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.summary import HEADLINES
 
@@ -19,26 +23,6 @@ LEAST_MARGIN = 0.1
 
 # Where and how a run ran does not change its result; the seed has a folder of its own.
 NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
-
-# What each method of `algorithms` calls the models that it wants evaluated, with the options that add some; a
-# test holds it. CCVR is not here: it has the models of the method inside, and one of them as NAME_ccvr.
-MODELS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("fedprox", "fedavgm", "moon", "fedgkd", "fedntd", "feddisco", "qffl"), ("global",)),
-    **dict.fromkeys(("fedcog", "fedgen", "fedftg", "feddf", "dafkd", "centralized"), ("global",)),
-    **dict.fromkeys(("fedavg", "fedkf"), ("aca", "oca")),
-    **dict.fromkeys(("dense", "coboosting"), ("student",)),
-    **dict.fromkeys(("kdia", "datafree"), ("student", "teacher")),
-    **dict.fromkeys(("dsfl", "fedgkt", "fedict", "fedgem", "fedgems"), ("server", "personal")),
-    **dict.fromkeys(("fedd2s", "fedper", "fedper_plus", "fedrep", "fedrep_plus", "lg_fedavg"), ("personal",)),
-    **dict.fromkeys(("standalone", "fedktl", "fd", "fedmd", "cronus"), ("personal",)),
-    **dict.fromkeys(("fedproto", "fedtgp"), ("personal", "nearest")),
-    "pfedsd": ("global", "personal"),
-    "fedgh": ("personal", "global_head"),
-    "fml": ("meme", "personal"),
-    "fedkd": ("mentee", "personal"),
-}
-MODEL_NAMES = tuple(dict.fromkeys(name for names in MODELS.values() for name in names))
-CALIBRATED, INSIDE = "_ccvr", "fedavg"  # how the name of CCVR's model ends, and what it follows by default
 
 
 def check_studies(studies: Sequence[Study]) -> None:
@@ -139,31 +123,48 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
 
 
 def _check_models(study: Study, recipes: Sequence[Recipe]) -> None:
-    """Check that some method calls a model as the study does, unless a row's method is the user's own."""
-    if any(":" in recipe.method.name for recipe in recipes):
+    """Check that some method calls a model as the study does, unless a row's method does not say."""
+    named = study.models or study.baselines
+    evaluated = [set(evaluated_models(recipe)) for recipe in recipes] if named else []
+    if not all(evaluated):
         return
     for where, models in (("models", study.models), ("baselines", study.baselines)):
         for model in models:
-            if model.removesuffix(CALIBRATED) not in MODEL_NAMES:
+            # The study may be a part of one: its other rows evaluate what these do not.
+            if model not in set.union(*evaluated) and model not in (names := _model_names()):
                 raise RecipeError(
-                    f"{where}: no method evaluates a model {model!r}; there are {', '.join(MODEL_NAMES)}.",
-                    hint=nearest(model, MODEL_NAMES),
+                    f"{where}: no method evaluates a model {model!r}; there are {', '.join(names)}.",
+                    hint=nearest(model, names),
                 )
 
 
-def evaluated_models(recipe: Recipe) -> Sequence[str] | None:
+def _model_names() -> Sequence[str]:
+    """What the methods of `algorithms` call their models."""
+    methods = (load_object(location, "method.name") for location in METHODS.values())
+    by_default = (method(method.options_model().model_construct()) for method in methods)
+    return list(dict.fromkeys(name for method in by_default for name in method.evaluates))
+
+
+def method_of(recipe: Recipe) -> Method[Any, Any]:
+    """The recipe's method with its options.
+
+    Raises: RecipeError if there is no such method, or an option is bad.
+    """
+    find_own_modules()
+    from rayfed_kd.setting.blueprint import make_method
+
+    return make_method(method_location(recipe), recipe.method)
+
+
+def evaluated_models(recipe: Recipe) -> Sequence[str]:
     """The models that a run of the recipe may evaluate; its options may leave some out.
 
     Args:
         recipe: a row's.
 
-    Returns: None if only a run tells, as of a method of the user's own.
+    Returns: none if only a run tells, as of a user's method that does not say.
     """
-    if recipe.method.name != "ccvr":
-        return MODELS.get(recipe.method.name)
-    inside = recipe.method.options.get("method", {})
-    models = MODELS.get(inside.get("name", INSIDE)) if isinstance(inside, Mapping) else None
-    return None if models is None else [*models, *(f"{model}{CALIBRATED}" for model in models)]
+    return method_of(recipe).evaluates
 
 
 def _check_claimed_models(study: Study, recipes: Mapping[str, Recipe]) -> None:
@@ -171,7 +172,7 @@ def _check_claimed_models(study: Study, recipes: Mapping[str, Recipe]) -> None:
     for place, claim in enumerate(study.claims):
         for row in (claim.higher, claim.lower):
             models = evaluated_models(recipes[row.run])
-            if row.model is not None and models is not None and row.model not in models:
+            if row.model is not None and models and row.model not in models:
                 raise RecipeError(
                     f"claims[{place}]: the row {quoted(row.run)} has no model {row.model!r}: "
                     f"{recipes[row.run].method.name} evaluates {', '.join(models)}.",

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
-from rayfed_kd.comparison.checking import evaluated_models
+from rayfed_kd.comparison.checking import method_of
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import Claim, RowModel, Study, StudyRun
 from rayfed_kd.comparison.study_changes import with_changes_in_title
 from rayfed_kd.errors import RecipeError, in_words
-from rayfed_kd.experiment.preparation import find_own_modules, method_location
 from rayfed_kd.protocol import Control
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
@@ -68,11 +67,7 @@ def controls_of(recipe: Recipe) -> Mapping[Control, Sequence[str]]:
 
     Raises: RecipeError if there is no such method, or an option is bad.
     """
-    find_own_modules()
-    from rayfed_kd.setting.blueprint import make_method
-
-    options = make_method(method_location(recipe), recipe.method).options
-    return getattr(options, "controls", {})
+    return getattr(method_of(recipe).options, "controls", {})
 
 
 def uncontrolled(recipes: Mapping[str, Recipe]) -> list[str]:
@@ -102,7 +97,7 @@ def _controls(study: Study, run: StudyRun) -> tuple[Mapping[Control, Sequence[st
         controls = controls_of(recipe)
     except RecipeError:
         return {}, []
-    models: Sequence[str | None] = evaluated_models(recipe) or [None]
+    models: Sequence[str | None] = method_of(recipe).evaluates or [None]
     return controls, [model for model in models if model is None or model in (study.models or models)]
 
 

@@ -108,6 +108,11 @@ class Method(Generic[ServerState, ClientState]):
         """One round: exchanges with the cohort, then the new server state."""
         raise _missing(self, "run_round")
 
+    @property
+    def evaluates(self) -> Sequence[str]:
+        """Names that `evaluated` may give, by which a study is checked before it runs; empty: not said."""
+        return ()
+
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
         """What to evaluate, by name.
 

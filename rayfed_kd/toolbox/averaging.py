@@ -5,7 +5,7 @@ McMahan et al. 2017, arXiv 1602.05629, Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -74,6 +74,7 @@ class SharedModel(OneExchange[State, ClientState]):
     server_keeps: ClassVar[str] = "the global model"
     client_keeps: ClassVar[str] = "nothing"
     down: ClassVar[Declaration] = {"student": "weights"}
+    evaluates: ClassVar[Sequence[str]] = ("global",)
 
     def dispatch(self, server: State, ctx: ServerContext) -> Message:
         """Send the global model w^t, [P], as the part `student`."""

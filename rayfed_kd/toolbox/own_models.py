@@ -14,7 +14,7 @@ update left it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,6 +44,7 @@ class OwnModels:
     """The first base of a method with such clients: what they begin with, and that they are evaluated."""
 
     client_keeps: ClassVar[str] = "its model"
+    evaluates: ClassVar[Sequence[str]] = ("personal",)
 
     def init_client(self, ctx: ClientContext) -> Tensor:
         """The initial model, [P_k], equal for all clients of one architecture."""

@@ -119,31 +119,21 @@ def _split(images: Any, labels: Any) -> Split:
     return Split(pixels.astype(np.uint8), np.asarray(labels).astype(np.int64))
 
 
-def _reader_of_mnist(name: str, **extra: Any) -> Callable[[Path, bool], Split]:
+def _reader(name: str, **extra: Any) -> Callable[[Path, bool], Split]:
     def read(root: Path, train: bool) -> Split:
         from torchvision import datasets
 
         images = getattr(datasets, name)(root, train=train, download=False, **extra)
-        return _split(images.data.numpy(), images.targets.numpy())
+        return _split(images.data, images.targets)
 
     return read
 
 
 def _read_emnist_letters(root: Path, train: bool) -> Split:
     """EMNIST lies on its side, and its letters count from 1."""
-    split = _reader_of_mnist("EMNIST", split="letters")(root, train)
+    split = _reader("EMNIST", split="letters")(root, train)
     upright: Array = np.ascontiguousarray(split.images.transpose(0, 1, 3, 2))
     return Split(upright, split.labels - 1)
-
-
-def _reader_of_cifar(name: str) -> Callable[[Path, bool], Split]:
-    def read(root: Path, train: bool) -> Split:
-        from torchvision import datasets
-
-        images = getattr(datasets, name)(root, train=train, download=False)
-        return _split(images.data, images.targets)
-
-    return read
 
 
 def _read_svhn(root: Path, train: bool) -> Split:
@@ -196,7 +186,7 @@ CINIC_STATISTICS: Statistics = ((0.47890, 0.47228, 0.43047), (0.24206, 0.23828, 
 def mnist(folder: Path) -> Source:
     """MNIST, 1x28x28, 10 digits (LeCun et al. 1998)."""
     statistics: Statistics = ((0.1307,), (0.3081,))
-    read = _reader_of_mnist("MNIST")
+    read = _reader("MNIST")
     return ImageSet("mnist", ("MNIST/raw/*",), read, GREY28, DIGITS, statistics).source(folder)
 
 
@@ -204,7 +194,7 @@ def mnist(folder: Path) -> Source:
 def fashion_mnist(folder: Path) -> Source:
     """Fashion-MNIST, 1x28x28, 10 kinds of clothing (Xiao et al. 2017)."""
     statistics: Statistics = ((0.2860,), (0.3530,))
-    read = _reader_of_mnist("FashionMNIST")
+    read = _reader("FashionMNIST")
     kinds = ImageSet("fashion_mnist", ("FashionMNIST/raw/*",), read, GREY28, FASHION, statistics)
     return kinds.source(folder)
 
@@ -234,7 +224,7 @@ def svhn(folder: Path) -> Source:
 def cifar10(folder: Path) -> Source:
     """CIFAR-10, 3x32x32 (Krizhevsky 2009)."""
     patterns = ("cifar-10-batches-py/*",)
-    set10 = ImageSet("cifar10", patterns, _reader_of_cifar("CIFAR10"), COLOUR32, CIFAR10, CIFAR10_STATISTICS)
+    set10 = ImageSet("cifar10", patterns, _reader("CIFAR10"), COLOUR32, CIFAR10, CIFAR10_STATISTICS)
     return set10.source(folder)
 
 
@@ -242,7 +232,7 @@ def cifar10(folder: Path) -> Source:
 def cifar100(folder: Path) -> Source:
     """CIFAR-100, 3x32x32, fine labels (Krizhevsky 2009)."""
     statistics: Statistics = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-    patterns, read = ("cifar-100-python/*",), _reader_of_cifar("CIFAR100")
+    patterns, read = ("cifar-100-python/*",), _reader("CIFAR100")
     set100 = ImageSet("cifar100", patterns, read, COLOUR32, CIFAR100, statistics, "fine_label")
     return set100.source(folder)
 

@@ -7,7 +7,7 @@ term. Two ways of prediction are evaluated: each model's own last layer, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
@@ -74,6 +74,7 @@ class PrototypeClients(OwnModels, OneExchange[State, Tensor]):
         "counts": "counts",
     }
     heterogeneous: ClassVar[bool] = True
+    evaluates: ClassVar[Sequence[str]] = ("personal", "nearest")
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The linear layer that predicts the class of the nearest prototype."""

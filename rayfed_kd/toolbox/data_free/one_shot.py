@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -57,6 +57,7 @@ class OneShot(OneExchange[OneShotState, None]):
     down: ClassVar[Declaration] = {"student": "weights"}
     up: ClassVar[Declaration] = {"trained": Unaligned("weights")}
     heterogeneous: ClassVar[bool] = True
+    evaluates: ClassVar[Sequence[str]] = ("student",)
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The generator of images; it never leaves the server."""

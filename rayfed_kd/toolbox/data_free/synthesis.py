@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context, MethodOptions, OptimizerName, OptimizerRecipe, Samples, ServerContext
@@ -39,9 +38,6 @@ class SynthesisOptions(MethodOptions):
     batch_size: int = Field(256, ge=1, description="images of the pool in a step of the student")
     lambda_ce: float = Field(1.0, ge=0, description="weight of the teachers' cross entropy")
     lambda_bn: float = Field(1.0, ge=0, description="weight of the distance of BatchNorm's statistics")
-    initialisation: Literal["torch", "normal"] = Field(
-        "torch", description="of the generator: torch's for each kind of layer, or N(0, 0.02) as released"
-    )
     lambda_adv: float = Field(1.0, ge=0, description="weight of what teachers and student differ in")
     optimizer: StudentOptimizer = StudentOptimizer()
 
@@ -172,8 +168,6 @@ class Synthesis:
         """
         options, ctx, generator = self.options, self.ctx, self.generator
         generator.load(ctx.redrawn_vector(draw, "generator"))
-        if options.initialisation == "normal":
-            draw_normal(generator, ctx.stream("initialisation"))
         z, labels = FreeTensor(noise(options.images, generator, ctx)), uniform_labels(options.images, ctx)
         adams = [Optimizer(options.generator.optimizer, trained, betas=BETAS) for trained in (generator, z)]
         least, best = math.inf, None
@@ -203,24 +197,3 @@ class Synthesis:
             self.ctx.log(disagreement=apart)
             loss = loss - options.lambda_adv * apart
         return loss
-
-
-@torch.no_grad()
-def draw_normal(model: FlatModule, stream: torch.Generator) -> None:
-    """Draw weights as DCGAN does: N(0, 0.02), those of BatchNorm N(1, 0.02), and biases of 0.
-
-    Radford et al. 2016, arXiv 1511.06434.
-
-    Args:
-        model: its linear layers, convolutions and BatchNorm; other layers keep their weights.
-        stream: decides.
-    """
-    for layer in model.submodules:
-        normalises = isinstance(layer, _BatchNorm)
-        if not normalises and not isinstance(layer, nn.Linear | _ConvNd):
-            continue
-        for name, parameter in layer.named_parameters(recurse=False):
-            if name == "weight":
-                parameter.normal_(1.0 if normalises else 0.0, 0.02, generator=stream)
-            elif name == "bias":
-                parameter.zero_()

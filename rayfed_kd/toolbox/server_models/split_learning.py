@@ -16,7 +16,7 @@ mode, and sees the stored images, not augmented. All clients start from the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -110,6 +110,7 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     server_keeps: ClassVar[str] = "its model and optimiser, clients' labels"
     client_keeps: ClassVar[str] = "its model, the server's logits on its samples"
     heterogeneous: ClassVar[bool] = True
+    evaluates: ClassVar[Sequence[str]] = ("server", "personal")
 
     def client_given(self, ctx: ClientContext) -> Tensors:
         """What `client_terms` need of a client."""

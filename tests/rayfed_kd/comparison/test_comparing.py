@@ -134,11 +134,25 @@ def test_model_that_no_method_evaluates_is_refused_before_the_first_run(tables, 
     assert not list(tables.parent.glob("runs*"))
 
 
-def test_own_methods_models_may_have_any_name():
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_of_study.py").write_text(
+        "from rayfed_kd.protocol import Method\n\n\nclass Silent(Method):\n    pass\n\n\n"
+        "class Mine(Method):\n    evaluates = ('mine',)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_of_study"
+
+
+def test_own_methods_models_are_those_that_it_says_or_any(own):
     study = Study(folder="x", runs=[{"label": "A"}], models={"mine": "mine"})
-    checking._check_models(study, [Recipe(method=Named(name="my_method:Mine"))])
+    for name in ("Mine", "Silent"):
+        checking._check_models(study, [Recipe(method=Named(name=f"{own}:{name}"))])
     with pytest.raises(RecipeError, match="no method evaluates a model 'mine'"):
         checking._check_models(study, [Recipe(method=Named(name="fedavg"))])
+    other = Study(folder="x", runs=[{"label": "A"}], models={"min": "mine"})
+    with pytest.raises(RecipeError, match="no method evaluates a model 'min'"):
+        checking._check_models(other, [Recipe(method=Named(name=f"{own}:Mine"))])
 
 
 OCA_ABOVE = {"says": "A's oca above B", "higher": {"run": "A", "model": "oca"}, "lower": "B"}
@@ -173,11 +187,11 @@ def test_claim_on_a_model_that_only_a_run_shows_to_be_missing_ends_with_exit_cod
         ("{name: kdia}", ("student", "teacher")),
         ("{name: ccvr}", ["aca", "oca", "aca_ccvr", "oca_ccvr"]),
         ("{name: ccvr, method: {name: fedprox}}", ["global", "global_ccvr"]),
-        ("{name: ccvr, method: {name: 'mine:Method'}}", None),
-        ("{name: 'mine:Method'}", None),
+        ("{name: ccvr, method: {name: 'own_of_study:Silent'}}", []),
+        ("{name: 'own_of_study:Silent'}", ()),
     ],
 )
-def test_models_of_a_method_are_known_unless_it_is_the_users_own(method, models):
+def test_models_of_a_method_are_those_that_its_class_says(method, models, own):
     assert checking.evaluated_models(Recipe(method=Named(**yaml.safe_load(method)))) == models
 
 
