@@ -1,6 +1,18 @@
 # Every command of README. The tested set of packages is in constraints.txt; `CONSTRAINTS=` tries the newest.
-PYTHON ?= python3.11
+# The first Python of 3.11 or newer that runs here; 3.11 is the one of the tested set. `PYTHON=` names another.
+FITS := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHONS := python3.11 python3.12 python3.13 python3.14 python3 python
+PYTHON ?= $(shell for one in $(PYTHONS); do $$one -c '$(FITS)' 2>/dev/null && echo $$one && break; done)
 CONSTRAINTS ?= -c constraints.txt
+# cpu (1.7 GB with all else) where no NVIDIA driver is seen, else cuda (about 6 GB).
+#   cpu   takes a CPU build of the tested torch that pip finds on this disk, or at the address TORCH_INDEX: that of
+#         PyTorch's CPU builds, which its install page gives. macOS, Windows and Linux on Arm get a CPU build by
+#         themselves. Linux on x86-64 has a CUDA build in pip's usual index, and without TORCH_INDEX gets that.
+#   cuda  takes the build of pip's usual index, whatever lies on this disk.
+TORCH ?= $(if $(shell command -v nvidia-smi),cuda,cpu)
+TORCH_INDEX ?=
+ALSO_cpu := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX))
+ALSO_cuda := PIP_FIND_LINKS=$(VENV)
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -13,8 +25,10 @@ install: $(VENV)/installed
 
 # torch first: asked for alone, a CPU build that lies on disk is taken as it is.
 $(VENV)/installed: pyproject.toml constraints.txt
+	@$(if $(PYTHON),$(PYTHON) -c '$(FITS)',false) || { echo "rayfed-kd needs Python 3.11 or newer, and$(if $(PYTHON), $(PYTHON) is no such,\
+none was found); name one: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) torch
+	$(ALSO_$(TORCH)) $(BIN)/python -m pip install --quiet $(CONSTRAINTS) torch
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[test]'
 	@$(BIN)/python -c "import ray, torch, rayfed_kd; print('rayfed-kd is installed, with torch', torch.__version__, 'and Ray', ray.__version__ + '; $(BIN)/rayfed-kd doctor looks at the machine and the data')"
 	touch $@

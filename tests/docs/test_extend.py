@@ -13,6 +13,7 @@ SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
 FILES = {
     "README.md": "my_kd.py",
     "extend/method.md": "my_fedprox.py",
+    "extend/port-a-paper.md": "my_ditto.py",
     "extend/training.md": "my_training.py",
     "extend/model.md": "my_models.py",
     "extend/data.md": "my_data.py",
@@ -90,7 +91,7 @@ def test_own_methods_wrong_option_gets_the_printed_answer(tmp_path):
     assert answer in PAGES["extend/method.md"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "extend/method.md"])
+@pytest.mark.parametrize("page", ["README.md", "extend/method.md", "extend/port-a-paper.md"])
 def test_own_method_keeps_the_contract(page, tmp_path, monkeypatch):
     own(page, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -103,6 +104,7 @@ def test_own_method_keeps_the_contract(page, tmp_path, monkeypatch):
     [
         ("README.md", "{name: my_kd:DistilFromGlobal, coefficient: 0.0}"),
         ("extend/method.md", "{name: my_fedprox:FedProx, mu: 0.0}"),
+        ("extend/port-a-paper.md", "{name: my_ditto:Ditto}"),
     ],
 )
 def test_own_method_without_its_term_is_fedavg_bit_for_bit(page, own_method, tmp_path, monkeypatch):

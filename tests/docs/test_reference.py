@@ -122,7 +122,7 @@ def own_codec(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("own_codec")
 @pytest.mark.parametrize("key", EXAMPLES["keys"])
 def test_example_of_a_key_is_taken_and_changes_the_recipe(key):
-    word, words = EXAMPLES["keys"][key], [CLOCK] if key.startswith(("schedule", "stop.sim")) else []
+    word, words = EXAMPLES["keys"][key], [CLOCK] if key.startswith("schedule") else []
     path = word.partition("=")[0]
     assert path == key or key.startswith(f"{path}."), "the example is of another key"
     assert key.split(".")[-1] in word
@@ -180,6 +180,8 @@ def test_pages_of_the_site_are_those_of_the_folder():
     text = (ROOT / "mkdocs.yml").read_text()
     listed = re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE)
     assert sorted(listed) == sorted(PAGES)
+    places = re.findall(r"^- \[.*?\]\((.+?)\.html\): .", hook("llms").text(SITE), re.MULTILINE)
+    assert {f"{place}.md" for place in places} == set(PAGES) - {"changelog.md"}
     assert yaml.safe_load(text)["theme"]["font"] is False  # nothing is fetched
 
 
