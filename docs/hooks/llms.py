@@ -19,7 +19,7 @@ AGENTS.md in the repository has the map of the code, the commands and the rules.
 
 
 def first_sentence(markdown: str) -> str:
-    """The first sentence of a page's first paragraph, as plain text; empty if it begins with something else."""
+    """The first sentence of a page's first paragraph, as plain text; empty if there is no paragraph."""
     text = re.sub(r"^---\n.*?\n---\n", "", markdown, flags=re.DOTALL)
     prose = next((block for block in text.split("\n\n") if block.lstrip("\n")[:1].isalpha()), "")
     sentence = re.split(r"(?<=\.)\s|:$", " ".join(prose.split()), maxsplit=1)[0]
