@@ -1,42 +1,23 @@
 """Files and folders on disk: whole files, locked folders, safe names, damage told in one message."""
 
-from rayfed_kd.files.folders import locked_folder, new_folder, no_folder, unwritable_folder, writing
-from rayfed_kd.files.names import file_name, path_fault, plain_folder
-from rayfed_kd.files.reading import read_json, read_parquet
-from rayfed_kd.files.whole import (
-    LOCK,
-    UNFINISHED_PREFIX,
-    atomic_write,
-    empty_folder,
-    flush_folder,
-    folder_written_aside,
-    make_folder,
-    remove_unfinished,
-    tensors_written_aside,
-    write_json,
-    written_aside,
-)
-
-__all__ = [
-    "LOCK",
-    "UNFINISHED_PREFIX",
-    "atomic_write",
-    "empty_folder",
-    "file_name",
-    "flush_folder",
-    "folder_written_aside",
-    "locked_folder",
-    "make_folder",
-    "new_folder",
-    "no_folder",
-    "path_fault",
-    "plain_folder",
-    "read_json",
-    "read_parquet",
-    "remove_unfinished",
-    "tensors_written_aside",
-    "unwritable_folder",
-    "write_json",
-    "writing",
-    "written_aside",
-]
+from rayfed_kd.files.folders import locked_folder as locked_folder
+from rayfed_kd.files.folders import new_folder as new_folder
+from rayfed_kd.files.folders import no_folder as no_folder
+from rayfed_kd.files.folders import unwritable_folder as unwritable_folder
+from rayfed_kd.files.folders import writing as writing
+from rayfed_kd.files.names import file_name as file_name
+from rayfed_kd.files.names import path_fault as path_fault
+from rayfed_kd.files.names import plain_folder as plain_folder
+from rayfed_kd.files.reading import read_json as read_json
+from rayfed_kd.files.reading import read_parquet as read_parquet
+from rayfed_kd.files.whole import LOCK as LOCK
+from rayfed_kd.files.whole import UNFINISHED_PREFIX as UNFINISHED_PREFIX
+from rayfed_kd.files.whole import atomic_write as atomic_write
+from rayfed_kd.files.whole import empty_folder as empty_folder
+from rayfed_kd.files.whole import flush_folder as flush_folder
+from rayfed_kd.files.whole import folder_written_aside as folder_written_aside
+from rayfed_kd.files.whole import make_folder as make_folder
+from rayfed_kd.files.whole import remove_unfinished as remove_unfinished
+from rayfed_kd.files.whole import tensors_written_aside as tensors_written_aside
+from rayfed_kd.files.whole import write_json as write_json
+from rayfed_kd.files.whole import written_aside as written_aside
