@@ -19,31 +19,14 @@ class Cast(Codec):
     `fp16` has 11 significant bits between 6e-5 and 65,504, `bf16` 8 in the whole range of float32.
     """
 
-    def __init__(
-        self,
-        *,
-        to: Annotated[Literal["fp16", "bf16"], Field(description="the type")],
-        overflow: Annotated[
-            Literal["refuse", "saturate"],
-            Field(
-                description="what a number beyond the type's range does: a bad reply, or the largest number"
-            ),
-        ] = "refuse",
-    ) -> None:
-        self.to, self.overflow = to, overflow
+    def __init__(self, *, to: Annotated[Literal["fp16", "bf16"], Field(description="the type")]) -> None:
+        self.to = to
 
     def encode(self, array: Array, part: TravellingPart) -> Coded:
-        numbers, largest = floats(array), LARGEST[self.to]
-        rounded, beyond = self._rounded(numbers)
-        if not beyond:
-            return Coded(rounded)
-        if self.overflow == "refuse":
-            raise CodecError(
-                f"{beyond} of {array.size} numbers are beyond {self.to}'s {largest:g}; overflow: saturate "
-                "sends the largest number in their place"
-            )
-        clipped, _ = self._rounded(np.clip(numbers, -largest, largest))
-        return Coded(clipped, logged={"saturated": float(beyond)})
+        rounded, beyond = self._rounded(floats(array))
+        if beyond:
+            raise CodecError(f"{beyond} of {array.size} numbers are beyond {self.to}'s {LARGEST[self.to]:g}")
+        return Coded(rounded)
 
     def decode(self, coded: Coded, part: TravellingPart) -> Array:
         if self.to == "fp16":
