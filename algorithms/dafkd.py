@@ -204,7 +204,7 @@ class DaFKD(SharedModel[ServerState, ClientState]):
             shown["importance"] = Distribution({"alpha": server.alpha.flatten()}, quantity)
         if self.options.generated == "images" and self.options.adversarial:
             generator = ctx.frozen_model(server.generator, "generator")
-            with generator.using_batch_statistics():
+            with self.options.drawing(generator):
                 shown["samples"] = class_samples(generator, ctx.frozen_model(server.weights), ctx)
         return shown
 

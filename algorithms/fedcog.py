@@ -20,6 +20,7 @@ starts in the first round (released: after 50 of 70). lambda_kd = 0 is FedAvg.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -37,7 +38,7 @@ from rayfed_kd.toolbox.local_training import (
     train_on_labels,
     train_phases,
 )
-from rayfed_kd.toolbox.losses import cross_entropy, distillation, kl_divergence
+from rayfed_kd.toolbox.losses import cross_entropy, distillation, jensen_shannon_divergence, kl_divergence
 from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer
 
 BETAS = (0.5, 0.9)
@@ -48,6 +49,9 @@ class Options(AveragingOptions):
 
     lambda_kd: float = Field(0.01, ge=0, description="weight of the distillation on generated images")
     lambda_dis: float = Field(0.1, ge=0, description="weight of the disagreement that images seek")
+    disagreement: Literal["kl", "js"] = Field(
+        "kl", description="D: KL(global, local), or the Jensen-Shannon divergence"
+    )
     temperature: float = Field(1.0, gt=0, description="T of the distillation")
     images: int = Field(256, ge=1, description="images a client generates a round, at most")
     steps: int = Field(500, ge=0, description="Adam steps on the images")
@@ -122,11 +126,17 @@ class FedCOG(Averaging[Tensor | None]):
             ctx.log(task=task)
             loss = task
             if own is not None and options.lambda_dis:
-                apart = kl_divergence(logits, own(images.value))  # D; gradient reaches both
+                apart = self._disagreement(logits, own(images.value))
                 ctx.log(disagreement=apart)
                 loss = loss - options.lambda_dis * apart
             optimizer.minimise(loss)
         return images.trainable  # the same memory, without gradient
+
+    def _disagreement(self, consensus_logits: Tensor, own_logits: Tensor) -> Tensor:
+        """D, scalar; gradient reaches both."""
+        if self.options.disagreement == "js":
+            return jensen_shannon_divergence(consensus_logits, own_logits)
+        return kl_divergence(consensus_logits, own_logits)
 
 
 def missing_labels(counts: Tensor, images: int) -> Tensor:

@@ -55,6 +55,7 @@ from rayfed_kd.toolbox.local_training import (
     Tensors,
     label_loss,
     own_batches,
+    train_on_labels,
     train_phases,
 )
 from rayfed_kd.toolbox.losses import Direction, cross_entropy, directed_divergence
@@ -74,6 +75,9 @@ class Options(DroppingOptions):
     )
     mechanism: Literal["head", "mse", "none"] = Field(
         "head", description="J through head models, by squared error of layer outputs (Table 3), or no J"
+    )
+    warmup_epochs: int = Field(
+        0, ge=0, description="epochs of cross entropy before a client's first exchange"
     )
 
 
@@ -129,6 +133,10 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
 
     def extract(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """H_1, H_l and Y of the client's training samples, in their order."""
+        if self.options.warmup_epochs and ctx.participation == 1:
+            student = ctx.model(client)
+            train_on_labels(student, ctx, range(self.options.warmup_epochs))
+            client = student.vector()
         own = ctx.frozen_model(client)
         layers = Layers(own)
         layer = self.options.shared(ctx.participation, layers)

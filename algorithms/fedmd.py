@@ -65,6 +65,7 @@ class Options(AggregationOptions, PublicOptions, TeacherOptions):
     temperature: float = Field(1.0, gt=0, description="T of digest: kl; the loss is times T^2")
     consensus: Literal["logits", "probabilities"] = Field("logits", description="what is averaged")
     digest_epochs: int = Field(1, ge=0, description="passes over them")
+    digest_batch_size: int | None = Field(None, ge=1, description="null: local.batch_size")
     pretrain_public: int = Field(1, ge=0, description="first epochs on the labelled public set")
     pretrain_private: int = Field(1, ge=0, description="epochs on the client's own data after them")
 
@@ -174,7 +175,7 @@ class FedMD(Method[ServerState, ClientState]):
             public_label_loss,
             ctx,
             epochs=self.options.pretrain_public,
-            batch_size=ctx.local.batch_size,
+            batch_size=self._batch_size(ctx),
             optimizer=public,
             labelled=True,
         )
@@ -209,7 +210,7 @@ class FedMD(Method[ServerState, ClientState]):
                 self.digest_loss,
                 ctx,
                 epochs=self.options.digest_epochs,
-                batch_size=ctx.local.batch_size,
+                batch_size=self._batch_size(ctx),
                 optimizer=public,
                 ids=self.options.ids(message["seed"], ctx),
                 said=self.options.taught(message["consensus"]) if "consensus" in message else None,
@@ -239,3 +240,6 @@ class FedMD(Method[ServerState, ClientState]):
         if self.options.digest in ("kl", "ce_kl"):
             return distillation(consensus, logits, self.options.temperature)
         return logit_error(consensus, logits, squared=self.options.digest == "mse_logits")
+
+    def _batch_size(self, ctx: ClientContext) -> int:
+        return self.options.digest_batch_size or ctx.local.batch_size

@@ -45,6 +45,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     Shown,
     Simulated,
+    read_vector,
 )
 from rayfed_kd.toolbox.distillation import FeatureGenerator, train_generator_on_labels
 from rayfed_kd.toolbox.ensembles import mixed_heads
@@ -82,8 +83,13 @@ class Options(MethodOptions):
     )
     mean: Mean = Field("geometric", description="F_k: a mean of three frequencies, or one (Table 3)")
     generator: FeatureGenerator = FeatureGenerator()
+    generator_from_round: int = Field(1, ge=1, description="first round whose clients use the generator")
     ensemble_scale: Literal["one", "k"] = Field(
         "one", description="logits of the ensemble: sum p_k l_k, or that over K as eq. 3 prints"
+    )
+    drop_last: bool = Field(False, description="leave out a short last batch, as released for beta >= 0.5")
+    reference: str | None = Field(
+        None, description="a float32 vector (.npy) whose features Fig. 7 compares with; null: the teacher's"
     )
 
 
@@ -157,6 +163,9 @@ class KDIA(OneExchange[ServerState, None]):
     def architectures(self) -> Mapping[str, Architecture]:
         return {"generator": self.options.generator.architecture("maps", conditional=True)}
 
+    def check(self, ctx: ServerContext) -> None:
+        self._compared(ctx.initial_vector(), ctx)
+
     def init_server(self, ctx: ServerContext) -> ServerState:
         initial = ctx.initial_vector()
         generator, slots = ctx.initial_vector("generator"), Slots.empty(initial.numel())
@@ -170,8 +179,8 @@ class KDIA(OneExchange[ServerState, None]):
         options = self.options
         student, teacher = ctx.model(message["student"]), ctx.frozen_model(message["teacher"])
         generator = ctx.frozen_model(message["generator"], "generator")
-        generating = options.lambda_gen > 0
-        batches = labelled_noise_batches(generator, ctx, generating=generating)
+        generating = options.lambda_gen > 0 and ctx.round >= options.generator_from_round
+        batches = labelled_noise_batches(generator, ctx, generating=generating, drop_last=options.drop_last)
         models = {"student": student, "teacher": teacher, "generator": generator}
         loss = LocalLoss(self, stage_of_maps(student, ctx) if generating else None)
         phase = Phase(loss.of_batch, [Optimizer(ctx.local.optimizer, student)])
@@ -203,7 +212,8 @@ class KDIA(OneExchange[ServerState, None]):
         three = known_frequencies(server, ctx)
         weights = {"single (samples)": three.samples, "triple": combined(three, self.options.mean)}
         series = {name: torch.from_numpy(value) for name, value in weights.items()}
-        replies = cohort.broadcast(self.class_features, Message(teacher=server.teacher))
+        compared = self._compared(server.teacher, ctx)
+        replies = cohort.broadcast(self.class_features, Message(teacher=compared))
         sums, counts = replies.vectors("real"), replies.vectors("samples_of_class")
         generated = generated_directions(ctx.frozen_model(server.generator, "generator"), ctx)
         cosines = {"same class": mean_cosines(sums, counts, generated)}
@@ -216,6 +226,11 @@ class KDIA(OneExchange[ServerState, None]):
         """Sums of unit feature vectors of a client's own images by class, [C, F], and their number."""
         sums, counts = class_directions(ctx.frozen_model(message["teacher"]), ctx)
         return None, Reply(real=sums, samples_of_class=counts)
+
+    def _compared(self, teacher: Tensor, ctx: ServerContext) -> Tensor:
+        """Fig. 7's vector: that of `reference`, or the teacher's. Raises: RecipeError if it does not fit."""
+        path = self.options.reference
+        return teacher if path is None else read_vector(path, teacher.numel(), "method.reference")
 
     def _trained_generator(self, server: ServerState, replies: Replies, ctx: ServerContext) -> Tensor:
         """Algorithm 1, lines 13 to 20: last round's generator against the cohort's heads."""

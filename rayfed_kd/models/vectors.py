@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from rayfed_kd.errors import RecipeError
 
 Role = Literal["parameter", "buffer"]
 
@@ -123,3 +126,24 @@ class WeightedSum:
     def add(self, vector: Tensor, weight: float) -> None:
         """Add `weight` times a vector of the same shape and any type."""
         self.total.add_(self._exact.copy_(vector), alpha=float(weight))
+
+
+def read_vector(path: str | Path, length: int, key: str) -> Tensor:
+    """Read a model's vector from a .npy file.
+
+    Args:
+        path: of the file; nothing in it is unpickled.
+        length: of the vector.
+        key: the recipe's key that names the file.
+    Returns: [length] float32, on the CPU.
+    Raises: RecipeError at `key` if the file cannot be read or holds anything else.
+    """
+    try:
+        vector = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{path} cannot be read ({type(error).__name__})", path=key) from None
+    if vector.dtype != np.float32 or vector.shape != (length,):
+        raise RecipeError(
+            f"{path} holds {vector.dtype} {list(vector.shape)}, expected float32 [{length}]", path=key
+        )
+    return torch.from_numpy(vector)

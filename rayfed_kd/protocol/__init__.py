@@ -7,7 +7,7 @@ from rayfed_kd.data.batches import Batch, Drawn, PixelScale, PublicBatch
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models.base import Classifier, last_maps, layer_shape
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.vectors import weighted_mean, weighted_sum
+from rayfed_kd.models.vectors import read_vector, weighted_mean, weighted_sum
 from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
 from rayfed_kd.protocol.contexts import ClientContext, Context, ServerContext
 from rayfed_kd.protocol.declaration import KINDS, Answers, Averaged, Declaration, Kind, Simulated, Unaligned
@@ -113,6 +113,7 @@ __all__ = [
     "WrappingState",
     "last_maps",
     "layer_shape",
+    "read_vector",
     "shared_vectors",
     "to_array",
     "to_tensor",

@@ -111,7 +111,7 @@ class LabelPool:
 
 
 def labelled_noise_batches(
-    generator: FlatModule, ctx: ClientContext, *, generating: bool
+    generator: FlatModule, ctx: ClientContext, *, generating: bool, drop_last: bool
 ) -> Iterator[OwnBatch]:
     """A client's batches for `train_phases`, each with as many labels "wanted" from a pool, and with "noise".
 
@@ -119,13 +119,18 @@ def labelled_noise_batches(
         generator: whose noise it is.
         ctx: the client's.
         generating: otherwise batches have neither, and no noise is drawn.
+        drop_last: a short last batch is left out; it counts as drawn.
     """
     pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.local.epochs, ctx)
     for epoch in range(ctx.local.epochs):
         # Both are N_k in batches of one pass, so a batch has as many labels as samples.
         for drawn, wanted in zip(ctx.batches(epoch), pool.epoch(epoch), strict=True):
-            if generating:
-                yield drawn, {"wanted": wanted, "noise": noise(len(wanted), generator, ctx)}
+            size = len(wanted)
+            # A client with fewer samples than a batch keeps its only one: it would train on nothing.
+            if drop_last and size < ctx.local.batch_size <= ctx.num_samples:
+                ctx.count_drawn(size)
+            elif generating:
+                yield drawn, {"wanted": wanted, "noise": noise(size, generator, ctx)}
             else:
                 yield drawn, {}
 

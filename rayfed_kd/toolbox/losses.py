@@ -82,6 +82,22 @@ def kl_divergence(teacher_logits: Tensor, student_logits: Tensor) -> Tensor:
     return F.kl_div(F.log_softmax(student_logits, dim=1), target, reduction="batchmean", log_target=True)
 
 
+def jensen_shannon_divergence(first_logits: Tensor, second_logits: Tensor) -> Tensor:
+    """(KL(p, m) + KL(q, m)) / 2 of softmaxes p and q with m = (p + q) / 2, mean over the batch.
+
+    Args:
+        first_logits, second_logits: [batch, classes], of one shape; gradient reaches both.
+    Returns: scalar, in [0, log 2].
+    Raises: ValueError if the shapes differ or are not [batch, classes].
+    """
+    _check_pair(first_logits, second_logits, ("first", "second"))
+    log_p, log_q = F.log_softmax(first_logits, dim=1), F.log_softmax(second_logits, dim=1)
+    # In the log domain, because p and q underflow to 0 where logits are far apart.
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+    sums = [F.kl_div(log_m, side, reduction="batchmean", log_target=True) for side in (log_p, log_q)]
+    return (sums[0] + sums[1]) / 2
+
+
 def distillation(teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0) -> Tensor:
     """T^2 KL(softmax(teacher / T), softmax(student / T)), mean over the batch.
 

@@ -6,6 +6,7 @@ Of DaFKD (Wang et al., CVPR 2023, eq. 7 and 8), whose members weigh by their dis
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -36,6 +37,10 @@ class MixtureOptions(MethodOptions):
     distill_decay: float = Field(
         1.0, gt=0, le=1, description="its factor once a loss stops falling over epochs. Released: 0.2"
     )
+    generator_statistics: Literal["batch", "running"] = Field(
+        "batch",
+        description="BatchNorm of the averaged generator that draws samples: of the batch, or running",
+    )
     batchnorm: BatchNormMode = Field("keep", description=BATCHNORM)
 
     def prediction(self, logits: Tensor) -> Tensor:
@@ -47,6 +52,13 @@ class MixtureOptions(MethodOptions):
         """Probabilities, [n, classes], of a mixture."""
         return mixed.softmax(dim=-1) if self.target == "logits" else mixed
 
+    def drawing(self, generator: FlatModule) -> AbstractContextManager[None]:
+        """Within, the averaged generator, in eval mode, normalises as `generator_statistics` says."""
+        # Averaged running statistics do not fit averaged weights: what is drawn with them has less contrast.
+        if self.generator_statistics == "running":
+            return nullcontext()
+        return generator.using_batch_statistics()
+
     def samples(self, generator: FlatModule, seed: int, ctx: Context) -> Tensor:
         """A round's distillation samples, [n, ...]: the same wherever they are computed."""
         # Drawn on the CPU, so that server and clients get the same noise and labels on any device.
@@ -55,9 +67,8 @@ class MixtureOptions(MethodOptions):
         z = torch.randn(count, generator.latent, generator=stream).to(ctx.device)
         labels = torch.randint(ctx.classes, (count,), generator=stream).to(ctx.device)
         # As many at a time as the clients' steps made, so that batch statistics are of as many.
-        size = ctx.local.batch_size
-        # Averaged running statistics do not fit averaged weights: what is drawn with them has less contrast.
-        with torch.no_grad(), generator.using_batch_statistics():
+        size = ctx.local.batch_size if self.generator_statistics == "batch" else CHUNK
+        with torch.no_grad(), self.drawing(generator):
             drawn = [
                 generate(generator, *part, ctx)
                 for part in zip(torch.split(z, size), torch.split(labels, size), strict=True)

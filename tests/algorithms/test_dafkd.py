@@ -232,6 +232,8 @@ def test_averaged_generator_draws_with_the_statistics_of_the_batch():
     assert torch.equal(
         running_statistics(generator, generator.vector()), running_statistics(generator, theta)
     )
+    by_the_past = options.model_copy(update={"generator_statistics": "running"}).samples(generator, 5, ctx)
+    assert by_the_past.std() < 0.9
 
 
 def test_slope_penalty_by_hand():

@@ -7,12 +7,12 @@ import pytest
 import torch
 from contexts import running_statistics
 
-from rayfed_kd.algorithms.fedcog import endless_batches, missing_labels
+from rayfed_kd.algorithms.fedcog import FedCOG, Options, endless_batches, missing_labels
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Context
-from rayfed_kd.toolbox.losses import cross_entropy, kl_divergence
+from rayfed_kd.toolbox.losses import cross_entropy
 
 # Section 1 of the comparison methods' notes: t = (2, 0, -1), u = (1, 0.5, 0), label 0.
 T = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
@@ -35,7 +35,11 @@ def test_loss_of_the_images_by_hand():
     """Task 0.1698460196; less a tenth of KL(t, u) = 0.2551107197: 0.1443349476."""
     task = cross_entropy(T, torch.tensor([0]))
     assert task.item() == pytest.approx(0.1698460196, abs=1e-9)
-    assert (task - 0.1 * kl_divergence(T, U)).item() == pytest.approx(0.1443349476, abs=1e-9)
+    apart = FedCOG()._disagreement(T, U)
+    assert (task - 0.1 * apart).item() == pytest.approx(0.1443349476, abs=1e-9)
+    assert FedCOG(Options(disagreement="js"))._disagreement(T, U).item() == pytest.approx(
+        0.0688689756, abs=1e-9
+    )
 
 
 def test_lambda_kd_zero_is_fedavg_bit_for_bit(train):
@@ -108,7 +112,7 @@ def test_disagreement_drives_the_images_to_where_both_models_differ(bench):
         vector = ctx.initial_vector()
         consensus, own = ctx.frozen_model(vector), ctx.frozen_model(1.5 * vector)
         images = table.method._images(torch.arange(10), consensus, own, ctx)
-        apart.append(kl_divergence(consensus(images), own(images)).item())
+        apart.append(table.method._disagreement(consensus(images), own(images)).item())
     assert apart[1] > 2 * apart[0]
 
 
@@ -153,6 +157,7 @@ def test_bytes_are_fedavgs(run_small):
     [
         ("method.lambda_kd=-1", "method.lambda_kd = -1: expected a number of at least 0"),
         ("method.images=0", "method.images = 0: expected a number of at least 1"),
+        ("method.disagreement=l1", "method.disagreement = 'l1': expected 'kl' or 'js'"),
         (
             "method.generation_from_round=0",
             "method.generation_from_round = 0: expected a number of at least 1",

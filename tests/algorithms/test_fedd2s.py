@@ -355,6 +355,27 @@ def test_passes_are_half_of_the_epochs_unless_given():
         assert sum(logged) == expected * batches
 
 
+def test_warm_up_trains_before_a_clients_first_exchange_only():
+    simulated = simulation("method.warmup_epochs=2", "local.optimizer={name: sgd, lr: 0.1}")
+    method, initial = simulated.setting.method, server_context(simulated.setting, 0).initial_vector()
+    setting = simulated.setting
+    warmed, first = method.extract(initial, Message(), client_context(setting, DispatchFacts(0, 1, 1)))
+    again, second = method.extract(initial, Message(), client_context(setting, DispatchFacts(0, 2, 2)))
+    assert torch.equal(again, initial)
+    assert not torch.equal(warmed, initial)
+    assert not torch.equal(first["first"], second["first"])
+    model = FlatModule(simulated.setting.builders["model"]())
+    model.load(initial)
+    sgd = torch.optim.SGD(model.module.parameters(), lr=0.1)
+    ctx = client_context(setting, DispatchFacts(0, 1, 1))
+    for epoch in (0, 1):
+        for images, labels in ctx.epoch(epoch):
+            model.zero_gradients()
+            F.cross_entropy(model(images), labels).backward()
+            sgd.step()
+    assert torch.allclose(warmed, model.vector(), atol=1e-6)
+
+
 def test_ua_is_the_plain_mean_over_all_clients():
     simulated = simulation()
     simulated.run()

@@ -120,11 +120,13 @@ def test_full_participation_and_equal_sizes_make_the_teacher_the_student():
     np.testing.assert_allclose(result.models["teacher"], result.models["student"], atol=1e-6)
 
 
-def test_every_batch_is_trained_on_unless_the_recipe_drops_short_ones():
-    """Steps of a round: E sum ceil(N_k / B), or E sum floor(N_k / B)."""
-    for last_batch, batches in (("keep", lambda n: -(-n // 8)), ("drop", lambda n: n // 8)):
-        changes = ["local.batch_size=8", f"local.last_batch={last_batch}"]
-        sim = simulation("rounds=1", "sampling.fraction=1.0", *changes)
+def test_every_batch_is_trained_on_and_drop_last_leaves_short_ones_out():
+    """Steps of a round: E sum ceil(N_k / B), or E sum max(floor(N_k / B), 1)."""
+    for overrides, batches in (
+        ((), lambda n: -(-n // 16)),
+        (("method.drop_last=true",), lambda n: max(n // 16, 1)),
+    ):
+        sim = simulation("rounds=1", "sampling.fraction=1.0", *overrides)
         counted = []
         original = sim.engine.submit
 
@@ -208,6 +210,13 @@ def test_eq_3s_extra_factor_is_a_temperature_of_k():
     assert losses[0]["generator_ce"] != losses[1]["generator_ce"]
 
 
+def test_generator_is_used_from_the_round_that_says_so():
+    early, late = run(), run("method.generator_from_round=3")
+    logged = [[dict(r["losses"]) for r in result.tables["rounds"].to_pylist()] for result in (early, late)]
+    assert ["gen" in losses for losses in logged[0]] == [True, True, True]
+    assert ["gen" in losses for losses in logged[1]] == [False, False, True]
+
+
 @pytest.mark.pictures
 def test_pictures_of_weights_and_of_feature_similarity_and_their_data(tmp_path):
     import pyarrow.parquet as pq
@@ -253,12 +262,19 @@ def test_evaluated_are_both_models_last_and_best():
             ["method.generator.batch_size=1"],
             "method.generator.batch_size = 1: expected a number of at least 2",
         ),
+        (["method.reference=nowhere.npy"], "method.reference: nowhere.npy"),
     ],
 )
 def test_bad_input_is_refused_before_the_first_round(overrides, message):
     with pytest.raises(RecipeError) as caught:
         prepare({**SMALL, "method": {"name": "kdia"}}, overrides)
     assert message in str(caught.value)
+
+
+def test_reference_of_another_model_is_refused_with_both_shapes(tmp_path):
+    np.save(tmp_path / "r.npy", np.zeros(5, dtype=np.float32))
+    with pytest.raises(RecipeError, match=r"holds float32 \[5\], expected float32 \[91,084\]|\[91084\]"):
+        prepare(SMALL, [f"method.reference={tmp_path / 'r.npy'}"])
 
 
 def test_generator_of_images_is_refused_where_the_data_is_grey(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 from pydantic import Field
 
@@ -21,6 +22,9 @@ Separator = Annotated[str, Field(min_length=1, max_length=1, description="betwee
 Encoding = Annotated[str, Field(min_length=1, description="of a CSV file, as Python names it")]
 Decimal = Annotated[
     str, Field(min_length=1, max_length=1, description="before the decimals of a number in CSV")
+]
+Thousands = Annotated[
+    str | None, Field(min_length=1, max_length=1, description="between thousands in CSV; null: nothing")
 ]
 NullValues = Annotated[
     list[str], Field(description="what also stands for a missing number in CSV, beside Arrow's own, as NA")
@@ -50,6 +54,7 @@ class CsvForm:
     separator: str = ","
     encoding: str = "utf-8"
     decimal: str = "."
+    thousands: str | None = None
     null_values: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -60,6 +65,8 @@ class CsvForm:
                 f"{shown(self.encoding)} is no encoding; expected one of Python's, as utf-16 or latin-1",
                 path="data.encoding",
             ) from None
+        if self.decimal == self.thousands:
+            raise RecipeError(f"{shown(self.decimal)} is data.thousands as well", path="data.decimal")
 
 
 def read_csv(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
@@ -87,6 +94,8 @@ def read_csv(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
     for place, column in enumerate(table.columns):
         if pa.types.is_binary(column.type):  # Arrow's word for texts that are not of the encoding
             _refuse_bytes(file, names[place], column)
+        if form.thousands and pa.types.is_string(column.type) and names[place] not in texts:
+            table = table.set_column(place, names[place], _ungrouped(column, form, missing))
     _check_quotes(file, table)
     return table
 
@@ -185,6 +194,17 @@ def _printable(text: str) -> str:
     return shortened("".join(one if one.isprintable() else repr(one)[1:-1] for one in text), 300)
 
 
+def _ungrouped(column: pa.ChunkedArray, form: CsvForm, missing: Sequence[str]) -> pa.ChunkedArray:
+    """The column as numbers if all its texts are numbers with `thousands` between; else as it is."""
+    mark, point = re.escape(form.thousands or ""), re.escape(form.decimal)
+    grouped = rf"^\s*[+-]?(\d+|\d{{1,3}}({mark}\d{{3}})+)({point}\d*)?\s*$"
+    known = pc.if_else(pc.is_in(column, pa.array(missing)), pa.scalar(None, column.type), column)
+    if not pc.all(pc.match_substring_regex(known, grouped)).as_py():
+        return column
+    bare = pc.replace_substring(pc.utf8_trim_whitespace(known), form.thousands, "")
+    return pc.replace_substring(bare, form.decimal, ".").cast(pa.float64())
+
+
 def stray_text(
     column: pa.ChunkedArray, form: CsvForm, *, numbers: bool = False
 ) -> tuple[int, str, str] | None:
@@ -208,12 +228,15 @@ def stray_text(
     if not most or not (filled & ~plain).any():
         return None
     row = int(np.flatnonzero(np.append(filled & ~plain, False)[places])[0])
-    text, cures = texts[places[row]], list[str]()
+    text, keys = texts[places[row]], list[str]()
     if other[places[row]]:
-        cures.append(f"data.decimal={shown(',' if form.decimal == '.' else '.')} reads it as a number")
-    if re.fullmatch(GROUPED, text):
-        cures.append("expected numbers without a mark between thousands")
-    return row, text, " or ".join(cures) or f"data.null_values=[{shown(text)}] reads it as a missing number"
+        keys.append(f"data.decimal={shown(',' if form.decimal == '.' else '.')}")
+    if found := re.fullmatch(GROUPED, text):
+        keys.append(f"data.thousands={shown(found[1])}")
+        if found[3] and found[3][0] != form.decimal:
+            keys = [" ".join([f"data.decimal={shown(found[3][0])}", keys[-1]])]
+    cure = " or ".join(keys) or f"data.null_values=[{shown(text)}]"
+    return row, text, f"{cure} reads it as a {'number' if keys else 'missing number'}"
 
 
 def _matches(texts: Sequence[str], pattern: str) -> Array:

@@ -17,6 +17,7 @@ from rayfed_kd.data.sources.csv_files import (
     Encoding,
     NullValues,
     Separator,
+    Thousands,
 )
 from rayfed_kd.data.sources.features import Rows, feature_columns, refuse_stray_text
 from rayfed_kd.data.sources.own_images import Colour, Fit, Size, SplitSeed, TestFraction, load_images
@@ -63,6 +64,7 @@ def tabular(
     separator: Separator = ",",
     encoding: Encoding = "utf-8",
     decimal: Decimal = ".",
+    thousands: Thousands = None,
     null_values: NullValues = [],  # noqa: B006 - never changed
     test_fraction: TestFraction = 0.0,
     split_seed: SplitSeed = 0,
@@ -76,7 +78,7 @@ def tabular(
     if image_column is not None and (numeric or categorical):
         raise RecipeError("images have no further features", path="data.image_column")
     files = table_files(folder, train, test, test_fraction)
-    form = CsvForm(separator, encoding, decimal, null_values)
+    form = CsvForm(separator, encoding, decimal, thousands, null_values)
     others = [] if client_column is None else [client_column]
     # Texts first: 01 and 1 are two categories, 1 and 1.0 are one.
     texts = (categorical or ()) if image_column is None else [image_column]

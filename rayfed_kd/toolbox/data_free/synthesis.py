@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context, MethodOptions, OptimizerName, OptimizerRecipe, Samples, ServerContext
@@ -38,6 +39,10 @@ class SynthesisOptions(MethodOptions):
     batch_size: int = Field(256, ge=1, description="images of the pool in a step of the student")
     lambda_ce: float = Field(1.0, ge=0, description="weight of the teachers' cross entropy")
     lambda_bn: float = Field(1.0, ge=0, description="weight of the distance of BatchNorm's statistics")
+    bn_over: Literal["mean", "sum"] = Field("mean", description="L_BN over the clients")
+    initialisation: Literal["torch", "normal"] = Field(
+        "torch", description="of the generator: torch's for each kind of layer, or N(0, 0.02) as released"
+    )
     lambda_adv: float = Field(1.0, ge=0, description="weight of what teachers and student differ in")
     optimizer: StudentOptimizer = StudentOptimizer()
 
@@ -59,16 +64,16 @@ class Teachers:
         """Logits, [K, batch, C]; gradient reaches the images."""
         return torch.stack([model(images) for model in self._models])
 
-    def with_gap(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def with_gap(self, images: Tensor, over: Literal["mean", "sum"] = "mean") -> tuple[Tensor, Tensor]:
         """Logits, and how far the batch is from the teachers' real images.
 
         Yin et al. 2020 (DeepInversion), arXiv 1912.08795, eq. 4, as DENSE has it: over all BatchNorm layers
         of a teacher, the sum of ||running variance - variance||_2 + ||running mean - mean||_2, of what the
-        layer is given; the variance is the biased one. The teachers' mean is taken; one without BatchNorm
-        layers counts as 0.
+        layer is given; the variance is the biased one.
 
         Args:
             images: [batch, c, h, w], as models see them.
+            over: the teachers' mean or sum is taken; one without BatchNorm layers counts as 0.
         Returns: [K, batch, C]; scalar, 0 without BatchNorm layers. Gradient reaches the images.
         """
         gaps: list[Tensor] = []
@@ -87,7 +92,7 @@ class Teachers:
             for hook in hooks:
                 hook.remove()
         total = torch.stack(gaps).sum() if gaps else logits.new_zeros(())
-        return logits, total / len(self)
+        return logits, total / len(self) if over == "mean" else total
 
 
 class ImagePool:
@@ -168,6 +173,8 @@ class Synthesis:
         """
         options, ctx, generator = self.options, self.ctx, self.generator
         generator.load(ctx.redrawn_vector(draw, "generator"))
+        if options.initialisation == "normal":
+            draw_normal(generator, ctx.stream("initialisation"))
         z, labels = FreeTensor(noise(options.images, generator, ctx)), uniform_labels(options.images, ctx)
         adams = [Optimizer(options.generator.optimizer, trained, betas=BETAS) for trained in (generator, z)]
         least, best = math.inf, None
@@ -185,7 +192,7 @@ class Synthesis:
         """lambda_ce fit + lambda_bn gap - lambda_adv apart; terms without weight are not computed."""
         options, gap = self.options, images.new_zeros(())
         if options.lambda_bn:
-            logits, gap = self.teachers.with_gap(images)
+            logits, gap = self.teachers.with_gap(images, options.bn_over)
         else:
             logits = self.teachers(images)
         said = terms.mixed(logits)
@@ -197,3 +204,24 @@ class Synthesis:
             self.ctx.log(disagreement=apart)
             loss = loss - options.lambda_adv * apart
         return loss
+
+
+@torch.no_grad()
+def draw_normal(model: FlatModule, stream: torch.Generator) -> None:
+    """Draw weights as DCGAN does: N(0, 0.02), those of BatchNorm N(1, 0.02), and biases of 0.
+
+    Radford et al. 2016, arXiv 1511.06434.
+
+    Args:
+        model: its linear layers, convolutions and BatchNorm; other layers keep their weights.
+        stream: decides.
+    """
+    for layer in model.submodules:
+        normalises = isinstance(layer, _BatchNorm)
+        if not normalises and not isinstance(layer, nn.Linear | _ConvNd):
+            continue
+        for name, parameter in layer.named_parameters(recurse=False):
+            if name == "weight":
+                parameter.normal_(1.0 if normalises else 0.0, 0.02, generator=stream)
+            elif name == "bias":
+                parameter.zero_()

@@ -14,6 +14,7 @@ from rayfed_kd.toolbox.losses import (
     directed_divergence,
     distillation,
     information_entropy_loss,
+    jensen_shannon_divergence,
     kl_divergence,
     one_hot_loss,
     pairwise_diversity_loss,
@@ -271,6 +272,24 @@ def test_pairwise_diversity_falls_as_samples_part_and_sees_images_as_vectors():
 def test_pairwise_diversity_of_unequal_numbers_is_refused():
     with pytest.raises(ValueError, match="3 rows of noise, 2 samples"):
         pairwise_diversity_loss(torch.zeros(3, 2), torch.zeros(2, 4))
+
+
+def test_jensen_shannon_divergence_of_the_worked_logits():
+    """t against u: 0.0688689756; symmetric, and gradient reaches both."""
+    first, second = T.clone().requires_grad_(), U.clone().requires_grad_()
+    value = jensen_shannon_divergence(first, second)
+    value.backward()
+    assert value.item() == pytest.approx(0.0688689756, abs=1e-9)
+    assert jensen_shannon_divergence(U, T).item() == pytest.approx(0.0688689756, abs=1e-9)
+    assert first.grad.abs().sum() > 0
+    assert second.grad.abs().sum() > 0
+
+
+def test_jensen_shannon_divergence_of_opposites_is_log_two():
+    far = torch.tensor([[1e4, 0.0]])
+    assert jensen_shannon_divergence(far, far.flip(1)).item() == pytest.approx(math.log(2), abs=1e-6)
+    with pytest.raises(ValueError, match="differ"):
+        jensen_shannon_divergence(T, U[:, :2])
 
 
 def test_cross_entropy_of_many_clients_at_once_is_each_ones():

@@ -37,6 +37,16 @@ FILES = {
         THREE,
         {"separator": ";", "decimal": ","},
     ),
+    "thousands": (
+        table(("1,001.5", "a"), ("1,002.5", "b"), ("1,003.5", "a")),
+        THREE,
+        {"thousands": ","},
+    ),
+    "thousands of Europe": (
+        table(("1.001,5", "a"), ("1.002,5", "b"), ("1.003,5", "a")),
+        THREE,
+        {"thousands": ".", "decimal": ","},
+    ),
     "question marks": (
         table((1, "a"), ("?", "b"), (3, "a")),
         [[-1], [0], [1]],
@@ -97,12 +107,12 @@ FILES = {
     ),
     "a comma between thousands": (
         table((1, "a"), ("1,000,000", "b")),
-        f"row 2: '1,000,000' {LIKE_NUMBERS}; expected numbers without a mark between thous",
+        f"row 2: '1,000,000' {LIKE_NUMBERS}; data.thousands=',' reads",
         {},
     ),
     "a point between thousands": (
         table((1, "a"), ("1.234,5", "b")),
-        f"row 2: '1.234,5' {LIKE_NUMBERS}; expected numbers without a mark between thousa",
+        f"row 2: '1.234,5' {LIKE_NUMBERS}; data.decimal=',' data.thousands='.' reads",
         {},
     ),
     "a number without a value": (table((1, "a"), ("NA", "b")), "row 2: no value in the column 'x'", {}),
@@ -183,6 +193,7 @@ def test_texts_among_a_test_files_numbers_are_told_with_the_key(tmp_path, read_o
 
 def test_keys_that_contradict_one_another_are_refused(tmp_path, read_or_refused):
     (tmp_path / "train.csv").write_text("1,2\n")
+    read_or_refused("tabular", "data.decimal: '.' is data.thousands as well", thousands=".")
     read_or_refused("tabular", "there are 1, 2. The first line of a CSV file has the names of its columns")
     (tmp_path / "train.csv").write_text("x,label\n1,2\n")
     read_or_refused("csv", "data.label_column: label is listed as a feature as well", numeric=["x", "label"])

@@ -52,6 +52,7 @@ def test_gap_of_means_by_hand():
     wide = normalised(mean.tolist(), (variance + torch.tensor([0.0, 2.0])).tolist())
     plain = FlatModule(nn.Sequential(nn.Flatten(), nn.Linear(8, 3))).freeze()
     assert Teachers([off, wide]).with_gap(images)[1].item() == pytest.approx(1.25, abs=1e-5)
+    assert Teachers([off, wide]).with_gap(images, "sum")[1].item() == pytest.approx(2.5, abs=1e-5)
     assert Teachers([off, wide, plain]).with_gap(images)[1].item() == pytest.approx(2.5 / 3, abs=1e-5)
 
 
@@ -138,3 +139,45 @@ def test_every_draw_is_a_fresh_start_whatever_was_trained_before(ctx, monkeypatc
         # One step of Adam moves each parameter by its rate at most.
         assert 0 < (start - fresh)[:parameters].abs().max() <= 0.0011
     assert not torch.allclose(first[0], first[1], atol=1e-3)
+
+
+def test_released_initialisation_is_normal_with_a_deviation_of_a_fiftieth(ctx, monkeypatch):
+    """Linear layers and convolutions N(0, 0.02), BatchNorm N(1, 0.02), biases 0; a fresh draw each time."""
+    starts = []
+
+    def loss(self, images, labels, terms):
+        starts.append(self.generator.vector().clone())
+        return images.mean()
+
+    monkeypatch.setattr(Synthesis, "loss", loss)
+    work = synthesis(ctx, generator_steps=1, initialisation="normal")
+    work.images(0, None)
+    work.images(1, None)
+    assert not torch.equal(starts[0], starts[1])
+    work.generator.load(starts[0])
+    weights = {0.0: [], 1.0: []}
+    for layer in work.generator.module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.BatchNorm2d):
+            weights[float(isinstance(layer, nn.BatchNorm2d))].append(layer.weight.detach().flatten())
+            assert not layer.bias.any()
+    for mean, parts in weights.items():
+        drawn = torch.cat(parts).double() - mean
+        # Five standard errors of a mean and of a deviation, 0.02 / sqrt(n) and 0.02 / sqrt(2 n).
+        assert drawn.mean().abs() < 5 * 0.02 / len(drawn) ** 0.5
+        assert abs(drawn.square().mean().sqrt() - 0.02) < 5 * 0.02 / (2 * len(drawn)) ** 0.5
+
+
+def test_option_of_the_sum_reaches_the_loss(ctx):
+    terms = Terms(
+        lambda logits: logits.sum(0), lambda said, labels: said.mean() * 0, lambda a, b: a.mean() * 0
+    )
+    images, labels = torch.randn(5, 2, 2, 2), torch.zeros(5, dtype=torch.int64)
+    teachers = Teachers([normalised([1.0, 2.0], [1.0, 3.0]), normalised([0.0, 1.0], [2.0, 1.0])])
+    found = {}
+    for over in ("mean", "sum"):
+        work = synthesis(ctx, bn_over=over, lambda_ce=0.0, lambda_adv=0.0)
+        found[over] = Synthesis(teachers, work.student, work.generator, work.options, ctx).loss(
+            images, labels, terms
+        )
+    assert found["sum"].item() == pytest.approx(2 * found["mean"].item())
+    assert found["mean"] > 0
