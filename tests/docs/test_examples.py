@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from pages import PAGES, README
+from pages import PAGES
 from paths import ROOT
 
 SCRIPTS = sorted(ROOT.glob("examples/*.py"))
@@ -36,10 +36,6 @@ def test_script_is_a_page_long(script):
 def test_script_is_listed(script):
     for text in (PAGES["extend/examples.md"], (ROOT / "examples/README.md").read_text()):
         assert script.name in text
-
-
-def test_readme_leads_to_the_examples():
-    assert re.search(r"\]\(examples/?\)", README)
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
-"""What the pages on your own method, model, data, partition, codec and metric show runs as it stands."""
+"""What README and the pages show runs as it stands: own parts of each kind, and every command."""
 
 import re
+import shlex
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -8,6 +10,13 @@ from pages import PAGES, README, code_blocks, run_quickstart
 from paths import ROOT
 
 import rayfed_kd
+from rayfed_kd.cli.main import commands
+from rayfed_kd.comparison.study_selection import select_studies
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.preparation import method_location
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.setting.blueprint import make_method, read_names
+from rayfed_kd.tuning.space import read_space
 
 SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
 FILES = {
@@ -22,6 +31,12 @@ FILES = {
     "extend/metric.md": "my_metrics.py",
 }
 TEXTS = {"README.md": README, **PAGES}
+TOLD = [
+    (page, line)
+    for page, text in TEXTS.items()
+    for line in re.findall(r"^ {4,}(?:\S.*)?\brayfed-kd (\w.*)$", re.sub(r"\\\n\s+", " ", text), re.MULTILINE)
+]
+WRONG = r"alfa=|mi: 1"  # of commands that show how a mistake is answered
 COMMAND = re.compile(
     r"^ {4}rayfed-kd run configs/quickstart\.yaml ([\w.]+)='(.+?)'(?: --local)?$", re.MULTILINE
 )
@@ -30,17 +45,55 @@ COMMAND = re.compile(
 def own(page, folder):
     """Writes the page's file into a folder; the override by which its command names what is in it."""
     text = TEXTS[page]
-    shown, *_ = code_blocks(text, "python")
     name = FILES[page]
-    assert name in text
-    (folder / name).write_text(shown)
-    commands = [f"{key}={value}" for key, value in COMMAND.findall(text)]
-    return [command for command in commands if f"{name.removesuffix('.py')}:" in command][-1]
+    (folder / name).write_text(code_blocks(text, "python")[0])
+    changes = [f"{key}={value}" for key, value in COMMAND.findall(text)]
+    return [change for change in changes if f"{name.removesuffix('.py')}:" in change][-1]
 
 
-@pytest.mark.parametrize("page", FILES)
-def test_what_is_shown_runs_as_it_is_told(page, tmp_path):
-    done = run_quickstart(tmp_path, own(page, tmp_path), "--local", *SHORT)
+def given(page, line, folder, monkeypatch):
+    """A command's parameters, in a folder with the files that its page tells to save there."""
+    (folder / "configs").symlink_to(ROOT / "configs")
+    if page in FILES:
+        own(page, folder)
+    studies = [block for block in code_blocks(TEXTS[page], "yaml") if "\nruns:" in block]
+    (folder / "mine.yaml").write_text("".join(studies[:1]))
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(ROOT / "examples")  # a command is told to be called there
+    monkeypatch.syspath_prepend(folder)
+    name, *words = shlex.split(line, comments=True)
+    return name, commands.commands[name].make_context(name, words).params
+
+
+@pytest.mark.parametrize(("page", "line"), TOLD)
+def test_every_command_that_is_told_is_taken(page, line, tmp_path, monkeypatch):
+    name, words = given(page, line, tmp_path, monkeypatch)
+    if name == "compare":
+        parts = {option: words[option] for option in ("folder", "tables", "only", "without", "add_seeds")}
+        changes = [word for word in words["configs"] if "=" in word and word != "quick=true"]
+        sources = [word for word in words["configs"] if "=" not in word]
+        assert select_studies(sources, changes, quick="quick=true" in words["configs"], **parts)
+    if name == "tune":
+        assert read_space(words["space"]).entries
+    if name in ("run", "partition", "tune"):
+        with pytest.raises(RecipeError, match="is no option") if re.search(WRONG, line) else nullcontext():
+            recipe = load_recipe(words["recipe"], words["overrides"])
+            read_names(recipe)
+            make_method(method_location(recipe), recipe.method)
+
+
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [
+        pytest.param(page, line, marks=[] if "my_" in line else pytest.mark.slow)
+        for page, line in TOLD
+        if line.startswith("run configs/quickstart.yaml") and not re.search(rf"{WRONG}|/data|\.pth", line)
+    ],
+)
+def test_what_is_shown_runs_as_it_is_told(page, line, tmp_path, monkeypatch):
+    _, words = given(page, line, tmp_path, monkeypatch)
+    changes = [word for word in words["overrides"] if not word.startswith("rounds=")]
+    done = run_quickstart(tmp_path, *changes, "local.epochs=1", "rounds=3", "--local")
     assert done.returncode == 0, done.stderr
 
 
@@ -79,8 +132,7 @@ def test_early_stopping_and_trackers_run_as_they_are_shown(tmp_path, monkeypatch
 @pytest.mark.slow
 def test_own_method_runs_on_ray(tmp_path):
     done = run_quickstart(tmp_path, own("extend/method.md", tmp_path), *SHORT)
-    assert done.returncode == 0, done.stderr
-    assert "global" in done.stdout
+    assert done.returncode == 0 and "global" in done.stdout, done.stderr
 
 
 def test_own_methods_wrong_option_gets_the_printed_answer(tmp_path):

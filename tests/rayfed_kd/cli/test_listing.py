@@ -58,29 +58,20 @@ def test_method_says_what_the_listing_shows(name):
 
 
 @pytest.mark.parametrize(
-    ("method", "expected"),
+    ("fact", "method", "expected"),
     [
-        (FedKF, "all"),
-        (FedGEMS, "sync, quorum"),
-        (DaFKD, "all; sync, quorum if protocol: local"),
+        (schedules, FedKF, "all"),
+        (schedules, FedGEMS, "sync, quorum"),
+        (schedules, DaFKD, "all; sync, quorum if protocol: local"),
+        (public_data, FedAvg, "none"),
+        (public_data, DSFL, "unlabelled"),
+        (public_data, FedMD, "labelled; unlabelled if pretrain_public: 0"),
+        (public_data, FedDF, "unlabelled; labelled if validation: {}"),
+        (public_data, FedGEMS, "labelled"),
     ],
 )
-def test_schedules_are_those_that_the_method_runs_under(method, expected):
-    assert schedules(method) == expected
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        (FedAvg, "none"),
-        (DSFL, "unlabelled"),
-        (FedMD, "labelled; unlabelled if pretrain_public: 0"),
-        (FedDF, "unlabelled; labelled if validation: {}"),
-        (FedGEMS, "labelled"),
-    ],
-)
-def test_public_data_is_what_the_method_asks_of_the_recipe(method, expected):
-    assert public_data(method) == expected
+def test_schedules_and_public_data_are_what_the_method_asks_for(fact, method, expected):
+    assert fact(method) == expected
 
 
 def test_overview_shows_every_method_and_fits_a_page():
@@ -146,11 +137,6 @@ def test_own_method_is_shown_by_its_location(tmp_path, monkeypatch):
     rows = [flowing(line) for line in shown.stdout.splitlines()]
     assert "size required whole number >= 1, < 9 of [batch]" in rows
     assert "paper not said" in rows
-
-
-def test_unknown_method_is_answered_with_the_nearest():
-    with pytest.raises(RecipeError, match=r"method: 'fedkff' is not known.*Did you mean fedkf\?"):
-        method_facts("fedkff", METHODS)
 
 
 MALFORMED = """
