@@ -16,6 +16,7 @@ from rayfed_kd.cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.protocol import Array, shared_vectors
 from rayfed_kd.results.recorder import RunRecorder
+from rayfed_kd.results.stopping import StopRule
 from rayfed_kd.setting.setting import Setting
 
 
@@ -79,11 +80,12 @@ def assemble(
     # Rounds after the checkpoint run again, so the recorder drops their rows. Without a usable checkpoint
     # (0) it drops all rows. None: a new run has no rows.
     after_round = None if not resume else 0 if start is None else start.round
-    recorder = RunRecorder(folder, setting, on_event, after_round)
+    rules = () if setting.recipe.stop is None else (StopRule(setting.recipe.stop),)
+    recorder = RunRecorder(folder, setting, on_event, after_round, rules)
     checkpointer = Checkpointer(folder, checkpoints, recorder.flush)
     if after_round is not None:
         checkpointer.tidy(after_round)
-    simulation = Simulation(setting, engine, recorder, device, checkpointer, tell=tell)
+    simulation = Simulation(setting, engine, recorder, device, checkpointer, tell=tell, stop_rules=rules)
     return AssembledRun(simulation, recorder, start)
 
 

@@ -31,6 +31,7 @@ from rayfed_kd.protocol.shown import check_shown
 from rayfed_kd.protocol.state_packing import check_storable, copied
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.recipe.seeds import global_stream
+from rayfed_kd.results.stopping import StopRule
 from rayfed_kd.setting.setting import Setting
 
 GRACE_S = 5.0  # how long a stopped run waits for its last evaluation
@@ -52,6 +53,7 @@ class Simulation:
         checkpointer: writes checkpoints; None: there are none.
         models: after `run`, the models of the last evaluated round.
         tell: called with each line that the user should read.
+        stop_rules: say after which round the run ends before its last; the recorder gives them the rounds.
         evaluator: evaluates the models of the rounds that are due.
         run_state: after `begin`, the state that all rounds share.
     """
@@ -63,6 +65,7 @@ class Simulation:
     checkpointer: Checkpointer | None = None
     models: Mapping[str, Evaluable] = field(default_factory=dict)
     tell: Callable[[str], None] = lambda line: None
+    stop_rules: Sequence[StopRule] = ()
     run_state: RunState = field(init=False)
     _stopping: bool = False
     _asked_rounds: bool = False
@@ -93,23 +96,27 @@ class Simulation:
         Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
         """
         start = self.begin(start)
-        if start.round == self.setting.recipe.rounds:  # it was killed after its last round, before its end
+        ended = self._ended()
+        if ended or start.round == self.setting.recipe.rounds:  # killed after its last round, before its end
             self.models = self._evaluated(start.round, start.server)
         # The run before its last complete round, and after it. One assignment a round, as Ctrl-C in a run
         # without Ray may come between any two.
         known = start, start
         try:
-            for round_index in range(start.round + 1, self.setting.recipe.rounds + 1):
+            for round_index in () if ended else range(start.round + 1, self.setting.recipe.rounds + 1):
                 self.run_state.records.begin(round_index)
                 if self._stopping:
                     raise StoppedError(f"stopped after round {round_index - 1}")
                 server = self.round(round_index, known[1].server)
                 known = known[1], self.snapshot(round_index, server)
-                last = round_index == self.setting.recipe.rounds
+                ended = self._ended()
+                last = ended or round_index == self.setting.recipe.rounds
                 # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
                 if last or self._checkpoint_due(round_index):
                     self._settled()
                     self._save(known[1])
+                if ended:
+                    break
         except (StoppedError, KeyboardInterrupt):
             self._end_early(*known)
             raise
@@ -121,6 +128,12 @@ class Simulation:
             with suppress(Exception):
                 self._end_early(*known)
             raise
+
+    def _ended(self) -> bool:
+        """Whether a stop rule ends the run after its last complete round, whose evaluation it goes by."""
+        if self.stop_rules:
+            self._settled()
+        return any(rule.why for rule in self.stop_rules)
 
     def _end_early(self, before: Snapshot, after: Snapshot) -> None:
         """Save the newest round that is complete and recorded.

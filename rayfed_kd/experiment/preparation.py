@@ -76,6 +76,7 @@ def make_ready(recipe: Recipe, *, measured: bool = False) -> Prepared:
 def _checked(recipe: Recipe, measured: bool) -> Prepared:
     location = method_location(recipe)
     own = find_own_modules()
+    from rayfed_kd.experiment.evaluated_metrics import check_stop
     from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names
     from rayfed_kd.setting.client_samples import check_samples
     from rayfed_kd.setting.loading import load_data, load_partition
@@ -104,6 +105,7 @@ def _checked(recipe: Recipe, measured: bool) -> Prepared:
     if not measured:
         check_samples(setting)
     check_metrics(recipe, dataset.classes)
+    check_stop(setting)
     return Prepared(recipe, replace(blueprint, outcomes=setting.architectures.outcomes), setting)
 
 

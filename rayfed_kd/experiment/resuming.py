@@ -18,8 +18,9 @@ from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import EXECUTION, Recipe
 from rayfed_kd.results.schemas import CONFIG, TABLES
 
-# More rounds only add to those that are there, and EXECUTION's sections change no result.
-CHANGEABLE = ("rounds", *EXECUTION)
+# More rounds only add to those that are there, also where `stop` ended them; EXECUTION's sections change no
+# result.
+CHANGEABLE = ("rounds", "stop", *EXECUTION)
 
 
 def resume(
@@ -39,7 +40,7 @@ def resume(
 
     Args:
         folder: the run's.
-        overrides: of rounds, placement, checkpoint and faults alone.
+        overrides: of rounds, stop, placement, checkpoint and faults alone.
         local, address, progress, on_event: as in `run`; a run that began on Ray may go on without it, and the
             other way round.
         tell: called with a line about what is found.
@@ -64,6 +65,9 @@ def resume(
         raise RecipeError(_too_few_rounds(folder, recipe.rounds, done))
     if is_finished(summary) and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
+        return Result(folder, summary, _tables(folder), {})
+    if is_finished(summary) and summary.get("stopped") and recipe.stop == load_recipe(folder / CONFIG).stop:
+        tell(f"{folder} is finished: {summary['stopped']}. `stop=null` goes on to round {recipe.rounds}.")
         return Result(folder, summary, _tables(folder), {})
     return run_resolved(recipe, launcher, on_event, tell, resume=True, restart=restart)
 

@@ -17,6 +17,7 @@ from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.recipe.sections.placement import PlacementRecipe
 from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe, FaultsRecipe, ResultsRecipe
+from rayfed_kd.recipe.sections.stopping import StopRecipe
 from rayfed_kd.recipe.strict import MOST_ROUNDS, Named, Strict
 
 # The sections that say where, how safely and into which folder a run runs; what it finds is the same.
@@ -57,6 +58,7 @@ class Recipe(Strict):
     codec: CodecRecipe = CodecRecipe()
     placement: PlacementRecipe = PlacementRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
+    stop: StopRecipe | None = None
     checkpoint: CheckpointRecipe = CheckpointRecipe()
     faults: FaultsRecipe = FaultsRecipe()
     attack: AttackRecipe | None = None
@@ -108,6 +110,12 @@ class Recipe(Strict):
         evaluated, clients = self.evaluation.clients, self.partition.clients
         if evaluated is not None and evaluated > clients:
             raise ValueError(f"evaluation.clients = {evaluated}: more than partition.clients = {clients}")
+        return self
+
+    @model_validator(mode="after")
+    def _simulated_seconds_are_there(self) -> Recipe:
+        if self.stop is not None and self.stop.sim_seconds is not None and self.clock.name == "none":
+            raise ValueError("stop.sim_seconds: clock.name = none has no simulated seconds; expected a clock")
         return self
 
     @model_validator(mode="after")

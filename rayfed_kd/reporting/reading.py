@@ -214,6 +214,8 @@ def _status(noted: Mapping[str, Any], recipe: Recipe, rounds: int) -> str:
     done = f"{rounds} of {recipe.rounds} rounds"
     if not noted:
         return f"not ended, {done}: it still runs, or was killed"
+    if stopped := noted.get("stopped") if noted["rounds"] == rounds else None:
+        return f"{noted['status']}, {done}: {stopped}"
     if noted["rounds"] != rounds or (is_finished(noted) and rounds < recipe.rounds):
         return f"gone on with and not ended, {done}: it still runs, or was killed"
     return str(noted["status"]) if is_finished(noted) else f"{noted['status']}, {done}"

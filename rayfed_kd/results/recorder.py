@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from rayfed_kd.files import write_json
 from rayfed_kd.results.round_pictures import RoundPictures
 from rayfed_kd.results.schemas import EPSILONS, SCHEMAS
 from rayfed_kd.results.score_names import with_scores
-from rayfed_kd.results.summary import summarise
-from rayfed_kd.results.tables import TableWriter, read_table
+from rayfed_kd.results.stopping import StopRule
+from rayfed_kd.results.summary import is_finished, summarise
+from rayfed_kd.results.tables import RowsByRound, TableWriter, read_table
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -34,6 +35,7 @@ class RunRecorder:
         setting: what runs.
         on_event: called with each round's event after its tables can be read.
         after_round: the last round that a resumed run keeps; rows of later ones are dropped.
+        stop_rules: they take every round, also those that a resumed run keeps.
 
     Attributes:
         events: the events of all rounds that this process recorded.
@@ -45,8 +47,10 @@ class RunRecorder:
         setting: Setting,
         on_event: Callable[[Event], None] | None = None,
         after_round: int | None = None,
+        stop_rules: Sequence[StopRule] = (),
     ) -> None:
         self._folder, self._setting, self._on_event = folder, setting, on_event
+        self._stop_rules = stop_rules
         self.events: list[dict[str, Any]] = []
         self._tables = TableWriter(folder / "tables", after_round)
         self._synced = time.monotonic()
@@ -60,6 +64,7 @@ class RunRecorder:
             # wall_s goes on over a resumption: a round's own seconds are counted from the last that stays.
             rounds = read_table(folder / "tables", "rounds")["wall_s"].to_pylist()
             self._last_wall_s = rounds[-1] if rounds else 0.0
+            self._take_again(len(rounds))
         self._pictures = RoundPictures(folder, setting, after_round)
         # Pictures take longer than tables: a thread of their own, one, so that they stay in order.
         self._artist = ThreadPoolExecutor(1, "artist")
@@ -73,6 +78,8 @@ class RunRecorder:
                 shows, by name).
         """
         self._tables.write(record.round, record.tables)
+        for rule in self._stop_rules:
+            rule.take(record.tables)
         event = self._event(record)
         self.events.append(event)
         self._log.info("%s", event)
@@ -115,6 +122,9 @@ class RunRecorder:
         tables = {name: read_table(self._folder / "tables", name) for name in SCHEMAS}
         recipe = self._setting.recipe
         summary = summarise(tables, status, recipe.partition.clients, recipe.evaluation.clients)
+        for rule in self._stop_rules:
+            if rule.why and is_finished(summary):
+                summary["stopped"] = rule.why
         write_json(self._folder / "summary.json", summary)
         self._log.info("%s", status)
         for handler in list(self._log.handlers):
@@ -123,6 +133,14 @@ class RunRecorder:
         for picture in self._pending:
             picture.result()  # raises: a fault in a picture must not pass unseen, nor cost the tables
         return summary
+
+    def _take_again(self, rounds: int) -> None:
+        """Give stop rules the rounds that a resumed run keeps."""
+        if self._stop_rules:
+            kept = {name: RowsByRound(read_table(self._folder / "tables", name)) for name in SCHEMAS}
+            for round_index in range(1, rounds + 1):
+                for rule in self._stop_rules:
+                    rule.take({name: rows.of(round_index) for name, rows in kept.items()})
 
     def _in_background(self, work: Callable[..., None], *arguments: Any) -> None:
         # Done work without an error is forgotten: a long run draws thousands of times.

@@ -43,7 +43,8 @@ def summarise(
         the number of its `evaluations`, and in how many of them metrics of the recipe's were `undefined`. All
         of `best` is of one round, `best_round`: the first in which `best_by` is largest, the model's first
         metric of `HEADLINES`. A run with `privacy` has an entry of that name: the last row of its table. The
-        status of a finished run that has diverged is `DIVERGED`.
+        status of a finished run that has diverged is `DIVERGED`. The recorder adds `stopped`, a text, where
+        the recipe's `stop` ended the run.
     """
     rounds = tables["rounds"].to_pylist()
     last = rounds[-1] if rounds else {}

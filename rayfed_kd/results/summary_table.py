@@ -54,6 +54,7 @@ def summary_notes(summary: Mapping[str, Any]) -> list[str]:
     titles = [dict(COLUMNS)[metric] for metric in judged]
     notes = [f"best: all of one round, that of the largest {' or '.join(titles)}"] if titles else []
     notes += model_notes(summary["models"])
+    notes += [f"stopped: {summary['stopped']}"] if "stopped" in summary else []
     notes += [f"diverged: {text}" for text in summary.get("diverged", ())]
     notes += _undefined_notes(summary)
     if bad := summary.get("bad_replies"):

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from rayfed_kd.errors import DataError, RecipeError, naming, shortened
+from rayfed_kd.experiment.judging import SearchMetric
 from rayfed_kd.files import (
     atomic_write,
     locked_folder,
@@ -32,7 +33,6 @@ from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file, yaml_text
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.score_names import with_scores
 from rayfed_kd.results.tables import read_table
-from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.space import Coefficients
 
 SearchName = Literal["random", "optuna", "grid"]

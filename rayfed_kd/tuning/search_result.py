@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from rich.table import Table
 
 from rayfed_kd.errors import RunError
+from rayfed_kd.experiment.judging import SearchMetric
 from rayfed_kd.files import atomic_write, make_folder, written_aside
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
@@ -20,7 +21,6 @@ from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.charts.coefficients import CoefficientAxis, Points, coefficients_figure
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.screen_table import screen_table
-from rayfed_kd.tuning.metric import SearchMetric
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
 from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text, parse_space
 from rayfed_kd.tuning.trial_result import TrialResult

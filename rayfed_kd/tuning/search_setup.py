@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rayfed_kd.errors import RecipeError, naming
+from rayfed_kd.experiment.evaluated_metrics import evaluated_metrics
+from rayfed_kd.experiment.judging import SearchMetric, choose_metric
 from rayfed_kd.files import path_fault
-from rayfed_kd.protocol import Completing, Evaluable, Personal, ServerContext
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.results.score_names import score_name
-from rayfed_kd.setting.metrics import make_metrics
 from rayfed_kd.setting.setting import Setting
-from rayfed_kd.tuning.metric import SearchMetric, choose_metric
 from rayfed_kd.tuning.search_folder import SchedulerName, SearchFolder, SearchName, SearchSettings
 from rayfed_kd.tuning.space import MOST_TRIALS, Coefficients, Space, read_space
 
@@ -90,6 +88,8 @@ def prepare_search(
     if request.search == "optuna":
         _check_optuna()
     space, recipe = read_space(request.space), setting.recipe
+    if recipe.stop is not None:
+        raise RecipeError("stop: a search ends its trials itself; expected stop=null, or --scheduler asha")
     # The message names the space's file only if the metric stands there.
     with naming(space.source if request.metric is None else None):
         metric = choose_metric(request.metric or space.metric, evaluated_metrics(setting))
@@ -136,34 +136,3 @@ def _number_of_trials(request: SearchRequest, space: Space) -> int:
     if samples > MOST_TRIALS:
         raise RecipeError(f"--samples {samples}: expected at most {MOST_TRIALS:,} trials")
     return samples
-
-
-def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:
-    """The models that a recipe evaluates, in the method's order, and the accuracies of each.
-
-    Args:
-        setting: what the recipe was made into.
-
-    Returns: model -> columns of the table `metrics`, the headline first, and names of `score_name`. The
-        headline of a shared model is the official test where there is one, else AMP; that of clients' own
-        models is UA.
-    """
-    facts, seed = setting.server_facts(0), setting.recipe.seed
-    context = ServerContext(setting.module_pool(), setting.device_data(), facts, seed)
-    models = setting.method.evaluated(setting.method.init_server(context))
-    shared = ["server_accuracy"] if setting.dataset.test is not None else []
-    shared += ["amp", "ua", "wlp"] if len(setting.tested.indices) > 0 else []
-    return {
-        name: [*(["ua", "amp", "wlp"] if isinstance(model, Personal) else shared), *_scores(setting, model)]
-        for name, model in models.items()
-    }
-
-
-def _scores(setting: Setting, model: Evaluable) -> list[str]:
-    """The recipe's metrics of a model, on what it is tested on, as far as a search may look for them."""
-    official, local = setting.dataset.test is not None, len(setting.tested.indices) > 0
-    tests = [test for test, there in (("official", official), ("local", local)) if there]
-    if isinstance(model, Personal | Completing):
-        tests = [setting.recipe.partition.test]
-    metrics = [metric for metric in make_metrics(setting.recipe) if metric.better == "larger"]
-    return [score_name({"test": test, "metric": metric.title}) for metric in metrics for test in tests]

@@ -15,14 +15,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment.evaluated_metrics import evaluated_metrics
+from rayfed_kd.experiment.judging import SearchMetric, choose_metric
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.tables import TableWriter
-from rayfed_kd.tuning.metric import SearchMetric, choose_metric
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 from rayfed_kd.tuning.search_result import SearchResult, result_of_search, write_search_result
-from rayfed_kd.tuning.search_setup import SearchRequest, evaluated_metrics, prepare_search
+from rayfed_kd.tuning.search_setup import SearchRequest, prepare_search
 from rayfed_kd.tuning.space import read_space
 from rayfed_kd.tuning.trial import TrialRun
 from rayfed_kd.tuning.trial_result import TrialResult
@@ -104,7 +105,7 @@ def test_metric_is_the_headline_of_the_last_model_unless_said(asked, expected):
         ("amp", "metric 'amp': personal has ua/personal"),
         ("apm/teacher", "teacher has server_accuracy/teacher, amp/teacher. Did you mean amp?"),
         ("fm/teacher", "teacher has server_accuracy/teacher, amp/teacher"),
-        ("local_ece", "ua/personal. A search looks for large values: metrics whose smaller ones are better"),
+        ("local_ece", "ua/personal. Large values are looked for: metrics whose smaller ones are better"),
     ],
 )
 def test_metric_that_is_not_there_is_refused_with_those_that_are(asked, message):

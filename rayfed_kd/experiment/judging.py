@@ -1,4 +1,4 @@
-"""The metric that a search looks for: one accuracy of one evaluated model, the larger the better."""
+"""What a run is judged by, in a search or by `stop`: an accuracy of an evaluated model, larger is better."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ class SearchMetric:
         return value
 
 
-def choose_metric(text: str | None, evaluated: Mapping[str, Sequence[str]]) -> SearchMetric:
+def choose_metric(text: str | None, evaluated: Mapping[str, Sequence[str]], where: str = "") -> SearchMetric:
     """The metric that a text names; the recipe's headline where it says nothing.
 
     Args:
         text: METRIC, METRIC/MODEL or /MODEL. Without a model it is the last one that the method lists, as
             fedkf's oca and kdia's teacher; without a metric it is the model's headline.
         evaluated: model -> its metrics, the headline first.
+        where: how messages begin.
 
     Raises:
         RecipeError: the recipe does not evaluate such a model, or the model has no such metric.
@@ -60,11 +61,15 @@ def choose_metric(text: str | None, evaluated: Mapping[str, Sequence[str]]) -> S
     model = model or list(evaluated)[-1]
     if model not in evaluated:
         valid = ", ".join(evaluated)
-        raise RecipeError(f"metric {text!r}: this recipe evaluates {valid}.", hint=nearest(model, evaluated))
+        raise RecipeError(
+            f"{where}metric {text!r}: this recipe evaluates {valid}.", hint=nearest(model, evaluated)
+        )
     name = name or evaluated[model][0]
     if name not in evaluated[model]:
         valid = ", ".join(f"{metric}/{model}" for metric in evaluated[model])
         if is_score(name):
-            valid += ". A search looks for large values: metrics whose smaller ones are better are left out"
-        raise RecipeError(f"metric {text!r}: {model} has {valid}.", hint=nearest(name, evaluated[model]))
+            valid += ". Large values are looked for: metrics whose smaller ones are better are left out"
+        raise RecipeError(
+            f"{where}metric {text!r}: {model} has {valid}.", hint=nearest(name, evaluated[model])
+        )
     return SearchMetric(name, model)

@@ -1,0 +1,67 @@
+"""A recipe's `stop`: whether a run ends before its last round, by its tables alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rayfed_kd.recipe.sections.stopping import StopRecipe
+from rayfed_kd.results.score_names import with_scores
+
+Tables = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+class StopRule:
+    """Takes a run's rounds in order, and says when it ends.
+
+    All but `seconds` is a function of the recipe, so that a run ends after the same round on every engine,
+    also if it was resumed.
+
+    Args:
+        recipe: when it ends.
+
+    Attributes:
+        why: why it ends, for people; empty: it goes on.
+    """
+
+    def __init__(self, recipe: StopRecipe) -> None:
+        self._recipe, self.why = recipe, ""
+        self._best, self._without_better, self._bytes = -math.inf, 0, 0
+
+    def take(self, tables: Tables) -> None:
+        """Look at a round.
+
+        Args:
+            tables: its rows of `rounds`, `metrics` and `scores`; without one of `metrics` it was not
+                evaluated, and the run goes on: the last round of a run always is.
+        """
+        row, evaluated = tables["rounds"][0], with_scores(tables)
+        self._bytes += row["bytes_up"] + row["bytes_down"]
+        if evaluated and not self.why:
+            self.why = next(self._reasons(row, evaluated), "")
+
+    def _reasons(self, row: Mapping[str, Any], evaluated: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        recipe, after = self._recipe, f"after round {row['round']}"
+        if recipe.metric is not None:
+            model = recipe.model or evaluated[-1]["model"]
+            value = next(one for one in evaluated if one["model"] == model).get(recipe.metric)
+            self._without_better += 1
+            if value is not None and value > self._best:  # NaN is not
+                self._best, self._without_better = value, 0
+            name = f"{recipe.metric} of {model}"
+            if recipe.at is not None and self._best >= recipe.at:
+                yield f"{name} is {self._best:.4g} {after}, and stop.at = {recipe.at:g}"
+            if recipe.patience is not None and self._without_better >= recipe.patience:
+                yield (
+                    f"{name} was no better than {self._best:.4g} in {recipe.patience} evaluations {after} "
+                    f"(stop.patience)"
+                )
+        for key, spent in (
+            ("bytes", self._bytes),
+            ("sim_seconds", row["sim_s"]),
+            ("seconds", row["wall_s"]),
+        ):
+            most = getattr(recipe, key)
+            if most is not None and spent >= most:
+                yield f"{spent:,.10g} of stop.{key} = {most:,.10g} are spent {after}"

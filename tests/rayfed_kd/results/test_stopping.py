@@ -1,0 +1,128 @@
+"""A recipe's `stop`: after which evaluation a run ends, on any engine and after a resumption."""
+
+import pytest
+from small_recipes import FOUR_CLIENTS, assert_same_run, assert_same_tables, small_recipe
+
+import rayfed_kd
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.sections.stopping import StopRecipe
+from rayfed_kd.results.stopping import StopRule
+
+BASE = {
+    **FOUR_CLIENTS,
+    "rounds": 6,
+    "sampling": {"fraction": 0.5},
+    "evaluation": {"samples": False},
+    "checkpoint": {"every": 2},
+}
+BYTES = [100, 50, 50, 100, 50]
+
+
+def ended_after(values, every=1, **stop):
+    """The round after which a run ends whose model has these values; and why."""
+    rule = StopRule(StopRecipe(**stop))
+    for place, (value, size) in enumerate(zip(values, BYTES, strict=False)):
+        index = place + 1
+        row = {"round": index, "bytes_up": size - 10, "bytes_down": 10, "sim_s": 2.0 * index, "wall_s": 0.5}
+        metrics = [{"round": index, "model": name, "amp": one} for name, one in (("a", 1.0), ("b", value))]
+        rule.take({"rounds": [row], "metrics": metrics if index % every == 0 else []})
+        if rule.why:
+            return index, rule.why
+    return None, ""
+
+
+@pytest.mark.parametrize(
+    ("values", "stop", "expected"),
+    [
+        ([0.1, 0.3, 0.2, 0.5], {"metric": "amp", "at": 0.3}, 2),  # reached is enough
+        ([0.1, 0.2, 0.2, 0.2], {"metric": "amp", "at": 0.3}, None),
+        ([0.1, 0.2, 0.2, 0.3], {"metric": "amp", "model": "a", "at": 0.9}, 1),
+        ([0.1, 0.3, 0.2, 0.3, 0.9], {"metric": "amp", "patience": 2}, 4),  # equal is no better
+        ([0.1, 0.3, 0.2, 0.4, 0.3], {"metric": "amp", "patience": 2}, None),
+        ([None, float("nan"), 0.2, 0.1], {"metric": "amp", "patience": 2}, 2),
+        ([0.0] * 5, {"bytes": 200}, 3),
+        ([0.0] * 5, {"bytes": 201}, 4),
+        ([0.0] * 5, {"sim_seconds": 7}, 4),
+        ([0.0] * 5, {"seconds": 0.6}, None),
+        ([0.1, 0.9, 0.9], {"metric": "amp", "at": 0.9, "bytes": 100}, 1),  # the first that holds
+    ],
+)
+def test_a_run_ends_after_the_first_evaluation_at_which_one_holds(values, stop, expected):
+    index, why = ended_after(values, **stop)
+    assert index == expected
+    assert (f"after round {expected}" in why) is (expected is not None)
+
+
+def test_rounds_without_an_evaluation_count_and_do_not_end_it():
+    assert ended_after([0.0] * 5, every=2, bytes=200)[0] == 4
+    assert ended_after([0.9, 0.1, 0.1, 0.9], every=2, metric="amp", at=0.9)[0] == 4
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return rayfed_kd.run(small_recipe(BASE, "fedavg"), [f"results.folder={folder}"], local=True)
+
+
+def stopped(folder, at, **engine):
+    overrides = [f"results.folder={folder}", f"stop={{metric: amp, at: {at!r}}}"]
+    return rayfed_kd.run(small_recipe(BASE, "fedavg"), overrides, **engine)
+
+
+def first_better(whole):
+    """A round that is better than those before it, not the first, and its value."""
+    values = whole.tables["metrics"]["amp"].to_pylist()
+    place = next(n for n in range(2, 5) if values[n] > max(values[:n]))
+    return place + 1, values[place]
+
+
+@pytest.mark.parametrize("engine", [{"local": True}, pytest.param({}, marks=pytest.mark.slow)])
+def test_a_stopped_run_has_the_rounds_of_the_whole_one_and_can_go_on(engine, whole, tmp_path):
+    last, at = first_better(whole)
+    result = stopped(tmp_path, at, **engine)
+    assert (result.summary["status"], result.summary["rounds"]) == ("finished", last)
+    assert result.summary["stopped"] == f"amp of aca is {at:.4g} after round {last}, and stop.at = {at:g}"
+    cut = {name: rows.filter(pyarrow_until(rows, last)) for name, rows in whole.tables.items()}
+    assert_same_tables(result.tables, cut)
+    again = rayfed_kd.resume(tmp_path, local=True)
+    assert again.summary == result.summary  # it is finished
+    assert_same_run(rayfed_kd.resume(tmp_path, ["stop=null"], local=True), whole)
+
+
+def pyarrow_until(rows, last):
+    import pyarrow.compute as pc
+
+    return pc.less_equal(rows["round"], last)
+
+
+def test_run_that_was_killed_when_it_had_stopped_makes_no_further_round(whole, tmp_path):
+    last, at = first_better(whole)
+    result = stopped(tmp_path, at, local=True)
+    (tmp_path / "summary.json").unlink()
+    again = rayfed_kd.resume(tmp_path, local=True)
+    assert (again.summary["rounds"], again.summary["stopped"]) == (last, result.summary["stopped"])
+    assert_same_run(again, result)
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        ("{}", "expected one or more of at, patience, bytes"),
+        ("{at: 0.9}", "at and patience need a metric"),
+        ("{metric: amp, bytes: 9}", "a metric needs `at` or `patience`"),
+        ("{sim_seconds: 9}", "clock.name = none has no simulated seconds"),
+        ("{metric: fm, at: 0.1}", "metric 'fm/': aca has amp/aca"),
+        ("{metric: amp, model: acaa, at: 0.9}", "this recipe evaluates aca. Did you mean aca"),
+    ],
+)
+def test_what_cannot_end_a_run_is_refused_before_it(stop, message, tmp_path):
+    with pytest.raises(RecipeError, match=message):
+        rayfed_kd.run(
+            small_recipe(BASE, "fedavg"), [f"stop={stop}", f"results.folder={tmp_path / 'run'}"], local=True
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_without_stop_has_none():
+    assert load_recipe(small_recipe(BASE, "fedavg")).stop is None
