@@ -26,7 +26,14 @@ from rayfed_kd.cluster.server.stored.faults import FORMAT, checkpoint_digest, ch
 from rayfed_kd.cluster.server.stored.loading import load_snapshot
 from rayfed_kd.cluster.server.stored.snapshot import Snapshot
 from rayfed_kd.errors import DataError
-from rayfed_kd.files import atomic_write, make_folder, read_json, remove_unfinished, tensors_written_aside
+from rayfed_kd.files import (
+    atomic_write,
+    flush_to_disk,
+    make_folder,
+    read_json,
+    remove_unfinished,
+    tensors_written_aside,
+)
 from rayfed_kd.protocol import Array
 from rayfed_kd.protocol.state_packing import pack
 from rayfed_kd.protocol.state_unpacking import Publish
@@ -186,6 +193,11 @@ class Checkpointer:
         remove_unfinished(self._folder)
         for path in self._folder.glob(".tmp*"):  # safetensors' own, of earlier versions of this project
             path.unlink()
+
+    def end(self) -> None:
+        """Bring to disk what was removed: no later checkpoint does so when the run is over."""
+        if self._folder.is_dir():
+            flush_to_disk(self._folder)
 
     def _remove_old(self) -> None:
         notes = self._notes()

@@ -117,6 +117,8 @@ class Simulation:
                     self._save(known[1])
                 if ended:
                     break
+            if self.checkpointer is not None:
+                self.checkpointer.end()
         except (StoppedError, KeyboardInterrupt):
             self._end_early(*known)
             raise

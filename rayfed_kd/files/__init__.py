@@ -15,6 +15,7 @@ from rayfed_kd.files.whole import UNFINISHED_PREFIX as UNFINISHED_PREFIX
 from rayfed_kd.files.whole import atomic_write as atomic_write
 from rayfed_kd.files.whole import empty_folder as empty_folder
 from rayfed_kd.files.whole import flush_folder as flush_folder
+from rayfed_kd.files.whole import flush_to_disk as flush_to_disk
 from rayfed_kd.files.whole import folder_written_aside as folder_written_aside
 from rayfed_kd.files.whole import make_folder as make_folder
 from rayfed_kd.files.whole import remove_unfinished as remove_unfinished

@@ -179,6 +179,20 @@ def test_the_last_ones_are_kept(tmp_path):
     assert names == {f"round-00000{i}.{e}" for i in (6, 7) for e in ("json", "safetensors")}
 
 
+def test_what_was_removed_is_on_disk_before_a_run_is_finished(tmp_path, monkeypatch):
+    """Else a power cut brings it back, and nothing comes after a finished run that would remove it again."""
+    flushed = []
+
+    def flush(folder):
+        flushed.append((sorted(path.name for path in folder.iterdir()), (tmp_path / "summary.json").exists()))
+
+    monkeypatch.setattr(rayfed_kd.cluster.server.checkpoints, "flush_to_disk", flush)
+    run(tmp_path, "checkpoint.keep=1")
+    there = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert flushed == [(there, False)]
+    assert "round-000003.json" not in there
+
+
 def test_round_a_million_is_newer_than_the_one_before_it(tmp_path):
     """Its name is longer, and sorts as text before that of round 999,999."""
     keeper = saved(tmp_path, [999_998, 999_999, 1_000_000], keep=2)

@@ -85,6 +85,9 @@ class Saved:
     def __init__(self):
         self.snapshots = []
 
+    def end(self):
+        pass
+
     def save(self, snapshot):
         self.snapshots.append((snapshot.round, {c: r.participations for c, r in snapshot.records.items()}))
 
