@@ -113,8 +113,9 @@ def recorded(name: str, run: Path, options: list[str]) -> Bits:
 
 
 def table(run: Path, kind: str) -> pa.Table:
-    """Reads a table of a finished run, its parts in the order of their rounds."""
-    return pa.concat_tables(map(pq.read_table, sorted((run / "tables" / kind).glob("part-*.parquet"))))
+    """Reads a table of a finished run; the one file of its folder."""
+    (path,) = (run / "tables" / kind).glob("*.parquet")
+    return pq.read_table(path)
 
 
 def columns(found: pa.Table) -> dict[str, str]:
