@@ -10,7 +10,7 @@ from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 
 if TYPE_CHECKING:
-    from rayfed_kd.results.drawn_partition import DrawnPartition
+    from rayfed_kd.results.charts.drawn_partition import DrawnPartition
 
 
 def partition(recipe: RecipeSource, overrides: Overrides = (), **keys: Any) -> DrawnPartition:
@@ -24,7 +24,7 @@ def partition(recipe: RecipeSource, overrides: Overrides = (), **keys: Any) -> D
     """
     import numpy as np
 
-    from rayfed_kd.results.drawn_partition import DrawnPartition
+    from rayfed_kd.results.charts.drawn_partition import DrawnPartition
     from rayfed_kd.setting.blueprint import read_names
     from rayfed_kd.setting.loading import load_data, load_partition
 

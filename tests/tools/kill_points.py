@@ -371,8 +371,8 @@ def replace_slow_parts() -> None:
 
     import rayfed_kd.tuning.tune
     from rayfed_kd.comparison.writers import pictures
-    from rayfed_kd.results import drawn_partition, folder
-    from rayfed_kd.results.charts import bars, coefficients, images, lines, partition
+    from rayfed_kd.results import folder
+    from rayfed_kd.results.charts import bars, coefficients, drawn_partition, images, lines, partition
     from rayfed_kd.tuning import search_result
 
     torch.set_num_threads(1)

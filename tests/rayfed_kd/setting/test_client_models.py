@@ -5,6 +5,7 @@ import pytest
 import torch
 from contexts import client_context
 from runs import run_in_process
+from safetensors.torch import load_file
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError
@@ -132,26 +133,25 @@ def test_own_initial_vectors_are_each_clients_alone_and_the_same_on_every_host()
 
 def test_export_gives_a_clients_own_architecture(tmp_path):
     run(tmp_path / "a")
-    paths = [rayfed_kd.export(tmp_path / "a", "personal", tmp_path / f"{k}.pt", client=k) for k in (0, 1)]
-    states = [torch.load(path[1]) for path in paths]
+    paths = [rayfed_kd.export(tmp_path / "a", "personal", tmp_path / str(k), client=k) for k in (0, 1)]
+    states = [load_file(path[0]) for path in paths]
     assert [sum(v.numel() for v in state.values()) for state in states] == [size(4), size(8)]
     # The recipe beside says whose they are, and of what kind; it is still a recipe.
-    text = paths[1][2].read_text()
+    text = paths[1][1].read_text()
     assert text.startswith(
         "# weights: personal, client 1, round 2\n# architecture:\n#   kind: classifier\n#   name: mlp\n"
         "#   options:\n#     hidden: 8\n"
     )
-    assert load_recipe(paths[1][2]).model_dump() == load_recipe(tmp_path / "a" / "config.yaml").model_dump()
+    assert load_recipe(paths[1][1]).model_dump() == load_recipe(tmp_path / "a" / "config.yaml").model_dump()
 
 
 def test_ray_gives_the_local_engines_bits(hosts):
     expected = run_in_process(RECIPE)
-    large = "placement.overrides=[{clients: [1, 3], num_cpus: 2}]"
-    found = hosts.run(RECIPE, large, "placement.clients_per_actor=3")
+    found = hosts.run(RECIPE, "placement.clients_per_actor=1", "placement.client.num_cpus=0.1")
     assert np.array_equal(found.models["server"], expected.models["server"])
     for name in ("metrics", "clients"):
         assert found.tables[name].equals(expected.tables[name])
-    assert len(set(found.tables["hosts"]["host"].to_pylist())) == 2
+    assert len(set(found.tables["hosts"]["host"].to_pylist())) >= 2
 
 
 @pytest.mark.parametrize(
