@@ -15,9 +15,9 @@ from size import PACKAGE, rooms, total
 
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (31_449, 26_000),
+    PACKAGE: (31_467, 26_000),
     ("cluster",): (5_044, 4_100),
-    ("tests",): (36_658, 30_000),
+    ("tests",): (36_681, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {

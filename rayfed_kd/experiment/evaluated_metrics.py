@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rayfed_kd.experiment.judging import choose_metric
+from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.protocol import Completing, Evaluable, Personal, ServerContext
-from rayfed_kd.results.score_names import score_name
+from rayfed_kd.results.score_names import is_score, score_name
 from rayfed_kd.setting.metrics import make_metrics
 from rayfed_kd.setting.setting import Setting
 
@@ -17,8 +17,27 @@ def check_stop(setting: Setting) -> None:
     Raises: RecipeError
     """
     stop = setting.recipe.stop
-    if stop is not None and stop.metric is not None:
-        choose_metric(f"{stop.metric}/{stop.model or ''}", evaluated_metrics(setting), "stop.metric: ")
+    if stop is None or stop.metric is None:
+        return
+    evaluated = evaluated_metrics(setting)
+    model = stop.model or list(evaluated)[-1]
+    if model not in evaluated:
+        known = ", ".join(evaluated)
+        raise RecipeError(
+            f"{model!r}: this recipe evaluates {known}.", "stop.model", nearest(model, evaluated)
+        )
+    if stop.metric not in evaluated[model]:
+        known = ", ".join(evaluated[model])
+        raise RecipeError(
+            f"{stop.metric!r}: of {model} there are {known}, whose larger values are better.",
+            "stop.metric",
+            nearest(stop.metric, evaluated[model]),
+        )
+    if stop.at is not None and not is_score(stop.metric) and not 0 < stop.at <= 1:
+        raise RecipeError(
+            f"{stop.at:g}: {stop.metric} is a fraction of 1; expected more than 0 and at most 1, as 0.9",
+            "stop.at",
+        )
 
 
 def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:

@@ -52,7 +52,6 @@ def choose_metric(text: str | None, evaluated: Mapping[str, Sequence[str]], wher
         text: METRIC, METRIC/MODEL or /MODEL. Without a model it is the last one that the method lists, as
             fedkf's oca and kdia's teacher; without a metric it is the model's headline.
         evaluated: model -> its metrics, the headline first.
-        where: how messages begin.
 
     Raises:
         RecipeError: the recipe does not evaluate such a model, or the model has no such metric.
@@ -61,15 +60,11 @@ def choose_metric(text: str | None, evaluated: Mapping[str, Sequence[str]], wher
     model = model or list(evaluated)[-1]
     if model not in evaluated:
         valid = ", ".join(evaluated)
-        raise RecipeError(
-            f"{where}metric {text!r}: this recipe evaluates {valid}.", hint=nearest(model, evaluated)
-        )
+        raise RecipeError(f"metric {text!r}: this recipe evaluates {valid}.", hint=nearest(model, evaluated))
     name = name or evaluated[model][0]
     if name not in evaluated[model]:
         valid = ", ".join(f"{metric}/{model}" for metric in evaluated[model])
         if is_score(name):
             valid += ". Large values are looked for: metrics whose smaller ones are better are left out"
-        raise RecipeError(
-            f"{where}metric {text!r}: {model} has {valid}.", hint=nearest(name, evaluated[model])
-        )
+        raise RecipeError(f"metric {text!r}: {model} has {valid}.", hint=nearest(name, evaluated[model]))
     return SearchMetric(name, model)

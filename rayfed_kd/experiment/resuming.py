@@ -9,6 +9,7 @@ from typing import Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import make_launcher
+from rayfed_kd.experiment.preparation import find_own_modules
 from rayfed_kd.experiment.progress import listeners
 from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables, read_summary
 from rayfed_kd.experiment.running import run_resolved
@@ -55,6 +56,7 @@ def resume(
 
     folder = Path(folder).resolve()
     launcher = make_launcher(local=local, address=address)
+    find_own_modules()  # before it is asked whether they are still those that the run was begun with
     on_event, tell = listeners(progress, on_event, tell)
     # What begins again at round 1 continues no bits of the past.
     anew = restart and last_checkpoint(folder) is None

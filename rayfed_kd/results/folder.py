@@ -242,7 +242,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def changed_own_code(folder: Path) -> list[str]:
-    """The user's own modules whose file is another one than when the run was begun.
+    """The user's own modules whose file is another one than when the run was begun, or is not found.
 
     Args:
         folder: a run's folder.
@@ -251,7 +251,7 @@ def changed_own_code(folder: Path) -> list[str]:
     """
     known = read_environment(folder).get("own_code", {})
     now = own_code(f"{module}:" for module in known)
-    return [module for module, digest in known.items() if now.get(module, digest) != digest]
+    return [module for module, digest in known.items() if now.get(module) != digest]
 
 
 def read_environment(folder: Path) -> dict[str, Any]:

@@ -54,8 +54,8 @@ class StopRule:
                 yield f"{name} is {self._best:.4g} {after}, and stop.at = {recipe.at:g}"
             if recipe.patience is not None and self._without_better >= recipe.patience:
                 yield (
-                    f"{name} was no better than {self._best:.4g} in {recipe.patience} evaluations {after} "
-                    f"(stop.patience)"
+                    f"{name} was no better than {self._best:.4g} in {recipe.patience} evaluation(s) {after} "
+                    "(stop.patience)"
                 )
         for key, spent in (
             ("bytes", self._bytes),

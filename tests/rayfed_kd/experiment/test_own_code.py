@@ -1,5 +1,7 @@
 """A method of one's own that was edited: neither a comparison nor `resume` mixes its results silently."""
 
+import sys
+
 import pytest
 from small_recipes import THREE_CLIENTS
 
@@ -51,6 +53,18 @@ def test_run_is_not_resumed_with_other_code_unless_one_says_so(mine):
     with pytest.raises(RecipeError, match=f"was begun with another {mine.name}: the bits may differ"):
         rayfed_kd.resume(folder, rounds=2, local=True)
     assert rayfed_kd.resume(folder, rounds=2, local=True, anyway=True).summary["rounds"] == 2
+
+
+def test_a_new_process_finds_the_code_that_it_is_asked_about(mine, monkeypatch):
+    """A command's own folder is not on the import path before it puts it there."""
+    folder = rayfed_kd.run(recipe_of(mine), {"results.folder": "run"}, local=True).folder
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(mine.parent))])
+    monkeypatch.delitem(sys.modules, mine.stem)
+    mine.write_text(METHOD + "\n# edited\n")
+    with pytest.raises(RecipeError, match=f"was begun with another {mine.name}: the bits may differ"):
+        rayfed_kd.resume(folder, rounds=2, local=True)
+    mine.rename(mine.with_suffix(".txt"))
+    assert changed_own_code(folder) == [mine.stem]
 
 
 def test_run_without_a_checkpoint_begins_again_with_mended_code(mine):

@@ -112,8 +112,13 @@ def test_run_that_was_killed_when_it_had_stopped_makes_no_further_round(whole, t
         ("{at: 0.9}", "at and patience need a metric"),
         ("{metric: amp, bytes: 9}", "a metric needs `at` or `patience`"),
         ("{sim_seconds: 9}", "clock.name = none has no simulated seconds"),
-        ("{metric: fm, at: 0.1}", "metric 'fm/': aca has amp/aca"),
-        ("{metric: amp, model: acaa, at: 0.9}", "this recipe evaluates aca. Did you mean aca"),
+        ("{metric: fm, at: 0.1}", "stop.metric: 'fm': of aca there are amp, ua, wlp"),
+        (
+            "{metric: amp, model: acaa, at: 0.9}",
+            "evaluates aca. Did you mean aca",
+        ),
+        ("{metric: amp, at: 90}", "stop.at: 90: amp is a fraction of 1"),
+        ("{metric: amp, at: 0}", "stop.at: 0: amp is a fraction of 1"),
     ],
 )
 def test_what_cannot_end_a_run_is_refused_before_it(stop, message, tmp_path):
