@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import Field
 from torch import Tensor
@@ -99,7 +99,7 @@ class Averaging(SharedModel[GlobalModel, ClientState]):
     A method on it may define `client_update`, whose reply has the part `student` and the number `samples`.
     """
 
-    options: Any
+    options: AveragingOptions
 
     @property
     def up(self) -> Declaration:

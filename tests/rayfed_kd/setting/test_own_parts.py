@@ -5,6 +5,7 @@ import pytest
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
 
 OWN = """
 import numpy as np
@@ -158,3 +159,10 @@ def test_what_an_own_model_raises_is_one_message_with_its_line(own):
     message = r"^model.name: own_parts:broken\(shape, classes\) failed: IndexError: .*own_parts.py, line"
     with pytest.raises(RecipeError, match=message):
         rayfed_kd.prepare({**RECIPE, "model": {"name": "own_parts:broken"}})
+
+
+def test_method_on_averaging_has_its_options_without_saying_so():
+    class Bare(Averaging[None]):
+        """Its author forgot `options`."""
+
+    assert Bare.options_model() is AveragingOptions
