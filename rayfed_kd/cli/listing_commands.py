@@ -73,8 +73,9 @@ def doctor(address: str | None, *, as_json: bool) -> None:
     lines = report_lines(address)
     if as_json:  # a line is a name, two blanks or more, and what is said of it
         echo_json(dict(re.split(" {2,}", line.strip(), maxsplit=1) for line in lines))
-    for line in lines:
-        click.echo(line)
+    else:
+        for line in lines:
+            click.echo(line)
 
 
 COMMANDS = (recipes, methods, models, doctor)

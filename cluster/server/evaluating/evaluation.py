@@ -79,7 +79,7 @@ class Evaluator:
         self, setting: Setting, engine: Engine, tell: Callable[[str], None] = lambda line: None
     ) -> None:
         self._engine = engine
-        # None where the recipe names no metrics.
+        # Empty where the recipe names no metrics.
         self._scores = [Scores(setting, tell)] if setting.recipe.evaluation.metrics else []
         test = setting.dataset.test
         official = 0 if test is None else len(test.labels)
